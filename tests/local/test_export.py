@@ -329,3 +329,11 @@ def test_every_file_of_a_regression_answers_in_units_that_its_own_numbers_could_
     assert exports.gate.verdict == "blessed", exports.gate.thresholds
     furthest = {file.format: file.max_abs_difference / deviation for file in exports.exports}
     assert furthest["litert_float16"] < 2e-3 and furthest["litert_int8"] < 0.05
+
+
+def test_one_unit_of_a_programs_own_model_is_that_of_each_target(table: Path) -> None:
+    document = open_examples(str(table / "examples")).document
+    document = document.model_copy(update={"task": "regression", "labels": None, "targets": ["heating", "cooling"]})
+    age = keras.Input((1,), name="age")
+    model = keras.Model(age, keras.layers.Rescaling(1000.0, offset=20.0)(keras.layers.Dense(2)(age)))
+    assert lite._units(model, document) == {"prediction_heating": (1000, 20), "prediction_cooling": (1000, 20)}

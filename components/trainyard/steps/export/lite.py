@@ -141,8 +141,9 @@ def _units(model: keras.Model, document: Examples) -> dict[str, Unit]:
     unit = model.layers[-1]
     if document.task != "regression" or not isinstance(unit, keras.layers.Rescaling):
         return {}
-    pairs = zip(np.ravel(unit.scale).tolist(), np.ravel(unit.offset).tolist(), strict=True)
-    return dict(zip(_target_outputs(document), pairs, strict=True))
+    names = _target_outputs(document)
+    scales, offsets = (np.broadcast_to(number, len(names)).tolist() for number in (unit.scale, unit.offset))
+    return dict(zip(names, zip(scales, offsets, strict=True), strict=True))
 
 
 def _target_outputs(document: Examples) -> list[str]:
