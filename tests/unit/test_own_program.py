@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.errors import ConfigurationError
+from trainyard.errors import CommandFailed, ConfigurationError
 from trainyard.graph import OUTPUTS
 from trainyard.runtime.task import check_code
 from trainyard.spec import environment as environments
@@ -20,6 +22,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.own import program
 from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard_control.cluster.doctor import examine
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -204,3 +207,16 @@ def test_what_a_folder_leaves_without_effect_is_refused(before: str, after: str,
     with pytest.raises(ConfigurationError) as fault:
         parse(FOLDER.replace(before, after), Recipe, name="recipe")
     assert expected in str(fault.value)
+
+
+def test_a_line_that_never_ends_takes_no_memory_of_its_length(tmp_path: Path) -> None:
+    class Lengths(ProgramRecord):
+        lengths: list[int] = []
+
+        def read(self, line: str) -> None:
+            self.lengths.append(len(line))
+
+    endless = "import sys\nfor _ in range(40): sys.stdout.write('x' * 100_000)\nsys.exit(3)"
+    with pytest.raises(CommandFailed, match=r"ended with exit status 3: x{300}"):
+        program.run([sys.executable, "-c", endless], tmp_path, {**os.environ}, Lengths(Past(), 1, ""))
+    assert sum(Lengths.lengths) == 4_000_000 and max(Lengths.lengths) <= 1 << 20

@@ -23,6 +23,7 @@ from trainyard.steps.train.peers.rank import Rank
 _LAST_LINES = 3  # chosen: shown where no line names an error as Python does
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
 _LONGEST_LINE = 300
+_LONGEST_READ = 1 << 20  # chosen: characters of a line that are read at once; more of it counts as another line
 _LAST_WORDS_SECONDS = 5.0  # chosen: a process that the program left running may hold its output open for ever
 
 
@@ -93,7 +94,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], record: P
     def read() -> None:
         nonlocal named
         try:
-            for line in program.stdout or ():
+            for line in iter(lambda: program.stdout.readline(_LONGEST_READ) if program.stdout else "", ""):
                 last.append(line.strip()[:_LONGEST_LINE])
                 named = last[-1] if _ERROR.match(line) else named
                 record.read(line)
