@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import numpy as np
 from tensorflow import DType, Tensor
 
 def ImageProjectiveTransformV3(
@@ -14,4 +15,5 @@ def ImageProjectiveTransformV3(
 def QuantizeV2(
     *, input: Tensor, min_range: float, max_range: float, T: DType, mode: str
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def RandomIndexShuffle(*, index: Tensor, seed: Tensor, max_index: np.int64, rounds: int) -> Tensor: ...
 def ResizeBilinear(*, images: Tensor, size: Sequence[int], half_pixel_centers: bool) -> Tensor: ...
