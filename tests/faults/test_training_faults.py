@@ -204,7 +204,7 @@ def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes
 def test_a_loss_that_is_not_finite_goes_back_once_at_a_tenth_of_the_rate_and_the_model_says_so(
     workers: int, tmp_path: Path
 ) -> None:
-    examples = linear(tmp_path, workers, rate=3)
+    examples = linear(tmp_path, workers, rate=4)
     run = resume_here(tmp_path, examples) if workers == 1 else train_together([tmp_path], examples, workers)[0]
     (rollback,) = run.training.rollbacks
     assert rollback.step - rollback.back_to <= INTERVAL and rollback.learning_rate_scale == 0.1
