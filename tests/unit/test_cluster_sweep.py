@@ -16,6 +16,7 @@ from typing import Any
 import kfp_server_api as kfp
 import pytest
 import yaml
+from gke_pools import CLUSTER, ROOM
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.train import Epoch, Training
@@ -32,14 +33,7 @@ from trainyard_control.search import cluster_trials
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.study import Sweep
 
-ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
-ENVIRONMENT = f"""
-target: kubeflow
-platform: gke
-storage: gs://bucket/runs
-images: {{cpu: "registry.example/cpu:1", gpu: "registry.example/gpu:1"}}
-kubeflow: {{endpoint: "http://127.0.0.1:1"}}
-pools:
+ENVIRONMENT = f"""{CLUSTER}pools:
   cpu: {{kind: cpu, resources: {ROOM}}}
   l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, workers: 2, nodes: 5, price_per_hour: 2, resources: {ROOM}}}
   edge: {{kind: cpu, trains: false, resources: {ROOM}}}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from gke_pools import CLUSTER, ROOM
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.train import Device, Epoch, Training
@@ -17,13 +18,7 @@ from trainyard_control.cli.main import app
 from trainyard_control.search.speed import pools
 from trainyard_control.search.speed.certificate import digest
 
-ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
-ENVIRONMENT = f"""
-target: kubeflow
-platform: gke
-storage: gs://bucket/runs
-images: {{cpu: "registry.example/cpu:1", gpu: "registry.example/gpu:1"}}
-pools:
+ENVIRONMENT = f"""{CLUSTER}pools:
   cpu: {{kind: cpu, price_per_hour: 0.5, resources: {ROOM}}}
   l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, workers: 2, price_per_hour: 2, resources: {ROOM}}}
   edge: {{kind: cpu, trains: false, resources: {ROOM}}}

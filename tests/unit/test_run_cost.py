@@ -9,6 +9,7 @@ from typing import Any
 
 import kfp_server_api as kfp
 import pytest
+from gke_pools import CLUSTER, ROOM
 from tests.unit.test_explanation import Silent, pod
 
 from trainyard.spec import environment as environments
@@ -21,14 +22,7 @@ from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.plan import Estimate
 
-ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
-ENVIRONMENT = f"""
-target: kubeflow
-platform: gke
-storage: gs://bucket/runs
-images: {{cpu: "registry.example/cpu:1", gpu: "registry.example/gpu:1"}}
-kubeflow: {{endpoint: "http://127.0.0.1:1"}}
-pools:
+ENVIRONMENT = f"""{CLUSTER}pools:
   cpu: {{kind: cpu, price_per_hour: 0.5, resources: {ROOM}}}
   l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, price_per_hour: 2, resources: {ROOM}}}
   l4-spot: {{kind: gpu, accelerator: nvidia-l4, count: 1, machine: g2-standard-8, spot: true, resources: {ROOM}}}
