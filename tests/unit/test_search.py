@@ -288,3 +288,14 @@ def test_a_sweep_of_programs_whose_cost_nobody_counts_has_a_page_without_it(tmp_
     over = [Dimension("seed", values=(1, 2))]
     page = Result(str(tmp_path), over, of_program, of_program[0], recipe, None, {}).page()
     assert "The search" in page and "What it costs" not in page
+
+
+def test_of_equal_trials_the_best_is_the_one_on_the_front(tmp_path: Path) -> None:
+    trials = [
+        Trial(number=n, values={"seed": n}, state="complete", metric=0.5, eval_loss=loss)
+        for n, loss in enumerate([0.3, 0.1, 0.2])
+    ]
+    result = Result(
+        str(tmp_path), [Dimension("seed", values=(0, 1, 2))], trials, trials[1], recipes.load("digits"), None, {}
+    )
+    assert result.front == [result.best]

@@ -70,10 +70,13 @@ class Result:
         return self.unbeaten(done, lambda trial: trial.operations)
 
     def unbeaten(self, done: list[Trial], cost: Callable[[Trial], float]) -> list[Trial]:
-        """Return those of `done` that no other beats in both metric and `cost`, the cheapest first."""
+        """Return those of `done` that no other beats in both metric and `cost`, the cheapest first.
+
+        Of equal ones that with the smaller eval loss, as of the best.
+        """
         sign = -1 if self.larger_is_better else 1
         front: list[Trial] = []
-        for trial in sorted(done, key=lambda trial: (cost(trial), sign * (trial.metric or 0))):
+        for trial in sorted(done, key=lambda trial: (cost(trial), sign * (trial.metric or 0), trial.eval_loss or 0)):
             if not front or sign * (trial.metric or 0) < sign * (front[-1].metric or 0):
                 front.append(trial)
         return front
