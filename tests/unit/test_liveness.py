@@ -129,6 +129,7 @@ def test_a_pod_answers_its_node_whoever_else_calls_and_not_while_it_stands_still
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
             assert answer.status == 200
+        liveness.answer(port)  # another process of this machine that stands for a pod
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=0.5)

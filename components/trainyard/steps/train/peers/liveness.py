@@ -7,6 +7,7 @@ would stand still with the others, or not start in a frozen control group, which
 
 from __future__ import annotations
 
+import errno
 import threading
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
@@ -31,5 +32,14 @@ class _Server(ThreadingTCPServer):  # HTTPServer would look its own name up, and
 
 
 def answer(port: int = PORT) -> None:
-    """Answer every request to `port` from now on, in threads, as long as this process runs."""
-    threading.Thread(target=_Server(("", port), _Handler).serve_forever, daemon=True, name="liveness").start()
+    """Answer every request to `port` from now on, in threads, as long as this process runs.
+
+    Where processes of one machine stand for pods, the first one answers: a pod has the port for itself.
+    """
+    try:
+        server = _Server(("", port), _Handler)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return
+    threading.Thread(target=server.serve_forever, daemon=True, name="liveness").start()
