@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from trainyard.errors import listed
 from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.spec.recipe import Data
+
+MAX_BAD: float = Data.model_fields["max_bad_fraction"].default
+"""The largest share of bad records with which the run of a drafted recipe goes on."""
 
 _SHOWN = 5
 _MISSING = 0.5  # chosen: a column that lacks more tells little
 _ONE_VALUE = 0.999  # chosen: nearly constant
 _IMBALANCE = 0.01  # chosen: share of a class that a split of a tenth may hardly hold
-_BAD = 0.01  # data.max_bad_fraction by default
 _FEW = 10  # chosen: examples of a class that three splits can share
 
 
@@ -86,10 +89,11 @@ def of_pictures(profile: Profile) -> list[str]:
         sentences.append(f"The pictures are of different kinds: {modes}. data.channels decides what all are read as.")
     sentences += _others(profile)
     bad = sum(pictures.broken.values()) + len(profile.others)
-    if bad > _BAD * (profile.files + len(profile.others)):
+    if bad > MAX_BAD * (profile.files + len(profile.others)):
         sentences.append(
             f"{_count(bad, 'file is', 'files are')} bad for preprocess, broken ones and others, more than "
-            f"data.max_bad_fraction allows by default ({_BAD:.0%}), and a run ends. Repair or remove them, or raise it."
+            f"data.max_bad_fraction allows by default ({MAX_BAD:.0%}), and a run ends. Repair or remove them, or "
+            "raise it."
         )
     return sentences
 

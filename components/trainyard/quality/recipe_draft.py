@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.errors import ConfigurationError
+from trainyard.quality.findings import MAX_BAD
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.cells import LIST_SEPARATOR
 from trainyard.spec import feature_names, plain_yaml
@@ -16,7 +17,6 @@ from trainyard.spec.recipe import Data
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
 _STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
-_MISTYPED = 0.01  # what data.max_bad_fraction allows by default
 _ABOVE = 0.02  # chosen: a model that is no better than one constant answer plus this has learned little
 _RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
 _ONE_SIDED = 0.9  # chosen: where one class has so large a share, accuracy tells little of the others
@@ -128,7 +128,7 @@ def _useless(column: ColumnProfile, profile: Profile) -> str:
         return "an id: all of its values differ"
     if column.type == "text" and not column.is_prose:
         return "text of few words, which {type: text} would read by them"
-    if column.mistyped > _MISTYPED * profile.rows:
+    if column.mistyped > MAX_BAD * profile.rows:
         such_as = column.mistyped_such_as[0]
         return f"{column.mistyped:,} cells are no {_TYPES[column.type]} value, such as {such_as}: empty or correct them"
     return "missing in most rows" if present < profile.rows / 2 else ""

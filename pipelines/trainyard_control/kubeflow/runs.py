@@ -50,8 +50,8 @@ class KubeflowRuns:
         experiment = None if everything else self.server.find_experiment()
         if experiment is None and not everything:
             return []
-        views = [(run, self._bare(run)) for run in self.server.runs(count, experiment)]
-        return [replace(view, steps=self._priced(run, _by_task(run))) for run, view in views]
+        runs = [(run, self._bare(run), _by_task(run)) for run in self.server.runs(count, experiment)]
+        return [replace(view, steps=self._priced(run, by_task, by_task)) for run, view, by_task in runs]
 
     def find(self, name: str) -> str:
         """Return the id of the newest run called `name`, or with that id. Raises `ConfigurationError` for none."""
@@ -84,7 +84,8 @@ class KubeflowRuns:
         except (ConfigurationError, InfrastructureError):
             views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
-        views = self._priced(run, with_podless(views_by_pod, _by_task(run), cached))
+        by_task = _by_task(run)
+        views = self._priced(run, with_podless(views_by_pod, by_task, cached), by_task)
         folder = self._folder(view.recipe, run_id)
         record = self._record(folder)
         folders = (record or {}).get("folders", {})
@@ -178,15 +179,18 @@ class KubeflowRuns:
             expected=purpose.expected,
         )
 
-    def _priced(self, run: Any, views: tuple[StepView, ...]) -> tuple[StepView, ...]:
-        """Return the steps with what they cost, unless the run is another environment's, which has its own pools."""
+    def _priced(self, run: Any, views: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
+        """Return the steps with what they cost, unless the run is another environment's, which has its own pools.
+
+        by_task: those that Kubeflow knows, and how long.
+        """
         purpose, where = about.of_run(run), self.environment
         ours = purpose != about.UNKNOWN
         if ours and purpose.environment != about.about("", where).environment:
             return views
         if purpose.trains_on in where.pools:
             where = where.model_copy(update={"placement": where.placement | {TRAIN: purpose.trains_on}})
-        lasted = {step.task: step.machine_seconds for step in _by_task(run)}
+        lasted = {step.task: step.machine_seconds for step in by_task}
         return tuple(
             replace(step, cost=run_cost.of_step(step, where, ours, lasted.get(step.task, 0.0))) for step in views
         )

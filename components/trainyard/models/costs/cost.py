@@ -46,9 +46,9 @@ class Cost:
 def cost(model: keras.Model) -> Cost:
     """Return what `model` costs, from the shapes of its layers.
 
-    A layer with kernels (weights of two dimensions or more) takes a multiplication and an addition a weight and output
-    position; any other takes one operation an output number. That counts convolutions, dense and recurrent layers and
-    MultiHeadAttention exactly, and other products without weights not at all.
+    A layer with kernels (weights of two dimensions or more, but biases and embeddings) takes a multiplication and an
+    addition a weight and position; any other takes one operation an output number. That counts convolutions, dense and
+    recurrent layers and MultiHeadAttention exactly, and other products without weights not at all.
     """
     flops, activations = 0.0, 0
     for layer in _leaves(model):
@@ -138,9 +138,7 @@ def _positions(layer: Any, kernel: keras.Variable, outputs: int) -> float:
         return math.prod(size or 1 for size in layer.input.shape[1:]) / kernel.shape[-1]
     if isinstance(layer, _SEPARABLE):  # both kernels
         return outputs / layer.filters
-    if isinstance(
-        layer, keras.layers.EinsumDense
-    ):  # to each number that comes in, over those that it shares letters of
+    if isinstance(layer, keras.layers.EinsumDense):  # to each number that comes in, over those that share its letters
         given, _, letters = layer.equation.partition("->")[0].partition(",")
         shared = math.prod(size for at, size in zip(letters, kernel.shape, strict=True) if at in given)
         return math.prod(size or 1 for size in layer.input.shape[1:]) / shared
