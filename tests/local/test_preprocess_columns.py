@@ -163,24 +163,6 @@ def test_words_and_pairs_have_ids_by_frequency_and_a_short_text_is_filled_up(mad
     assert (feature.shape, feature.vocabulary_size, feature.filler) == ((5,), 10, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("हिन्दी भाषा।", ["हिन्दी", "भाषा"]),
-        ("Cafe\u0301 naïve", ["cafe\u0301", "naïve"]),
-        ("بِسْمِ اللَّهِ", ["بِسْمِ", "اللَّهِ"]),
-        ("\u0301a, I ❤\ufe0f it 1\ufe0f\u20e3!", ["a", "i", "it", "1\ufe0f\u20e3"]),
-        ("你好,world_2", ["你好", "world", "2"]),
-        ("", []),
-    ],
-)
-def test_a_mark_belongs_to_the_letter_before_it(text, words):
-    """The vowels of Hindi, the accents of decomposed French and the points of Arabic are no letters of their own."""
-    from trainyard.steps.preprocess.transforming.words import _plain_words
-
-    assert [word.decode() for word in _plain_words([text])[0].numpy().tolist()] == words
-
-
 def test_the_graph_gives_on_raw_rows_what_training_sees(made):
     from trainyard.data.examples import load_transform
 

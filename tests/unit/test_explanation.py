@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import find_obstacle, requests
 from trainyard_control.compiler.about import About
 from trainyard_control.kubeflow import run_view
-from trainyard_control.kubeflow import runs as kubeflow_runs
 from trainyard_control.kubeflow.run_pods import evidence
 from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes
@@ -200,31 +197,6 @@ def test_a_pod_on_a_node_that_is_silent_or_gone_says_so() -> None:
     gone = explain(Evidence(pod(), nodes=[node("gpu-1")]))
     assert "was on gpu-0, and that node is gone" in gone.sentence
     assert {silent.cause, gone.cause} == {"node-lost"}
-
-
-def test_a_server_whose_gateway_is_down_is_asked_no_faster_than_one_that_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Gateway(BaseHTTPRequestHandler):
-        asked = 0
-
-        def do_GET(self) -> None:
-            Gateway.asked += 1
-            self.send_response(520)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(kubeflow_runs, "_GONE_SECONDS", 0.5)
-    monkeypatch.setattr(kubeflow_runs, "_POLL_SECONDS", 0.1)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        kubeflow = environments.Kubeflow(endpoint=f"http://127.0.0.1:{server.server_port}")
-        runs = KubeflowRuns(environments.load("kind").model_copy(update={"kubeflow": kubeflow}))
-        with pytest.raises(TransientError, match="520"):
-            list(runs.watch("r"))
-        server.shutdown()
-    assert 2 <= Gateway.asked <= 7
 
 
 def test_nothing_takes_the_place_of_a_pod_that_is_deleted_before_its_silent_node_is() -> None:

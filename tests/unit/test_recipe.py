@@ -31,15 +31,6 @@ def test_every_bundled_recipe_is_valid_and_named_after_its_file(name: str) -> No
     assert recipe.load(name).name == name
 
 
-def test_a_file_of_this_folder_that_is_named_without_its_ending_is_offered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pets.yaml").write_text(GOOD)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"no recipe 'pets'\. .* Did you mean 'pets\.yaml'\?"):
-        recipe.load("pets")
-
-
 def test_all_faults_of_a_file_come_in_one_message_with_their_lines() -> None:
     message = faults(GOOD + "train: {epochs: -1}\ntrian: 1\nexport:\n  formats: [tflite]\n")
     assert "pets.yaml:7: train.epochs: Input should be greater than 0" in message

@@ -99,7 +99,8 @@ def runs(
 ) -> KubeflowRuns:
     """The run of a cluster that knows these pods, Kubeflow's tasks and the nodes of Argo's Workflow."""
     looked_at = KubeflowRuns(where)
-    looked_at.server = Kubeflow(tasks or [], (about or About("digits", "yard")).parameters(), state)  # type: ignore[assignment]
+    parameters = (about or About("digits", "yard")).parameters()
+    looked_at.server = Kubeflow(tasks or [], parameters, state)  # type: ignore[assignment]
     workflow = {"metadata": {"name": "w", "uid": "w"}, "spec": {}, "status": {"nodes": nodes or {}}}
     kinds = {"pods": list(pods), "workflows": [workflow]}
     looked_at.cluster = Silent()
