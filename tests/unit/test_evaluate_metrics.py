@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainyard.steps.evaluate import curves
-from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals, percentiles, resample
+from trainyard.steps.evaluate.metrics.bootstrap import differences, intervals, percentiles, resample
 from trainyard.steps.evaluate.metrics.measure import SplitPredictions, measure, statistics
 
 
@@ -160,10 +160,10 @@ def test_a_paired_difference_is_narrower_than_two_separate_intervals():
     ours = random_answers(400, 3, seed=7)
     theirs = SplitPredictions(ours.labels, ours.outputs.copy())
     theirs.outputs[:8] = 1 / 3
-    paired = difference("classification", "accuracy", ours, theirs, 300, seed=1)
+    paired = differences("classification", ["accuracy"], ours, theirs, 300, seed=1)["accuracy"]
     own = intervals("classification", ours, measure("classification", ours), 300, seed=1)["accuracy"]
     assert paired.high - paired.low < (own.high - own.low) / 2
-    same = difference("classification", "accuracy", ours, ours, 100, seed=1)
+    same = differences("classification", ["accuracy"], ours, ours, 100, seed=1)["accuracy"]
     assert (same.low, same.high) == (0, 0)
 
 

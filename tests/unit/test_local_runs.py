@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.unit import report_folders
 from typer.testing import CliRunner
 
@@ -94,16 +95,33 @@ def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> No
     assert [len(curve) for curve in compared.curves] == [3, 3, 3]
     write_file(compared.page(), root / "a.html", "--html")
     page = (root / "a.html").read_text()
-    assert page.count("<polyline") == 9 and "these differ from the first run: accuracy" in page
+    assert page.count("<polyline") == 9 and "(their intervals do not overlap): accuracy" in page
     assert compared.caution == ""
+
+
+def save_predictions(run: local_runs.LocalRunView, keys: list[str], outputs: NDArray[np.floating[Any]]) -> None:
+    """Save predictions of examples whose class is their key's last digit modulo 2."""
+    path = Path(run.record["folders"]["evaluate"]) / "predictions.npz"
+    np.savez(path, keys=np.array(keys, "S"), labels=np.array([int(key[-1]) % 2 for key in keys]), outputs=outputs)
+
+
+def test_runs_judged_on_the_same_examples_are_compared_pair_by_pair(root: Path) -> None:
+    first, second = (local_runs.find(str(root), name) for name in (FIRST, THIRD))  # 0.90 and 0.91, intervals of ±0.02
+    keys = [f"a:{number:03}" for number in range(400)]
+    right = np.eye(2)[[int(key[-1]) % 2 for key in keys]]
+    save_predictions(first, keys, np.where(np.arange(400)[:, None] < 40, 1 - right, right))
+    save_predictions(second, keys[::-1], np.where(np.arange(400)[:, None] < 30, 1 - right, right)[::-1])
+    compared = comparison.compare([first, second])
+    assert compared.paired and compared.metrics[0].certain == [False, True]  # ten examples better, none worse
+    assert "(paired on the same test examples): accuracy" in compared.page()
 
 
 def test_runs_that_other_examples_judged_are_compared_with_a_caution(root: Path) -> None:
     first, second = (local_runs.find(str(root), name) for name in (FIRST, SECOND))
-    for run, keys in ((first, ["a:2", "a:3"]), (second, ["a:3", "a:2"])):
-        np.savez(Path(run.record["folders"]["evaluate"]) / "predictions.npz", keys=np.array(keys, "S"))
+    save_predictions(first, ["a:2", "a:3"], np.eye(2))
+    save_predictions(second, ["a:3", "a:2"], np.eye(2)[::-1])
     assert comparison.compare([first, second]).caution == ""
-    np.savez(Path(second.record["folders"]["evaluate"]) / "predictions.npz", keys=np.array(["b:2", "b:3"], "S"))
+    save_predictions(second, ["b:2", "b:3"], np.eye(2))
     compared = comparison.compare([first, second])
     assert (
         compared.caution.startswith("Their test splits hold different examples") and compared.caution in compared.page()

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
@@ -18,6 +18,11 @@ from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.local.local_runs import LocalRunView
 from trainyard_control.search.chart import chart, page
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    _Predictions = dict[str, NDArray[Any]]
 
 _Document = TypeVar("_Document", bound=Document)
 
@@ -38,7 +43,8 @@ class Row:
 class Comparison:
     """Runs side by side. settings: by key of the recipe, those that differ; curves: the epochs of each training.
 
-    caution: why the metrics may differ for another reason than the models; '' if there is none.
+    caution: why the metrics may differ for another reason than the models; '' if there is none. paired: every run was
+    judged on the same examples, so differences come from resamples that draw the same examples for both.
     """
 
     runs: list[LocalRunView]
@@ -48,6 +54,7 @@ class Comparison:
     exports: list[Row]
     curves: list[list[Epoch]]
     caution: str
+    paired: bool
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +62,11 @@ class Comparison:
         if len({run.recipe for run in self.runs}) == 1:
             return [run.name for run in self.runs]
         return [f"{run.recipe} {run.name}" for run in self.runs]
+
+    @property
+    def method(self) -> str:
+        """How metrics were found to differ."""
+        return "paired on the same test examples" if self.paired else "their intervals do not overlap"
 
     def __repr__(self) -> str:
         return f"<Comparison of {' and '.join(self.names)}>"
@@ -74,10 +86,11 @@ class Comparison:
         parts += [("training", self.training), ("exported file", self.exports)]
         tables = [([title, *names], [[row.name, *row.cells] for row in rows]) for title, rows in parts if rows]
         certain = [row.name for row in self.metrics if any(row.certain)]
-        note = "No interval of 95 % is apart from the first run's: the differences may be noise."
+        note = f"No metric differs from the first run's at 95 % confidence ({self.method})."
         if certain:
-            differing = ", ".join(certain)
-            note = f"By their intervals of 95 % these differ from the first run: {differing}. Others may be noise."
+            note = (
+                f"These metrics differ from the first run's at 95 % confidence ({self.method}): {', '.join(certain)}."
+            )
         return page(" and ".join(names), [note, *filter(None, [self.caution])], charts, tables)
 
     def document(self) -> dict[str, Any]:
@@ -95,14 +108,19 @@ def compare(runs: list[LocalRunView]) -> Comparison:
     if len(runs) < 2 or len({run.folder for run in runs}) < len(runs):
         raise ConfigurationError("name two or more runs, each once.")
     trainings = [_output(run, "train", Training) for run in runs]
+    evaluations = [_output(run, "evaluate", Evaluation) for run in runs]
+    judged = [_predictions(run) for run in runs]
+    test_splits = {hashlib.sha256(b"\0".join(split["keys"].tolist())).digest() for split in judged if split}
+    pairs = [_differences(runs[0], judged[0], split) for split in judged]
     return Comparison(
         runs,
         list(_settings(runs)),
-        list(_metrics(runs)),
+        list(_metrics(evaluations, pairs)),
         list(_trainings(runs, trainings)),
         list(_exports(runs)),
         [training.history if training else [] for training in trainings],
-        "" if len(set(filter(None, map(_judged_by, runs)))) < 2 else _OTHER_EXAMPLES,
+        "" if len(test_splits) < 2 else _OTHER_EXAMPLES,
+        None not in pairs,
     )
 
 
@@ -122,13 +140,16 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, plain_yaml.dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
 
 
-def _metrics(runs: list[LocalRunView]) -> Iterator[Row]:
-    evaluations = [_output(run, "evaluate", Evaluation) for run in runs]
+def _metrics(evaluations: list[Evaluation | None], pairs: list[dict[str, Interval] | None]) -> Iterator[Row]:
     for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
         values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]
         intervals = [evaluation.intervals.get(name) if evaluation else None for evaluation in evaluations]
         cells = [_MISSING if value is None else f"{value:.4f}{_difference(value, values[0])}" for value in values]
-        yield Row(name, cells, [_apart(interval, intervals[0]) for interval in intervals])
+        certain = [
+            _apart(interval, intervals[0]) if pair is None or name not in pair else _excludes_zero(pair[name])
+            for interval, pair in zip(intervals, pairs, strict=True)
+        ]
+        yield Row(name, cells, certain)
 
 
 def _difference(value: float, first: float | None) -> str:
@@ -138,6 +159,10 @@ def _difference(value: float, first: float | None) -> str:
 def _apart(interval: Interval | None, first: Interval | None) -> bool:
     """Return whether both intervals are known, and hold no common value."""
     return bool(interval and first and (interval.low > first.high or interval.high < first.low))
+
+
+def _excludes_zero(difference: Interval) -> bool:
+    return difference.low > 0 or difference.high < 0
 
 
 def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> Iterator[Row]:
@@ -167,16 +192,42 @@ def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
             yield Row(f"{name}, {what}", cells, [False] * len(cells))
 
 
-def _judged_by(run: LocalRunView) -> str:
-    """Return a digest of the names of the examples that judged the model; '' if they are not known."""
+def _predictions(run: LocalRunView) -> _Predictions | None:
+    """Return the run's predictions of the test split by name, in the order of their keys; None if it left none."""
     folder = run.record.get("folders", {}).get("evaluate")
     content = storage.read(folder, "predictions.npz") if folder else None
     if content is None:
-        return ""
+        return None
     import numpy as np  # not for every other command line, which loads this module too
 
-    with np.load(io.BytesIO(content)) as predictions:
-        return hashlib.sha256(b"\0".join(sorted(predictions["keys"].tolist()))).hexdigest()
+    with np.load(io.BytesIO(content)) as saved:
+        order = np.argsort(saved["keys"], kind="stable")
+        return {name: saved[name][order] for name in saved.files}
+
+
+def _differences(
+    run: LocalRunView, first: _Predictions | None, other: _Predictions | None
+) -> dict[str, Interval] | None:
+    """Return the paired interval of other - first of each metric; None if they were judged on other examples.
+
+    run: the first one, whose recipe gives the task and the number of resamples.
+    """
+    if not first or not other or first.keys() != other.keys():
+        return None
+    import numpy as np
+
+    if any(not np.array_equal(first[name], other[name]) for name in first.keys() - {"outputs"}):
+        return None
+    from trainyard.steps.evaluate.metrics.bootstrap import differences  # scikit-learn: a second
+    from trainyard.steps.evaluate.metrics.measure import measure
+    from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+
+    settings = run.settings
+    task, resamples, seed = settings["task"], settings["evaluate"]["bootstrap"], settings["seed"]
+    candidate, rival = (
+        SplitPredictions(part["labels"], part["outputs"], part.get("weights")) for part in (other, first)
+    )
+    return differences(task, measure(task, candidate).keys(), candidate, rival, resamples, seed)
 
 
 def _output(run: LocalRunView, step: str, document: type[_Document]) -> _Document | None:

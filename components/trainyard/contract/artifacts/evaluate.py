@@ -97,7 +97,8 @@ class Evaluation(Document):
     """Output of evaluate on one split. The folder holds, beside this document:
 
     predictions.npz   keys (n,) bytes, labels (n,) int64 class ids, bool (n, classes) of multi_label, or float32 targets
-        (n,), of several (n, targets); outputs (n, classes) float32 probabilities, or predictions as the targets
+        (n,), of several (n, targets); outputs (n, classes) float32 probabilities, or predictions as the targets;
+        weights (n,) if the recipe has data.weight
     verdict.json      `gate` alone
     worst/*.png       the pictures of `worst`
 

@@ -22,7 +22,7 @@ from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals
+from trainyard.steps.evaluate.metrics.bootstrap import differences, intervals
 from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
@@ -78,9 +78,10 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     )
     evaluation.write(output)
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
-    np.savez_compressed(
-        output / "predictions.npz", keys=keys.astype(np.bytes_), labels=candidate.labels, outputs=candidate.outputs
-    )
+    saved: dict[str, Any] = {"keys": keys.astype(np.bytes_), "labels": candidate.labels, "outputs": candidate.outputs}
+    if candidate.weights is not None:
+        saved["weights"] = candidate.weights
+    np.savez_compressed(output / "predictions.npz", **saved)
     events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
 
 
@@ -121,12 +122,9 @@ def _target(recipe: Recipe, name: str, candidate: SplitPredictions) -> TargetMet
 def _beside(recipe: Recipe, candidate: SplitPredictions, trees: SplitPredictions, examples: int) -> Boosted:
     """Return how the answers of the trees, which learnt from so many `examples`, compare with the candidate's."""
     metrics = measure(recipe.task, trees)
-    differences = {
-        name: difference(recipe.task, name, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
-        for name in metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
-    }
-    intervals = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
-    return Boosted(examples=examples, metrics=metrics, differences=intervals)
+    compared = metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
+    paired = differences(recipe.task, compared, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
+    return Boosted(examples=examples, metrics=metrics, differences=paired)
 
 
 def _measured(
@@ -166,7 +164,8 @@ def _measure(
     if rival is None:
         return MetricPair(value, interval)
     rival_value = measure(recipe.task, rival).get(metric)
-    return MetricPair(value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed))
+    paired = differences(recipe.task, [metric], candidate, rival, resamples, seed)
+    return MetricPair(value, interval, rival_value, paired.get(metric))
 
 
 def _columns(recipe: Recipe, examples: ExampleFolder, candidate: SplitPredictions) -> tuple[Columns, Columns]:

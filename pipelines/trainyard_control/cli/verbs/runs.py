@@ -232,7 +232,7 @@ def _show_comparison(compared: Comparison) -> None:
             cells = [escape(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
             table.add_row(escape(row.name), *cells)
         console.print(table)
-    console.print("* the intervals of 95 % do not overlap; any other difference may be noise", style="dim")
+    console.print(f"* differs from the first run at 95 % confidence ({compared.method})", style="dim")
     if compared.caution:
         console.print(f"! {compared.caution}")
 

@@ -5,7 +5,7 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -35,17 +35,30 @@ def intervals(
     return {name: interval for name, interval in bounds.items() if interval is not None}
 
 
-def difference(
-    task: Task, metric: str, candidate: SplitPredictions, champion: SplitPredictions, resamples: int, seed: int
-) -> Interval | None:
-    """Return the interval of `metric` of the candidate minus the champion, over the same examples in the same order.
+def differences(
+    task: Task,
+    metrics: Collection[str],
+    candidate: SplitPredictions,
+    rival: SplitPredictions,
+    resamples: int,
+    seed: int,
+) -> dict[str, Interval]:
+    """Return the interval of candidate - rival of each of `metrics`, over the same examples in the same order.
 
-    Each resample draws the same examples for both, so that what is hard for both does not widen the interval.
+    Each resample draws the same examples for both, so examples that are hard for both do not widen the interval.
+    Metrics that are undefined in every resample are left out.
     """
-    count = len(candidate.labels)
-    candidate_draws = resample({metric: statistics(task, candidate)[metric]}, count, resamples, seed)[metric]
-    champion_draws = resample({metric: statistics(task, champion)[metric]}, count, resamples, seed)[metric]
-    return percentiles(candidate_draws - champion_draws)
+    draws = [
+        resample(
+            {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics},
+            len(candidate.labels),
+            resamples,
+            seed,
+        )
+        for predictions in (candidate, rival)
+    ]
+    paired = {name: percentiles(draws[0][name] - draws[1][name]) for name in draws[0].keys() & draws[1].keys()}
+    return {name: interval for name, interval in sorted(paired.items()) if interval is not None}
 
 
 def resample(statistics: Mapping[str, Statistic], examples: int, resamples: int, seed: int) -> dict[str, Floats]:
