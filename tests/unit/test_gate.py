@@ -70,14 +70,15 @@ def test_a_difference_holds_where_there_is_no_champion_and_says_so():
     assert "There is no champion yet" in threshold.note
 
 
-def test_a_champion_that_could_not_answer_refuses_and_says_why():
+def test_a_champion_that_could_not_answer_refuses_and_says_why_and_how_to_push_all_the_same():
     threshold = one(
         {"metric": "accuracy", "min_difference": -0.01},
         MetricPair(0.9, BOUNDS),
         ChampionState(present=True, fault="models/3: its input 'age' is no raw feature."),
     )
     assert not threshold.passed
-    assert "input 'age'" in threshold.note
+    assert "input 'age' is no raw feature. To push this model all the same" in threshold.note
+    assert "without this condition in evaluate.gates" in threshold.note
 
 
 def test_a_metric_that_was_not_measured_refuses():

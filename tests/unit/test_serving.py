@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.export import ExportedFile, Exports, Latency
 from trainyard.contract.artifacts.gate import Verdict
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard_control.cli import main
 from trainyard_control.cli.main import app
 from trainyard_control.planning.serving import replicas as serving
 from trainyard_control.planning.serving.queueing import Service, response_p95
@@ -126,3 +128,19 @@ def test_a_measurement_that_cannot_be_read_is_refused_by_its_file(tmp_path: Path
         (folder / "edge.json").write_text(text)
         with pytest.raises(ConfigurationError, match=r"--serve: .*edge.json: holds no latency. It is JSON such as"):
             serving.answers(recipe, loaded.storage)
+
+
+def test_a_bucket_that_does_not_answer_is_given_up_within_a_persons_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setattr(main, "_PATIENCE_SECONDS", 0.5)
+    (tmp_path / "bucket.yaml").write_text("target: local\nstorage: s3://away/runs\n")
+    ended = CliRunner().invoke(
+        app, ["plan", "digits", "-e", str(tmp_path / "bucket.yaml"), "--serve", "qps=1,p95=50ms"]
+    )
+    assert isinstance(ended.exception, TransientError)
+    said = re.search(r"^s3://away/runs.*: cannot be reached for (\d+) s", str(ended.exception))
+    assert said and int(said[1]) < 60  # 300 without the command's own patience

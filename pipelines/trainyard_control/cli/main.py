@@ -31,6 +31,10 @@ from trainyard_control.cli.verbs.cluster import compile, doctor, place, pools, s
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
+# Commands that only ask or change a little, while a person waits. The others train or send for hours, and outlive an
+# outage of the storage.
+_ASKING = frozenset({"compile", "doctor", "explain", "place", "plan", "pools", "prune", "recipe", "runs", "schedule"})
+_PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -67,6 +71,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of a fault, not its sentence alone.")
     ] = False,
@@ -77,6 +82,10 @@ def options(
     """Take the options that stand before the verb."""
     if debug:
         os.environ[_DEBUG] = "1"
+    if context.invoked_subcommand in _ASKING:
+        from trainyard.storage.buckets.objects import deadline  # hashlib and more, which the help does without
+
+        context.with_resource(deadline(_PATIENCE_SECONDS))
 
 
 def readable(error: TrainyardError) -> list[str]:

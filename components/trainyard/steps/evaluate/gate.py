@@ -13,6 +13,11 @@ from trainyard.spec.gates import Against, Gate
 ROUNDING = 1e-9
 """A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""
 
+_WITHOUT_CHAMPION = (
+    "To push this model all the same, run once without this condition in evaluate.gates; "
+    "later runs are then compared with this model."
+)
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -83,7 +88,7 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
         return _unmeasured(gate, "There is no champion yet, so there is nothing to be worse than.", passed=True)
     if champion.fault or measured.rival is None or not math.isfinite(measured.rival):
         fault = champion.fault or f"the champion's {gate.metric} is not defined."
-        return _unmeasured(gate, f"The champion cannot be compared: {fault}")
+        return _unmeasured(gate, f"The champion cannot be compared: {fault.rstrip('.')}. {_WITHOUT_CHAMPION}")
     threshold = _threshold(gate, measured.value - measured.rival, measured.difference)
     return threshold.model_copy(update={"champion": measured.rival})
 
