@@ -12,7 +12,8 @@ import pytest
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.champion import Champion, set_champion
-from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError
+from trainyard.report import report
 from trainyard.spec import environment
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
@@ -137,6 +138,45 @@ def test_a_run_that_ended_by_whatever_error_is_recorded_as_failed(
     assert record["exit_code"] == code and phrase in record["failure"]
     sentence, explained = explain_folder(f"{tmp_path}/storage", "")
     assert explained == code and phrase in sentence
+
+
+@pytest.mark.parametrize("damage", ["deleted", "without its document", "damaged"])
+def test_a_run_whose_output_vanished_while_a_later_step_ran_is_recorded_with_what_to_do(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(run: LocalRun) -> None:
+        with storage.stage(str(tmp_path / "output"), producer="trainyard.train") as folder:
+            (folder / "training.json").write_text("{}")
+        run.folders["train"], run.startup_seconds["train"] = str(tmp_path / "output"), 1.0
+        if damage == "damaged":
+            (tmp_path / "output" / "training.json").write_text("{ }")
+        else:
+            storage.remove(str(tmp_path / "output" / ("" if damage == "deleted" else "training.json")))
+
+    monkeypatch.setattr(LocalRun, "execute", execute)
+    (tmp_path / "here.yaml").write_text(f"{{target: local, storage: {tmp_path}/storage}}")
+    with pytest.raises(DataError, match="Run with --from train"):
+        run_command("digits", environment=str(tmp_path / "here.yaml"))
+    (path,) = tmp_path.glob("storage/digits/runs/*/run.json")
+    record = json.loads(path.read_text())
+    assert record["exit_code"] == 10 and "training.json" in record["failure"]
+    sentence, code = explain_folder(f"{tmp_path}/storage", "")
+    assert code == 10 and "failed" in sentence and "Run with --from train" in sentence
+    assert (path.parent / "report.html").exists()
+
+
+def test_a_fault_of_the_report_leaves_the_record_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(LocalRun, "execute", lambda _: None)
+    monkeypatch.setattr(report, "render", fail)
+    (tmp_path / "here.yaml").write_text(f"{{target: local, storage: {tmp_path}/storage}}")
+    with pytest.raises(ZeroDivisionError):
+        run_command("digits", environment=str(tmp_path / "here.yaml"))
+    (path,) = tmp_path.glob("storage/digits/runs/*/run.json")
+    record = json.loads(path.read_text())
+    assert record["exit_code"] == 50 and "a fault of Trainyard" in record["failure"] and record["report"] is None
 
 
 def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:

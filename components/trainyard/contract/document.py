@@ -31,7 +31,11 @@ class Document(Part):
         """Return the document of the committed `folder`; raises `DataError` if there is none of this version."""
         content = storage.read(folder, cls.file)
         if content is None:
-            raise DataError(f"{folder}: no {cls.file}, so it is no output of the step that writes one.")
+            made_by = getattr(cls, "made_by", "")
+            step, advice = (made_by, f"Run with --from {made_by}.") if made_by else ("step that writes one", "")
+            raise DataError(
+                f"{folder}: no {cls.file}, so it is no output of {step}, or the file was deleted. {advice}".rstrip()
+            )
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:

@@ -13,7 +13,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.time_to import time_to
-from trainyard.errors import TrainyardError
+from trainyard.errors import ExitCode, TrainyardError
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
@@ -56,7 +56,7 @@ def write(
     that the run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; and
     `predicted`, as `Prediction`, what was predicted of its training. usd_per_hour: of all workers of the training
     together, if it is known. If report or record cannot be written, a run that failed already logs it, and any other
-    fails by it, with the error raised.
+    fails by it, with the error raised. The record is written whatever else fails, by a fault of Trainyard too.
     """
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
@@ -74,12 +74,15 @@ def write(
         record = summarize(recipe, run_id, outputs, seconds, uri, usd_per_hour)
         _write_record(root, recipe, run_id, record | ended)
         return record, page
-    except TrainyardError as error:
+    except Exception as error:  # noqa: BLE001 - raised or logged below
         faults = [error]
     # The disk may have room for the record alone.
     if not failed:
-        ended = ended | {"failure": str(faults[0]), "exit_code": int(faults[0].exit_code)}
-    record = summarize(recipe, run_id, read(folders, skip_unreadable=True), seconds, None, usd_per_hour)
+        ended = ended | _failure(faults[0])
+    try:
+        record = summarize(recipe, run_id, read(folders, skip_unreadable=True), seconds, None, usd_per_hour)
+    except Exception:  # noqa: BLE001 - the fault above met the outputs
+        record = summarize(recipe, run_id, read({}), seconds, None, None)
     try:
         with suppress(TrainyardError):
             storage.remove(uri)
@@ -91,6 +94,16 @@ def write(
     for fault in faults:
         events.emit("unrecorded", reason=fault)
     return record, page
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """Return what a record says of a run that `error` ended."""
+    if isinstance(error, TrainyardError):
+        return {"failure": str(error), "exit_code": int(error.exit_code)}
+    return {
+        "failure": f"{type(error).__name__}: {error}. This is a fault of Trainyard",
+        "exit_code": int(ExitCode.BUG),
+    }
 
 
 def _record(root: str, recipe: Recipe, run_id: str) -> str:

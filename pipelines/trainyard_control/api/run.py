@@ -160,9 +160,12 @@ def _executed(run: LocalRun, screen: Screen) -> None:
     """Execute `run`, shown on `screen`; its record is written whatever comes."""
     failure: str | None = "was ended without a word"
     code: int = ExitCode.BUG
+    prediction: dict[str, float] | None = None
+    price = _usd_per_hour(run)
     try:
         with screen, disk.os_errors(Path(run.root), "used"):
             run.execute()
+            prediction = _predicted(run)
         failure, code = None, ExitCode.DONE
     except TrainyardError as error:
         failure, code = str(error), error.exit_code
@@ -179,9 +182,8 @@ def _executed(run: LocalRun, screen: Screen) -> None:
             "failure": failure,
             "exit_code": int(code),
             "unfinished": run.unfinished,
-            "predicted": None if failure else _predicted(run),
+            "predicted": prediction,
         }
-        price = _usd_per_hour(run)
         summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, price)
 
 
