@@ -1,0 +1,64 @@
+"""The wheel, built from the sdist as PyPI's users build it, holds every file of both packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"trainyard": ROOT / "components/trainyard", "trainyard_control": ROOT / "pipelines/trainyard_control"}
+
+
+def build(target: str, source: Path, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (built,) = folder.glob({"sdist": "*.tar.gz", "wheel": "*.whl"}[target])
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(build("sdist", ROOT, folder)) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = [path for path in folder.iterdir() if path.is_dir()]
+    return build("wheel", source, folder)
+
+
+def files(package: Path) -> set[str]:
+    """The package's files; `environments` is a link to a folder, which rglob does not follow."""
+    found = [*package.rglob("*"), *(package / "environments").glob("*")]
+    return {path.relative_to(package).as_posix() for path in found if path.is_file() and path.suffix != ".pyc"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path, name: str) -> None:
+    packed = {path.removeprefix(f"{name}/") for path in zipfile.ZipFile(wheel).namelist() if path.startswith(f"{name}/")}
+    assert packed == files(PACKAGES[name])
+
+
+def test_the_wheel_holds_recipes_environments_templates_and_catalogs(wheel: Path) -> None:
+    packed = zipfile.ZipFile(wheel).namelist()
+    for file in (
+        *("recipes/digits.yaml", "environments/local.yaml", "environments/gke.yaml", "report/report.html.j2"),
+        *("spec/hardware/hardware.yaml", "models/costs/profiles.json", "py.typed", "__init__.pyi"),
+    ):
+        assert f"trainyard/{file}" in packed
+
+
+def test_the_wheel_says_how_it_is_called_and_what_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = Parser().parsestr(archive.read(f"{folder}/METADATA").decode())
+        commands = archive.read(f"{folder}/entry_points.txt").decode()
+        assert f"{folder}/licenses/LICENSE" in archive.namelist()
+    assert "trainyard = trainyard_control.cli.main:main" in commands
+    assert {"cpu", "gpu", "tpu", "jax", "search", "vertex"} <= set(metadata.get_all("Provides-Extra", []))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().startswith("# ")
