@@ -29,7 +29,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Where it is set, every process of a test would compile our modules anew, a tenth of a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: sbom test-cluster help setup run test test-fast verify update images goldens docs profiles bench
+.PHONY: bench docs goldens help images profiles run sbom setup test test-cluster test-fast test-wheel update verify wheel
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -81,6 +81,17 @@ sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds
 	mkdir -p sbom
 	for variant in cpu gpu tpu jax; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
 	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
+
+wheel: setup ## Build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+test-wheel: wheel ## Install the wheel into a new environment and run a short training outside the checkout
+	rm -rf .wheel
+	$(UV) venv --quiet --python $(PYTHON) .wheel
+	VIRTUAL_ENV=.wheel $(UV) pip install --quiet -c locks/dev.txt "trainyard[cpu] @ file://$$(ls $(CURDIR)/dist/*.whl)"
+	mkdir .wheel/elsewhere && cd .wheel/elsewhere && ../bin/trainyard run digits --require-blessed \
+	  --set train.epochs=1 --set evaluate.gates=[] --set evaluate.bootstrap=20 --set export.formats=[saved_model]
 
 test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
 	$(BIN)/pytest $(CLUSTER_PROCESSES) -m cluster tests/cluster
