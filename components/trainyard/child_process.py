@@ -8,6 +8,7 @@ codes along. One that is killed all the same is replaced by the next start.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -168,14 +169,20 @@ def program_output(command: list[str]) -> str:
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """Return what has a forked process killed when its parent ends, whatever ended that; None where Linux is not.
+    """Return a preexec hook that kills the child when its parent dies, whatever ends that (Linux only, else None).
 
-    The parent is the thread that forks.
+    The kernel takes the thread that forks for the parent.
     """
     if sys.platform != "linux":
         return None
-    library = ctypes.CDLL(None, use_errno=True)
-    return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    library, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
+
+    def ask_kernel() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask_kernel
 
 
 def end_programs(programs: Iterable[subprocess.Popen[str]], grace_seconds: float) -> None:
@@ -261,14 +268,32 @@ def _run(
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(output.fileno(), sys.stderr.fileno())
     output.close()
-    threading.Thread(target=_end_with_parent, args=(orphan_signal,), daemon=True).start()
+    _end_with_creator(orphan_signal)
     target(*args)
 
 
-def _end_with_parent(orphan_signal: signal.Signals) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        # What it has started, a recipe's own program say, goes with it: nobody is left who would call `kill_group`.
-        send = os.killpg if orphan_signal == signal.SIGKILL else os.kill
-        send(os.getpid(), orphan_signal)
+def _end_with_creator(orphan_signal: signal.Signals) -> None:
+    """Have `orphan_signal` sent to this process when the one that created it dies; SIGKILL to its whole group.
+
+    The kernel's signal of a parent's death is of no use here: the parent is the fork server, which lives as long as one
+    of its children. So the kernel watches the pipe whose other end the creator alone holds. A thread would not do:
+    TensorFlow holds the interpreter's lock while it connects to a worker, for ever if that is gone.
+    """
+    creator = multiprocessing.parent_process()
+    if creator is None:
+        return
+    sentinel, group = creator.sentinel, orphan_signal == signal.SIGKILL
+    if sys.platform == "linux":
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpid() if group else os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETSIG, orphan_signal)
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | fcntl.FASYNC)
+        if connection.wait([sentinel], 0):  # it died before the kernel watched
+            _end_orphan(orphan_signal)
+    else:
+        threading.Thread(target=lambda: connection.wait([sentinel]) and _end_orphan(orphan_signal), daemon=True).start()
+
+
+def _end_orphan(orphan_signal: signal.Signals) -> None:
+    # What it has started, a recipe's own program say, goes with it: nobody is left who would call `kill_group`.
+    send = os.killpg if orphan_signal == signal.SIGKILL else os.kill
+    send(os.getpid(), orphan_signal)

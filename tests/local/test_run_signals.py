@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainyard.child_process import start_time
 from trainyard_control.local import local_runs
 from trainyard_control.local.step_process import Stop, forked
 
@@ -62,6 +63,21 @@ def test_a_step_that_an_interrupt_ended_is_interrupted_whatever_its_exit_code() 
         assert running.wait() == 1
     with pytest.raises(KeyboardInterrupt):
         running.require_undisturbed("step")
+
+
+def end_without_its_program() -> None:
+    """Be killed while a program of this process runs, such as Beam's job server."""
+    print(subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL).pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_step_had_started_ends_with_it() -> None:
+    with forked(end_without_its_program, (), "step", Stop()) as running:
+        program = int(running.child.lines.readline())
+    latest = time.monotonic() + 10
+    while start_time(program) and time.monotonic() < latest:
+        time.sleep(0.01)
+    assert not start_time(program)
 
 
 @pytest.fixture

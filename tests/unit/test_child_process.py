@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -31,18 +34,40 @@ def speak(text: str) -> None:
     os._exit(3)
 
 
-def leave_a_child(path: str) -> None:
-    blocked(Path(path))
+def hold_the_lock(path: str) -> None:
+    """Hold the interpreter's lock, as TensorFlow does while it connects, with a program beside it."""
+    program = subprocess.Popen(["sleep", "600"])
+    Path(f"{path}.program").write_text(str(program.pid))
+    Path(path).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(600)
+
+
+def leave_a_child(path: str, target: str) -> None:
+    blocked(Path(path), globals()[target])
     os._exit(0)  # without the end of an interpreter, which would end it
+
+
+def killed_parent(path: Path, target: str) -> int:
+    """Return the process that ran `target` when its parent ended."""
+    code = "import sys; sys.path[0] = sys.argv[1]; import test_child_process as t; t.leave_a_child(*sys.argv[2:])"
+    subprocess.run([sys.executable, "-c", code, Path(__file__).parent, path, target], check=True)
+    return int(path.read_text())
+
+
+def has_ended(pid: int, seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while child_process.start_time(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not child_process.start_time(pid)
 
 
 def server() -> int:
     return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
 
 
-def blocked(path: Path) -> ChildProcess:
+def blocked(path: Path, target: Callable[[str], None] = hold) -> ChildProcess:
     path.unlink(missing_ok=True)
-    child = ChildProcess(hold, (str(path),), "held")
+    child = ChildProcess(target, (str(path),), "held")
     while not path.exists() or path.read_text() != str(child.pid):
         time.sleep(0.01)
     return child
@@ -97,12 +122,25 @@ def test_a_child_ends_with_its_parent_and_one_that_does_not_end_in_time_is_kille
     child = blocked(tmp_path / "pid")
     child.kill(0.1)
     assert child.code == -signal.SIGKILL
-    code = "import sys; sys.path[0] = sys.argv[1]; import test_child_process as t; t.leave_a_child(sys.argv[2])"
-    subprocess.run([sys.executable, "-c", code, Path(__file__).parent, tmp_path / "orphan"], check=True)
-    orphan, end = int((tmp_path / "orphan").read_text()), time.monotonic() + 10
-    while child_process.start_time(orphan) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not child_process.start_time(orphan)
+    assert has_ended(killed_parent(tmp_path / "orphan", "hold"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_child_that_holds_the_interpreters_lock_ends_with_its_parent_and_its_program_too(tmp_path: Path) -> None:
+    orphan = killed_parent(tmp_path / "orphan", "hold_the_lock")
+    try:
+        assert has_ended(orphan) and has_ended(int((tmp_path / "orphan.program").read_text()))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(orphan, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_program_whose_parent_is_gone_before_the_kernel_watches_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = child_process.end_with_parent()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    program = child_process.start_program([sys.executable, "-c", "pass"], dict(os.environ), first=first)
+    assert program.wait(10) == -signal.SIGKILL
 
 
 def test_a_program_s_output_is_returned_and_the_last_line_of_its_errors_raised() -> None:
@@ -123,10 +161,7 @@ def test_a_program_ends_with_the_parent_that_waits_for_its_output(tmp_path: Path
         time.sleep(0.01)
     parent.kill()
     parent.wait()
-    child = int(file.read_text().rstrip("."))
-    while child_process.start_time(child) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not child_process.start_time(child)
+    assert has_ended(int(file.read_text().rstrip(".")))
 
 
 def test_the_signal_that_was_blocked_for_the_server_still_reaches_this_process() -> None:

@@ -145,6 +145,7 @@ def forked(
         finally:
             for child in children:
                 child.kill(_GRACE_SECONDS)
+                child.kill_group()
                 stop.remove(child)
 
 
