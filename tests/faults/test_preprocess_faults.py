@@ -39,17 +39,18 @@ from pathlib import Path
 from trainyard.steps.preprocess import run
 from trainyard.runtime import step
 ending, count = sys.argv.pop(), [int(sys.argv.pop())]
-replace = Path.replace
-def replaced(path, target):
-    if ".parts/" in str(target) and Path(target).suffix == ending:
-        count[0] -= 1
-        if not count[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return replace(path, target)
-Path.replace = replaced
+def killing(move):
+    def moved(path, target):
+        if ".parts/" in str(target) and (Path(target).suffix or Path(target).name) == ending:
+            count[0] -= 1
+            if not count[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return move(path, target)
+    return moved
+Path.replace, Path.rename = killing(Path.replace), killing(Path.rename)
 step.main(run.run)
 """
-"""The step as a program that kills itself before it gives so many-th file of a kind its final name."""
+"""The step as a program that kills itself before it gives the so many-th file of a kind, or the transform graph, its final name."""
 
 
 def write_table(folder: Path, number: int) -> None:
@@ -90,12 +91,12 @@ def test_a_killed_preprocess_goes_on_from_its_tasks_and_from_its_shards(
         write_table(tmp_path / "tables", number)
     recipe, output = tmp_path / "kept.yaml", tmp_path / "storage" / "1f0a"
     recipe.write_text(RECIPE.format(folder=tmp_path / "tables", incremental="false"))
-    for killed_at in (("5", ".json"), ("4", ".tfrecord")):
+    for killed_at in (("5", ".json"), ("1", "transform"), ("4", ".tfrecord")):
         command = [sys.executable, "-c", KILLED, f"--recipe={recipe}", f"--output={output}", *killed_at]
         ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
         assert ended.returncode == -signal.SIGKILL
         assert not output.exists()
-    assert kept(ended.stderr) == {"tasks": 4}
+    assert kept(ended.stderr) == {"tasks": 6}
     capfd.readouterr()
     files = preprocess(table(tmp_path / "tables"), output)
     assert kept(capfd.readouterr().err) == {"tasks": 6, "shards": 3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,7 @@ from trainyard.steps.preprocess.transforming.reproducible import make_reproducib
 from trainyard.steps.preprocess.work import Work, remove_unfinished
 from trainyard.storage import storage
 
+_ANALYSIS = "analysis"
 _GRAPH = "transform.zip"
 _EXAMPLES = "examples"
 _MEASURED = "measured"  # of a bucket's shards, the size and checksum; there once the shard is
@@ -84,14 +86,17 @@ def transform(settings: TransformSettings, attempt: str, output: Path) -> None:
     folder.mkdir(exist_ok=True)
     shards = _Shards(settings, work, attempt)
     with progress.reported(settings.examples, "examples", shards.finished):
+        temporary = folder / _ANALYSIS
+        shutil.rmtree(temporary, ignore_errors=True)  # of an attempt that was killed
         if not (folder / "transform").exists():
-            with tempfile.TemporaryDirectory(dir=folder) as temporary:
-                _make_graph(settings, work, temporary)
-                Path(temporary, "graph").rename(folder / "transform")
+            temporary.mkdir()
+            _make_graph(settings, work, str(temporary))
+            (temporary / "graph").rename(folder / "transform")
+            shutil.rmtree(temporary)
         shards.write()
     (folder / "transform").rename(output / "transform")
     shards.move(output)
-    folder.rmdir()
+    shutil.rmtree(folder)
 
 
 def _make_graph(settings: TransformSettings, work: Work, temporary: str) -> None:
