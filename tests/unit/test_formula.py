@@ -106,3 +106,20 @@ def test_a_condition_is_no_number():
 
 def test_what_is_parsed_is_no_code():
     assert repr(parse("tip > 1")).startswith("Call(kernel='greater'")
+
+
+@pytest.mark.parametrize("text", ["account == 9007199254740993", "account in [1, 2e16]", "account > 9007199254740993"])
+def test_a_number_that_a_float_does_not_tell_apart_is_refused(text):
+    with pytest.raises(ValueError, match=r"stands for several integers\. Write it as a text, as in account == '"):
+        parse(text)
+
+
+def test_texts_are_compared_as_values():
+    accounts = [9007199254740992, 9007199254740993, 9007199254740994]
+    data = {"format": "csv", "path": "-", "label": "y", "features": {"account": {"type": "category"}}}
+    big = Data.model_validate({**data, "where": "account == '9007199254740993'"})
+    table = {"account": pa.array([str(account) for account in accounts]), "y": pa.array(["a"] * 3)}
+    assert Derived(big, table).selected.tolist() == [False, True, False]
+    true = Data.model_validate({**data, "where": "account in ['True', '3.0']"})
+    table["account"] = pa.array(["TRUE", "3", "no"])
+    assert Derived(true, table).selected.tolist() == [True, True, False]

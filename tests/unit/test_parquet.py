@@ -9,10 +9,8 @@ from pyarrow import csv, parquet
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
-from trainyard.quality.tables.cells import as_texts
 from trainyard.quality.tables.parquet import column_names, read_parquet
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.predict.reading import columns
 from trainyard.steps.preprocess.readers.tables import parquet_rows
 from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
 from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
@@ -63,17 +61,12 @@ def test_the_rows_are_those_of_the_same_table_in_csv(tmp_path):
     assert [item.detail for item in bad] == [item.detail for item in expected_bad]
 
 
-def test_a_cell_is_the_same_for_training_and_for_prediction():
-    whole = pa.array([1.0, None, float("nan"), 2.5])
-    assert as_texts(whole).to_pylist() == ["1", "", "", "2.5"]
-    assert as_texts(pa.array([1, None])).to_pylist() == ["1", ""]
-    assert as_texts(whole.cast(pa.float32())).to_pylist() == ["1", "", "", "2.5"]
-    assert as_texts(pa.array([True, None])).to_pylist() == ["true", ""]
-    texts, _ = columns._texts(whole, day=False, hour=False)
-    assert texts.tolist() == ["1", "", "", "2.5"]
-    times = pa.array([datetime.datetime(2024, 2, 29, 18, 30), None])
-    texts, wrong = columns._texts(times, day=True, hour=True)
-    assert texts.tolist() == ["2024-02-29 18", ""] and not wrong.any()
+def test_a_column_that_a_file_names_twice_is_refused(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), path)
+    for read in (column_names, lambda *where: list(read_parquet(*where, ["x"], 10))):
+        with pytest.raises(DataError, match=r"a: names column 'x' twice\. Give each column a name of its own\."):
+            read(path, "a")
 
 
 def test_pieces_of_row_groups_are_the_whole(tmp_path, monkeypatch):

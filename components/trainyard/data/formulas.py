@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from trainyard.data.values import canonical_tensor
 from trainyard.spec.tables.formula import BIN, MOST_BINS, Call, Cell, Constant, Node, parse
 
 Tensors = dict[str, tf.Tensor]
@@ -39,7 +40,7 @@ def _column(node: Node, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         number = tf.where(tf.math.is_finite(value.values), value.values, tf.constant(math.nan, tf.float64))
         return tf.cast(tf.where(value.known, number, tf.constant(math.nan, tf.float64)), tf.float32)
     texts = tf.where(value.values, "true", "false") if node.kind == "truth" else value.values
-    return tf.where(value.known, texts, "")
+    return canonical_tensor(tf.where(value.known, texts, ""))
 
 
 def _value(node: Node, inputs: Mapping[str, tf.Tensor]) -> _Values:
@@ -53,8 +54,7 @@ def _value(node: Node, inputs: Mapping[str, tf.Tensor]) -> _Values:
 
 def _cell(column: tf.Tensor) -> _Values:
     if column.dtype == tf.string:
-        texts = tf.strings.strip(column)
-        return _Values(texts, tf.not_equal(texts, ""))
+        return _Values(column, tf.not_equal(column, ""))
     return _Values(tf.cast(column, tf.float64), tf.math.is_finite(column))
 
 

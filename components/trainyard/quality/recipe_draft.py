@@ -9,10 +9,10 @@ from typing import Any
 from trainyard.errors import ConfigurationError
 from trainyard.quality.findings import MAX_BAD
 from trainyard.quality.profile import ColumnProfile, Profile
-from trainyard.quality.tables.cells import LIST_SEPARATOR
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
+from trainyard.values.columns import LIST_SEPARATOR
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
 _STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.anomaly import Anomaly
-from trainyard.contract.cells import MISSING
 from trainyard.errors import listed
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.spec.data_schema import (
@@ -26,6 +25,8 @@ from trainyard.spec.data_schema import (
     TableSchema,
     TextColumn,
 )
+from trainyard.values.patterns import MISSING
+from trainyard.values.text import canonical
 
 SUCH_AS = 5
 """Rows that an anomaly names. Chosen."""
@@ -151,7 +152,7 @@ def _check_column(result: Conformity, name: str, column: Column, rows: Rows) -> 
 def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
     """Return which cells do not fit, by reason; missing ones may be among them."""
     if isinstance(column, CategoryColumn):
-        return {"values": ~_is_in(parsed.texts, column.values)}
+        return {"values": ~_is_in(parsed.texts, [canonical(value) for value in column.values])}
     if isinstance(column, TextColumn):
         most = column.max_length
         return {} if most is None else {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > most}
@@ -169,7 +170,8 @@ def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
 def _check_pictures(schema: PictureSchema, rows: Rows) -> Conformity:
     result = Conformity(rows=rows.count)
     labels = rows.columns["label"]
-    _note(result, ("class", "values"), ~_is_in(labels, schema.classes), lambda index: labels[index].as_py(), rows)
+    classes = [canonical(name) for name in schema.classes]
+    _note(result, ("class", "values"), ~_is_in(labels, classes), lambda index: labels[index].as_py(), rows)
     heights, widths = (np.asarray(rows.columns[f"measure/{side}"]) for side in ("height", "width"))
 
     def size(index: int) -> str:

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.contract.cells import DAY, MAX_FLOAT32, MISSING, NUMBER
+from trainyard.values.columns import as_texts, canonical_texts, is_text
+from trainyard.values.patterns import DAY, FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
+
+_TRUE, _FALSE = (names.partition("|")[0] for names in (TRUE, FALSE))
 
 # From here to there Python and Arrow write the same digits, but for Python's ".0" of a whole number.
 _SAME_DIGITS = (1e-4, 1e10)
@@ -22,7 +25,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """One column of a batch: each cell as text without the white space around it, and what it is.
+    """One column of a batch: the text that stands for each cell, and what it is.
 
     numbers: NaN if the cell is none. days: since 1970, NaN if the cell is none.
     """
@@ -44,51 +47,13 @@ class Cells:
         return none & ~_listed_as_missing(self.texts) if none.any() else none
 
 
-LIST_SEPARATOR = ";"
-"""Between the values of a list in one cell, where no recipe says another."""
-
-
-def as_texts(values: Any) -> Any:
-    """Return the values of an Arrow array as a CSV file would have them, empty where one is missing or NaN.
-
-    A whole number is written without a point, also as a float: so a column of ids is the same with and without gaps.
-    """
-    if is_list(values.type):
-        return joined(values, LIST_SEPARATOR)
-    if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    return pc.fill_null(values if pa.types.is_string(values.type) else pc.cast(values, pa.string()), "")
-
-
-def is_list(kind: Any) -> bool:
-    """Return whether a column of Arrow's type `kind` holds a list of values a row."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def joined(lists: Any, separator: str) -> pa.Array:
-    """Return the values of each of the Arrow array `lists` as one text, between them the `separator`.
-
-    Raises `ValueError` with a sentence if a value holds the separator itself.
-    """
-    texts = as_texts(pc.call_function("list_flatten", [lists]))
-    if separator in "".join(texts.to_pylist()):
-        wrong = next((text for text in texts.to_pylist() if separator in text), "")
-        if wrong:
-            raise ValueError(f"the value '{wrong[:40]}' of a list holds the separator '{separator}'. Name another one")
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pc.call_function("binary_join", [pa.ListArray.from_arrays(offsets, texts), pa.scalar(separator)])
-
-
 def cells(column: Any) -> Cells:
     """Return what the texts or numbers of the Arrow array `column` are."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if not is_text(column.type):
         return _of_numbers(column)
-    texts = pc.utf8_trim_whitespace(pc.fill_null(column, ""))
+    texts = canonical_texts(column)
     empty = _mask(pc.equal(texts, ""))
     numbers, parsed = _numbers(texts, empty)
     others = ~parsed & ~empty
@@ -96,6 +61,19 @@ def cells(column: Any) -> Cells:
     missing = empty | (_listed_as_missing(texts) if parsed.any() and others.any() else False)
     days = _days(texts) if others.any() else np.full(len(texts), np.nan)
     return Cells(texts, np.asarray(missing), numbers, days)
+
+
+def numbers(column: Any) -> tuple[NDArray[np.float64], Mask]:
+    """Return the numbers (n,) of a column that is to hold some, NaN if missing, and which cells are none.
+
+    True and false are 1 and 0.
+    """
+    found = cells(as_texts(column))
+    wrong = found.no_numbers
+    if not wrong.any():
+        return found.numbers, wrong
+    true, false = (_mask(pc.equal(found.texts, name)) for name in (_TRUE, _FALSE))
+    return np.where(true, 1.0, np.where(false, 0.0, found.numbers)), wrong & ~true & ~false
 
 
 def number_texts(values: NDArray[np.float64]) -> Any:
@@ -114,8 +92,7 @@ def number_texts(values: NDArray[np.float64]) -> Any:
 
 def _of_numbers(column: Any) -> Cells:
     numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan))
-    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
-    return Cells(texts, np.isnan(numbers), numbers, np.full(len(numbers), np.nan))
+    return Cells(canonical_texts(column), np.isnan(numbers), numbers, np.full(len(numbers), np.nan))
 
 
 def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:

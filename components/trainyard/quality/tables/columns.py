@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainyard.contract.cells import MISSING
 from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
 from trainyard.quality import hashes
 from trainyard.quality.hashes import Hashes, HashSample
 from trainyard.quality.profile import ColumnProfile, ColumnType
 from trainyard.quality.tables.bins import Numbers
 from trainyard.quality.tables.cells import Cells
+from trainyard.values.patterns import MISSING
 
 TOP = 20
 """Most frequent values that are kept of a column. Chosen, as preprocess does."""

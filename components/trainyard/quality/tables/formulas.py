@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import Mask, as_texts, cells
+from trainyard.quality.tables.cells import Mask, numbers
 from trainyard.quality.tables.table import RowBatch
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.formula import BIN, MOST_BINS, Cell, Constant, Node, parse
+from trainyard.values.columns import as_texts, canonical_texts
 
 
 class Derived:
@@ -46,14 +47,14 @@ class Derived:
         return _bins(*values) if node.kernel == BIN else pc.call_function(node.kernel, values)
 
     def _read_texts(self, name: str) -> Any:
-        trimmed = pc.utf8_trim_whitespace(self._texts[name])
-        return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+        texts = canonical_texts(self._texts[name])
+        return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
     def _read_numbers(self, name: str) -> Any:
-        read = cells(self._texts[name])
-        if (wrong := read.no_numbers).any():
+        found, wrong = numbers(self._texts[name])
+        if wrong.any():
             self.mistyped[name] = wrong
-        return pa.array(read.numbers, mask=np.isnan(read.numbers))
+        return pa.array(found, mask=np.isnan(found))
 
 
 def with_derived(batch: RowBatch, data: Data) -> RowBatch:

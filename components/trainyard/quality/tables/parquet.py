@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -11,8 +12,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import as_texts, is_list, joined
 from trainyard.storage.source_stream import seekable_file
+from trainyard.values.columns import as_texts, is_list, joined
 
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -27,6 +28,7 @@ def column_names(path: str, name: str) -> list[str]:
     try:
         with seekable_file(path) as local, parquet.ParquetFile(local) as opened:
             schema = opened.schema_arrow
+            require_names(schema.names, name)
             plain = [column for column in schema.names if is_readable(schema.field(column).type)]
             return list(dict.fromkeys([*plain, *_partitions(name)]))
     except _UNREADABLE as error:
@@ -37,10 +39,17 @@ def nested_columns(path: str, name: str) -> dict[str, Any]:
     """Return the types of the columns that do not hold one value a row. Raises as `read_parquet`."""
     try:
         with seekable_file(path) as local, parquet.ParquetFile(local) as opened:
+            require_names(opened.schema_arrow.names, name)
             kinds = {field.name: field.type for field in opened.schema_arrow}
             return {column: kind for column, kind in kinds.items() if is_list(kind) or not is_readable(kind)}
     except _UNREADABLE as error:
         raise _broken(name, error) from error
+
+
+def require_names(names: Sequence[str], where: str) -> None:
+    """Raise `DataError` if a column has the name of another one."""
+    if repeated := [column for column, times in Counter(names).items() if times > 1]:
+        raise DataError(f"{where}: names column '{repeated[0][:80]}' twice. Give each column a name of its own.")
 
 
 def read_parquet(
@@ -67,6 +76,7 @@ def read_parquet(
             raise _broken(name, error) from error
         with opened:
             schema = opened.schema_arrow
+            require_names(schema.names, name)
             _check(schema, columns, parts, name, separators)
             present = [column for column in columns if column in schema.names]
             for group in range(first, opened.num_row_groups if end is None else end):
@@ -142,7 +152,9 @@ def is_readable(kind: Any) -> bool:
         pa.types.is_decimal,
         pa.types.is_string,
         pa.types.is_large_string,
+        pa.types.is_string_view,
         pa.types.is_date,
+        pa.types.is_time,
         pa.types.is_timestamp,
         pa.types.is_null,
     )

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from trainyard.contract.cells import NUMBER, UTF16
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.parquet import column_names, nested_columns, read_parquet
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote
 from trainyard.storage.source_stream import unreadable
+from trainyard.values.patterns import NUMBER, UTF16
 
 _PLACE = re.compile(r"column #(\d+): Row #(\d+)")  # in Arrow's sentences; its rows begin below the header
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote

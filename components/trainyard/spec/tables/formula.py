@@ -14,6 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from trainyard.values.patterns import MAX_EXACT
+from trainyard.values.text import canonical
+
 Kind = Literal["number", "text", "truth"]
 
 GRAMMAR = (
@@ -175,6 +178,8 @@ def _node(tree: ast.expr, kind: Kind) -> Node:
         raise ValueError(f"'{_source(tree)}' is a {natural}, where a {kind} is expected")
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() as value):
+            if isinstance(value, int) and abs(value) >= MAX_EXACT:
+                raise _inexact(tree)
             return Constant(value if isinstance(value, bool | str) else float(value), kind)
         case ast.Name(id=name):
             return _cell(name, kind)
@@ -223,7 +228,28 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Node:
         raise ValueError(f"'{_source(left)}' is compared by what is not allowed. Allowed: {GRAMMAR}")
     equality = isinstance(operator, ast.Eq | ast.NotEq)
     kind = _natural(left) or _natural(right) or ("text" if equality else "number")
-    return Call(_COMPARISONS[type(operator)], (_node(left, kind), _node(right, kind)), "truth")
+    sides = (_compared(left, kind, equality=equality), _compared(right, kind, equality=equality))
+    return Call(_COMPARISONS[type(operator)], sides, "truth")
+
+
+def _compared(tree: ast.expr, kind: Kind, *, equality: bool) -> Node:
+    """Return what is compared, a text as `canonical` has it. Raises `ValueError` if it equals more than one integer."""
+    node = _node(tree, kind)
+    if not isinstance(node, Constant):
+        return node
+    if isinstance(node.value, str):
+        return Constant(canonical(node.value), kind)
+    if equality and abs(node.value) >= MAX_EXACT:
+        raise _inexact(tree)
+    return node
+
+
+def _inexact(number: ast.expr) -> ValueError:
+    text = _source(number)
+    return ValueError(
+        f"{text} is compared as a 64-bit float, which from 2^53 on stands for several integers. "
+        f"Write it as a text, as in account == '{text}'"
+    )
 
 
 def _joined(kernel: str, nodes: list[Node]) -> Node:

@@ -46,7 +46,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     if vocabularies:
         shutil.copytree(assets, folder / VOCABULARIES)
     image, transform = document.image, _transform(document)
-    columns = recipe.data.features | recipe.data.inputs if transform == "columns" else {}
+    columns = recipe.data.features | recipe.data.inputs
     statistics = Statistics.read(examples).features
     content = {
         "transform": transform,

@@ -17,7 +17,9 @@ from trainyard.contract.statistics.scores import LIKELY
 from trainyard.contract.version import LABELS, TARGETS
 from trainyard.data.examples import Transform
 from trainyard.data.trained import Tensors, predictor
+from trainyard.data.values import as_read
 from trainyard.spec.feature_names import input_name as input_name
+from trainyard.spec.recipe import Data
 
 RAW = "serving_default"
 SERIALIZED = "serving_examples"
@@ -25,12 +27,10 @@ SERIALIZED = "serving_examples"
 _MISSING: dict[str, float | str] = {"float32": float("nan"), "string": ""}
 
 
-def save(
-    model: keras.Model, transform: Transform, document: Examples, folder: Path, separator: str | None = None
-) -> None:
+def save(model: keras.Model, transform: Transform, document: Examples, folder: Path, data: Data) -> None:
     """Write the SavedModel `folder`, loadable by plain TensorFlow, with labels.txt beside saved_model.pb.
 
-    separator: of the classes of one example, if it may have several.
+    data: the recipe's, by whose types of columns a text is read as the readers of files do (`data.values`).
 
     Signatures:
     serving_default   every raw feature by name (see `input_name`), each (n,): for images `image`, the encoded bytes
@@ -40,7 +40,7 @@ def save(
     `probabilities` and `label`, the classes above one half with `separator` between them; or for regression
     `prediction` (n,) float32, of several targets (n, targets), with targets.txt beside.
     """
-    module = _Serving(model, transform, document, separator)
+    module = _Serving(model, transform, document, data)
     raw = module.raw.get_concrete_function(
         {
             feature.name: tf.TensorSpec((None,), feature.dtype, name=input_name(feature.name))
@@ -63,16 +63,16 @@ def write_names(document: Examples, folder: Path) -> None:
 class _Serving(tf.Module):
     """Holds what the signatures need: variables and transform are tracked, the Keras object itself is not saved."""
 
-    def __init__(self, model: keras.Model, transform: Transform, document: Examples, separator: str | None) -> None:
+    def __init__(self, model: keras.Model, transform: Transform, document: Examples, data: Data) -> None:
         super().__init__()
         self.transform = transform
         self.model_variables = [variable.value for variable in model.weights]
         predict = predictor(model, document.task)
-        labels = document.labels
+        labels, separator, columns = document.labels, data.label_separator, data.inputs
         specification = {feature.name: _parsing(feature) for feature in document.raw_features}
 
         def respond(raw: Tensors) -> Tensors:
-            outputs = predict(self.transform(raw))
+            outputs = predict(self.transform(as_read(raw, columns)))
             if labels is None:
                 return {"prediction": outputs}
             if separator is not None:

@@ -66,8 +66,7 @@ def _write(
         events.progress(done, len(formats), "files", format=format)
         path = output / _PATHS[format]
         if format == "saved_model":
-            separator = recipe.data.label_separator
-            signature.save(float32, load_transform(folder.uri), folder.document, path, separator)
+            signature.save(float32, load_transform(folder.uri), folder.document, path, recipe.data)
         elif format == "keras" and float32 is network:
             shutil.copyfile(storage.join(model, trained.FILE), path)
         elif format == "keras":

@@ -18,7 +18,9 @@ class _Lenient(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
-class _Column(_Lenient):
+class RawColumn(_Lenient):
+    """What the recipe says of a column."""
+
     type: Literal["numeric", "category", "date", "text"]
     hour: bool = False
     separator: str | None = None
@@ -29,7 +31,7 @@ class RawInput(_Lenient):
 
     name: str
     dtype: Literal["float32", "int64", "string"]
-    column: _Column | None = None
+    column: RawColumn | None = None
 
     @property
     def is_date(self) -> bool:

@@ -9,24 +9,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.cells import MAX_FLOAT32
 from trainyard.errors import DataError, did_you_mean, listed
-from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
+from trainyard.quality.tables import cells
+from trainyard.quality.tables.parquet import require_names
 from trainyard.spec.feature_names import input_name
-from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Items, Rejected
+from trainyard.values.columns import canonical_lists, canonical_texts, days, is_list, joined
+from trainyard.values.patterns import MAX_FLOAT32
 
 ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little."""
 
 _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
-_DAY, _HOUR = len("YYYY-MM-DD"), len("YYYY-MM-DDTHH")
 
 Mask = npt.NDArray[np.bool_]
 
 
 def require_columns(names: list[str], model: PushedModel, key: str | None, where: str) -> None:
-    """Raise `DataError` that names every column which the model takes, or `key`, and is not `names`."""
+    """Raise `DataError` that names every column which the model takes, or `key`, and is not `names`, or one twice."""
+    require_names(names, where)
     required = [*(feature.name for feature in model.inputs), *([key] if key else [])]
     missing = [name for name in required if name not in names]
     if missing:
@@ -48,7 +50,7 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     bad = np.logical_or.reduce([wrong for _, wrong in typed.values()])
     for row in np.flatnonzero(bad).tolist():
         yield _rejected(names[row].as_py(), row, arrays, typed, model)
-    keys = names if key is None else as_texts(_column(columns, key, rows))
+    keys = names if key is None else canonical_texts(_column(columns, key, rows))
     good = ~bad
     if bad.any():
         keys = keys.filter(pa.array(good))
@@ -76,7 +78,9 @@ def _typed(column: pa.Array, of: RawInput, where: str) -> tuple[Array, Mask]:
         except ValueError as error:
             raise DataError(f"{where}: '{of.name}': {error}.") from error
     if of.dtype == "string":
-        return _texts(column, day=of.is_date, hour=of.column is not None and of.column.hour)
+        texts = _texts(column, of.column)
+        wrong = np.asarray(texts.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
     numbers, wrong = _numbers(column)
     if of.dtype == "float32":
         return numbers.astype(np.float32), wrong
@@ -87,12 +91,11 @@ def _typed(column: pa.Array, of: RawInput, where: str) -> tuple[Array, Mask]:
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64()), np.nan))
+        numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64(), safe=False), np.nan))
         return numbers, np.abs(numbers) > MAX_FLOAT32
     if (plain := _plain_numbers(column)) is not None:
         return plain, np.zeros(len(plain), np.bool_)
-    parsed = cells(as_texts(column))
-    return parsed.numbers, parsed.no_numbers
+    return cells.numbers(column)
 
 
 def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
@@ -108,15 +111,13 @@ def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
     return values if len(values) and np.abs(values).max() <= MAX_FLOAT32 else None
 
 
-def _texts(column: pa.Array, *, day: bool, hour: bool) -> tuple[Array, Mask]:
-    wrong = np.zeros(len(column), np.bool_)
-    if day:
-        parsed = cells(as_texts(column))
-        wrong = np.isnan(parsed.days) & ~np.asarray(pc.equal(parsed.texts, "").to_numpy(zero_copy_only=False))
-        texts = pc.utf8_slice_codeunits(parsed.texts, 0, _HOUR if hour else _DAY)
-    else:
-        texts = pc.utf8_trim_whitespace(as_texts(column))
-    return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
+def _texts(column: pa.Array, of: RawColumn | None) -> pa.Array:
+    """Return the texts of a column as the recipe reads it, null where a day is expected and none is found."""
+    if of is not None and of.type == "date":
+        return days(column, hour=of.hour)
+    if of is not None and of.separator is not None:
+        return canonical_lists(column, of.separator)
+    return canonical_texts(column)
 
 
 def _rejected(

@@ -165,9 +165,7 @@ def _column(decoded: pa.RecordBatch, name: str, form: _Form) -> pa.Array:
         raise ValueError(f"'{name}': one value is expected, {counts.max()} were found")
     starts = np.array(lists.offsets.to_numpy())[:-1]
     values = lists.values.take(pa.array(starts, mask=counts == 0))
-    if form == "text" and pa.types.is_floating(values.type):  # as preprocess writes them
-        return pa.array([None if value is None else repr(value) for value in values.to_pylist()], pa.string())
-    return pc.cast(values, pa.string()) if form == "text" or pa.types.is_binary(values.type) else values
+    return pc.cast(values, pa.string()) if pa.types.is_binary(values.type) else values
 
 
 def _names(file: SourceFile, numbers: pa.Array) -> pa.Array:

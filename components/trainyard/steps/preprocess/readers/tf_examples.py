@@ -15,7 +15,6 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.contract.batches import batched
-from trainyard.quality.tables.cells import number_texts
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import image_limit, open_file, too_many_bytes
 from trainyard.steps.preprocess.readers.images import image_record
@@ -24,6 +23,7 @@ from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge, Mask
 from trainyard.steps.preprocess.readers.tables.rows import check_row, typed_label
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tfrecord
+from trainyard.values.columns import as_texts
 
 _MAX_COLUMNS = 16 << 20  # bytes of an example without its image; chosen
 _GROUP_BYTES = 4 << 20  # judged at once; chosen
@@ -169,10 +169,7 @@ def _column_texts(decoded: pa.RecordBatch, name: str, separator: str | None) -> 
 
 
 def _value_texts(values: pa.Array) -> pa.Array:
-    if pa.types.is_floating(values.type):
-        numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
-        return pc.if_else(values.is_null(), "", number_texts(numbers))
-    return pc.fill_null(pc.cast(values, pa.string()), "")
+    return as_texts(values)
 
 
 def _items(examples: Iterable[_Example], recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | Quarantined]:
@@ -234,7 +231,8 @@ def _text(feature: tf.train.Feature, name: str, separator: str | None) -> str:
     if len(values) > 1 and separator is None:
         raise BadRecord("mistyped_value", f"'{name}': one value is expected, {len(values)} were found")
     if kind != "bytes_list":
-        return (separator or "").join(map(repr, values))
+        numbers = pa.array(values, pa.float32() if kind == "float_list" else pa.int64())
+        return (separator or "").join(as_texts(numbers).to_pylist())
     try:
         return (separator or "").join(bytes(value).decode("utf-8") for value in values)
     except UnicodeDecodeError as error:

@@ -6,7 +6,8 @@ import math
 
 import tensorflow as tf
 
-from trainyard.contract.cells import TIME_OF_DAY
+from trainyard.data.values import days_since_1970
+from trainyard.values.patterns import TIME_OF_DAY
 
 MONTHS, WEEKDAYS, HOURS = 13, 8, 25  # id 0 stands for a missing date or time
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
@@ -27,7 +28,7 @@ class Calendar:
         self.hour = tf.where(known, tf.where(timed, hours + 1, never), never)
         texts = tf.where(known, texts, tf.constant("1970-01-01"))
         year, month, day = (_number(texts, start, length) for start, length in ((0, 4), (5, 2), (8, 2)))
-        days = _days_since_1970(year, month, day)
+        days = days_since_1970(year, month, day)
         nothing = tf.zeros_like(days)
         self.days = tf.where(known, tf.cast(days, tf.float64), tf.constant(math.nan, tf.float64))
         self.month = tf.where(known, month, nothing)
@@ -36,16 +37,3 @@ class Calendar:
 
 def _number(texts: tf.Tensor, start: int, length: int) -> tf.Tensor:
     return tf.strings.to_number(tf.strings.substr(texts, start, length), tf.int64)
-
-
-def _days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Return the days from 1970-01-01 to the given day of the Gregorian calendar, int64.
-
-    Source: Howard Hinnant, chrono-Compatible Low-Level Date Algorithms, days_from_civil.
-    """
-    year = tf.where(month <= 2, year - 1, year)
-    era = year // 400
-    year_of_era = year - era * 400
-    day_of_year = (153 * tf.math.floormod(month + 9, 12) + 2) // 5 + day - 1
-    day_of_era = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
-    return era * 146097 + day_of_era - 719468

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.preprocess import Quarantined
-from trainyard.contract.cells import MAX_FLOAT32
 from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.gates import Task
@@ -27,6 +26,7 @@ from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Numeric
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, batch_schema, digest_part
 from trainyard.steps.preprocess.readers.tables.rows import check_row, split_by, typed_label, typed_number, typed_text
+from trainyard.values.patterns import MAX_FLOAT32
 
 Mask = npt.NDArray[np.bool_]
 

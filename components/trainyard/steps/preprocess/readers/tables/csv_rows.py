@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
 from trainyard.contract.artifacts.preprocess import Quarantined
-from trainyard.contract.cells import UTF16
 from trainyard.errors import did_you_mean
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.table import likely_delimiter
@@ -26,6 +25,7 @@ from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
 from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, RowBlock, plain_block, row_starts
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard.storage.buckets import bucket_source
+from trainyard.values.patterns import UTF16
 
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Mapping
 
 import pyarrow as pa
 
-from trainyard.contract.cells import DAY, MAX_FLOAT32, MISSING, NUMBER, TIME_OF_DAY
 from trainyard.contract.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, SplitRows, Text
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, Value, content_digest
+from trainyard.values.patterns import FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
+from trainyard.values.text import canonical, canonical_list, day
 
 _MISSING = frozenset(MISSING)
 _NUMBER = re.compile(NUMBER)
-_DATE = re.compile(DAY)
-_TIME = re.compile(TIME_OF_DAY)
-_DAY = len("YYYY-MM-DD")
+_TRUTHS = {**dict.fromkeys(TRUE.split("|"), 1.0), **dict.fromkeys(FALSE.split("|"), 0.0)}
 SPLIT_NAMES: dict[str, Split] = {
     **{name: name for name in SPLITS},
     **dict.fromkeys(("validation", "val", "dev"), "eval"),
@@ -56,9 +54,8 @@ def _typed(text: str, name: str, feature: Numeric | Category | Date | Text) -> V
 
 def split_by(text: str, split: SplitRows) -> str:
     """Return what `split` goes by, of its column's cell: a group, a day or a split's name. Raises `BadRecord`."""
-    text, name = text.strip(), split.column or ""
-    if split.by == "time":
-        text = _date(text, name)
+    name = split.column or ""
+    text = _day(text, name) if split.by == "time" else canonical(text)
     if not text:
         raise BadRecord("missing_split", f"'{name}' is empty, by which data.split goes")
     if split.by == "column" and text.lower() not in SPLIT_NAMES:
@@ -79,9 +76,9 @@ def typed_label(text: str, name: str, data: Data, task: Task) -> str:
     if "\n" in label or "\r" in label:
         raise BadRecord("unknown_label", f"'{name}' holds a line break: {label[:40]!r}")
     if task == "multi_label":
-        classes = {part.strip() for part in label.split(data.label_separator)}
+        classes = {canonical(part) for part in label.split(data.label_separator)}
         return LABELS_APART.join(sorted(classes - {""}))
-    return label
+    return canonical(repr(_number(label, name)) if task == "regression" else label)
 
 
 def typed_text(text: str, name: str, feature: Category | Date | Text) -> str:
@@ -89,10 +86,11 @@ def typed_text(text: str, name: str, feature: Category | Date | Text) -> str:
 
     Raises `BadRecord`.
     """
-    text = text.strip()
-    if not isinstance(feature, Date):
-        return text
-    return _date(text, name) + (_hour(text, name) if feature.hour else "")
+    if isinstance(feature, Date):
+        return _day(text, name, hour=feature.hour)
+    if isinstance(feature, Text) and feature.separator is not None:
+        return canonical_list(text, feature.separator)
+    return canonical(text)
 
 
 def weight(text: str, name: str) -> float:
@@ -111,6 +109,8 @@ def typed_number(text: str, name: str) -> float:
 def _number(text: str, name: str) -> float:
     if text.lower() in _MISSING:
         return math.nan
+    if (truth := _TRUTHS.get(text)) is not None:
+        return truth
     if not _NUMBER.fullmatch(text):
         raise not_a_number(text, name)
     number = float(text)
@@ -124,23 +124,8 @@ def not_a_number(text: str, name: str) -> BadRecord:
     return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
 
 
-def _hour(text: str, name: str) -> str:
-    """Return the hour as THH of a text that begins with a day, empty if no time follows. Raises `BadRecord`."""
-    if len(text) <= _DAY:
-        return ""
-    if not (match := _TIME.fullmatch(text, _DAY)):
-        raise BadRecord("mistyped_value", f"'{name}': a day and a time HH:MM are expected, {text[:40]!r} was found")
-    return f"T{match[1]}"
-
-
-def _date(text: str, name: str) -> str:
-    if not text:
-        return ""
-    wrong = BadRecord("mistyped_value", f"'{name}': a day YYYY-MM-DD is expected, {text[:40]!r} was found")
-    match = _DATE.fullmatch(text)
-    if match is None:
-        raise wrong
-    try:
-        return datetime.date.fromisoformat(match[1]).isoformat()
-    except ValueError as error:
-        raise wrong from error
+def _day(text: str, name: str, *, hour: bool = False) -> str:
+    if (found := day(text, hour=hour)) is not None:
+        return found
+    expected = "a day YYYY-MM-DD" if day(text) is None else "a day and a time HH:MM"
+    raise BadRecord("mistyped_value", f"'{name}': {expected} is expected, {text.strip()[:40]!r} was found")

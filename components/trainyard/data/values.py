@@ -1,0 +1,169 @@
+"""The rules of `values.text` in TensorFlow, for the texts that reach a served graph as they come.
+
+Unicode is not normalized here, which no kernel does: a client sends NFC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from trainyard.spec.tables.columns import Category, Date, Numeric, Text
+from trainyard.values import patterns
+
+Tensors = dict[str, tf.Tensor]
+
+_MOST_ZEROS = 1 << 10  # three digits of an exponent ask for 999
+_MINUTES = 24 * 60
+_CHANGED = rf"(?s:.*[\n\r].*|{patterns.SPACE}.*|.*{patterns.SPACE}|{patterns.WRITTEN_OTHERWISE})"
+
+
+def as_read(raw: Mapping[str, tf.Tensor], columns: Mapping[str, Numeric | Category | Date | Text]) -> Tensors:
+    """Return raw features (n,) as the readers of tables give them; those that are no text of `columns` as they are."""
+    texts = {name: kind for name, kind in columns.items() if name in raw and raw[name].dtype == tf.string}
+    return {**raw, **{name: _as_read(raw[name], kind) for name, kind in texts.items()}}
+
+
+def _as_read(texts: tf.Tensor, kind: Numeric | Category | Date | Text) -> tf.Tensor:
+    if isinstance(kind, Date):
+        return days_tensor(texts)
+    if isinstance(kind, Text) and kind.separator is not None:
+        return canonical_lists_tensor(texts, kind.separator)
+    return canonical_tensor(texts)
+
+
+def canonical_tensor(texts: tf.Tensor) -> tf.Tensor:
+    """Return what `values.text.canonical` makes of each of the texts (n,), which are in NFC."""
+    return _where_matching(texts, _CHANGED, "", _canonical)
+
+
+def canonical_lists_tensor(texts: tf.Tensor, separator: str) -> tf.Tensor:
+    """Return what `values.text.canonical_list` makes of each of the texts (n,), which are in NFC."""
+    cut = tf.strings.split(texts, separator)
+    values = cut.with_flat_values(canonical_tensor(cut.flat_values))
+    present = tf.ragged.boolean_mask(values, values.with_flat_values(tf.not_equal(values.flat_values, "")))
+    return tf.strings.reduce_join(present, axis=1, separator=separator)
+
+
+def days_tensor(texts: tf.Tensor) -> tf.Tensor:
+    """Return the dates (n,) as texts, those with an offset in UTC."""
+    return _where_matching(_stripped(texts), patterns.TIMESTAMP, "1970-01-01 00:00", _time)
+
+
+def days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Return the days from 1970-01-01 to the given day of the Gregorian calendar, int64.
+
+    Source: Howard Hinnant, chrono-Compatible Low-Level Date Algorithms, days_from_civil.
+    """
+    year = tf.where(month <= 2, year - 1, year)
+    era = year // 400
+    year_of_era = year - era * 400
+    day_of_year = (153 * tf.math.floormod(month + 9, 12) + 2) // 5 + day - 1
+    day_of_era = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
+    return era * 146097 + day_of_era - 719468
+
+
+def _canonical(texts: tf.Tensor) -> tf.Tensor:
+    texts = tf.strings.regex_replace(_stripped(texts), patterns.LINE_BREAK, " ")
+    for pattern, text in (
+        (patterns.WHOLE, r"\1"),
+        ("-0", "0"),
+        (patterns.TRUE, "true"),
+        (patterns.FALSE, "false"),
+        (r"([0-9]{2}:[0-9]{2}:[0-9]{2})\.0+", r"\1"),
+        (patterns.TIME, r"\1.\2"),
+    ):
+        texts = tf.strings.regex_replace(texts, f"^(?:{pattern})$", text)
+    texts = _where_matching(texts, patterns.EXPONENT, "1e+0", _without_exponent)
+    return _where_matching(
+        texts, patterns.TIMESTAMP, "1970-01-01 00:00", lambda found: _replaced(_time(found), "^(.*) 00:00:00$", r"\1")
+    )
+
+
+def _stripped(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.regex_replace(texts, f"^{patterns.SPACE}+|{patterns.SPACE}+$", "")
+
+
+def _replaced(texts: tf.Tensor, pattern: str, text: str) -> tf.Tensor:
+    return tf.strings.regex_replace(texts, pattern, text)
+
+
+def _where_matching(texts: tf.Tensor, pattern: str, other: str, change: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Return `texts` with `change` of those that match `pattern`; `other` is a text that `change` takes."""
+    matching = tf.strings.regex_full_match(texts, pattern)
+    return tf.cond(
+        tf.reduce_any(matching),
+        lambda: tf.where(matching, change(tf.where(matching, texts, other)), texts),
+        lambda: texts,
+    )
+
+
+def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
+    """Return numbers that match `patterns.EXPONENT` in digits alone."""
+    sign, digits, of_exponent, places = (
+        _replaced(texts, f"^{patterns.EXPONENT}$", group) for group in (r"\1", r"\2\4", r"\5\6", r"\7")
+    )
+    is_small, moved = tf.equal(of_exponent, "-"), tf.strings.to_number(places, tf.int32)
+    zeros = tf.fill(tf.shape(texts), "0" * _MOST_ZEROS)
+    none = tf.zeros_like(moved)
+    before = tf.strings.substr(zeros, none, tf.where(is_small, moved, none))
+    after = tf.where(is_small, none, tf.maximum(none, moved + 1 - tf.strings.length(digits)))
+    digits = tf.strings.join([before, digits, tf.strings.substr(zeros, none, after)])
+    point = tf.where(is_small, tf.ones_like(moved), moved + 1)
+    fraction = tf.strings.substr(tf.strings.join([digits, "0"]), point, tf.strings.length(digits) + 1 - point)
+    fraction = _replaced(fraction, "0+$", "")
+    whole = tf.strings.substr(digits, none, point)
+    return tf.strings.join([sign, whole, tf.where(tf.equal(fraction, ""), "", tf.strings.join([".", fraction]))])
+
+
+def _time(texts: tf.Tensor) -> tf.Tensor:
+    """Return times that match `patterns.TIMESTAMP` as YYYY-MM-DD HH:MM:SS.f, those of a zone in UTC and with +00:00."""
+    day, minute, second, fraction, zone, sign, hours, minutes = (
+        _replaced(texts, f"^{patterns.TIMESTAMP}$", rf"\{group}") for group in range(1, 9)
+    )
+    second = tf.where(tf.equal(second, ""), ":00", second)
+    fraction = _replaced(fraction, r"\.?0+$", "")
+    local = tf.strings.join([day, " ", minute, second, fraction])
+    offset = _integer(hours) * 60 + _integer(minutes)
+    shifted = _clock(minute) + tf.where(tf.equal(sign, "-"), offset, -offset)
+    number = days_since_1970(_part(day, 0, 4), _part(day, 5, 2), _part(day, 8, 2))
+    moved, in_range = _day_text(number + shifted // _MINUTES)
+    time = tf.math.floormod(shifted, _MINUTES)
+    utc = tf.strings.join([moved, " ", _padded(time // 60, 2), ":", _padded(time % 60, 2), second, fraction, "+00:00"])
+    is_real = in_range & tf.equal(_day_text(number)[0], day)  # 2024-02-30 is a text like any other
+    return tf.where(tf.equal(zone, ""), local, tf.where(is_real, utc, texts))
+
+
+def _day_text(days: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the days since 1970-01-01 as YYYY-MM-DD, and which have a year from 1 to 9999.
+
+    Source: as `days_since_1970`, civil_from_days.
+    """
+    shifted = days + 719468
+    era = shifted // 146097
+    day_of_era = shifted - era * 146097
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
+    month = tf.where(shifted_month < 10, shifted_month + 3, shifted_month - 9)
+    year = year_of_era + era * 400 + tf.cast(month <= 2, tf.int64)
+    texts = tf.strings.join([_padded(year, 4), _padded(month, 2), _padded(day, 2)], "-")
+    return texts, (year >= 1) & (year <= 9999)
+
+
+def _clock(minute: tf.Tensor) -> tf.Tensor:
+    return _part(minute, 0, 2) * 60 + _part(minute, 3, 2)
+
+
+def _part(texts: tf.Tensor, start: int, length: int) -> tf.Tensor:
+    return tf.strings.to_number(tf.strings.substr(texts, start, length), tf.int64)
+
+
+def _integer(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.to_number(tf.where(tf.equal(texts, ""), "0", texts), tf.int64)
+
+
+def _padded(numbers: tf.Tensor, width: int) -> tf.Tensor:
+    return tf.strings.as_string(numbers, width=width, fill="0")

@@ -1,0 +1,88 @@
+"""Whole columns of Arrow as the texts of `values.text`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainyard.values import patterns
+from trainyard.values.text import canonical, canonical_list, day
+
+LIST_SEPARATOR = ";"
+"""Between the values of a list in one cell, where no recipe says another."""
+
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+# What every text holds that `canonical` changes.
+_CHANGED = rf"[^\x20-\x7e]|^ | $|^(?:{patterns.WRITTEN_OTHERWISE})$"
+
+
+def as_texts(values: Any) -> pa.Array:
+    """Return the values of an Arrow array as a file of text would have them, empty where one is missing or NaN.
+
+    A time with a zone is written in UTC. Texts stay as they are; the values of a list are joined by `LIST_SEPARATOR`.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    kind = values.type
+    if is_list(kind):
+        return joined(values, LIST_SEPARATOR)
+    if isinstance(values, pa.DictionaryArray):
+        return pc.fill_null(as_texts(values.dictionary).take(values.indices), "")
+    if pa.types.is_floating(kind):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
+    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        values = values.cast(pa.timestamp(kind.unit, "UTC"))
+    return pc.fill_null(values if pa.types.is_string(kind) else pc.cast(values, pa.string()), "")
+
+
+def canonical_texts(values: Any) -> pa.Array:
+    """Return what `canonical` makes of each value of an Arrow array, empty where one is missing."""
+    texts = as_texts(values)
+    changed = pc.match_substring_regex(texts, _CHANGED)
+    if not pc.any(changed).as_py():
+        return texts
+    encoded = texts.filter(changed).dictionary_encode()
+    canonicals = pa.array([canonical(text) for text in encoded.dictionary.to_pylist()], pa.string())
+    return pc.replace_with_mask(texts, changed, canonicals.take(encoded.indices))
+
+
+def canonical_lists(values: Any, separator: str) -> pa.Array:
+    """Return what `canonical_list` makes of each value of an Arrow array of texts."""
+    encoded = as_texts(values).dictionary_encode()
+    lists = [canonical_list(text, separator) for text in encoded.dictionary.to_pylist()]
+    return pa.array(lists, pa.string()).take(encoded.indices)
+
+
+def days(values: Any, *, hour: bool) -> pa.Array:
+    """Return what `day` makes of each value of an Arrow array: null if it is no day, empty if it is missing."""
+    encoded = as_texts(values).dictionary_encode()
+    found = pa.array([day(text, hour=hour) for text in encoded.dictionary.to_pylist()], pa.string())
+    return found.take(encoded.indices)
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether a column of Arrow's type `kind` holds texts."""
+    return any(test(kind) for test in _TEXTS)
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether a column of Arrow's type `kind` holds a list of values a row."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def joined(lists: Any, separator: str) -> pa.Array:
+    """Return the values of each of the Arrow array `lists` as one text, between them the `separator`.
+
+    Raises `ValueError` with a sentence if a value holds the separator itself.
+    """
+    texts = canonical_texts(pc.call_function("list_flatten", [lists]))
+    if separator in "".join(texts.to_pylist()):
+        wrong = next((text for text in texts.to_pylist() if separator in text), "")
+        if wrong:
+            raise ValueError(f"the value '{wrong[:40]}' of a list holds the separator '{separator}'. Name another one")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pc.call_function("binary_join", [pa.ListArray.from_arrays(offsets, texts), pa.scalar(separator)])

@@ -1,0 +1,118 @@
+"""The text that stands for a value: one for each value, in whatever way it was written."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import unicodedata
+
+from trainyard.values import patterns
+
+_FALSE, _TRUE = frozenset(patterns.FALSE.split("|")), frozenset(patterns.TRUE.split("|"))
+_LINE_BREAK = re.compile(patterns.LINE_BREAK)
+_WHOLE = re.compile(patterns.WHOLE)
+_EXPONENT = re.compile(patterns.EXPONENT)
+_TIMESTAMP = re.compile(patterns.TIMESTAMP)
+_TIME = re.compile(patterns.TIME)
+_DIGITS = frozenset("0123456789")
+_SHORTEST_TIMESTAMP = len("2024-03-01T09:05")
+
+
+def canonical(text: str) -> str:
+    """Return the one text that stands for the value which `text` is a writing of; empty if it is missing.
+
+    White space around it goes, and a line break in it becomes a space. Unicode is normalized (NFC). true, True and TRUE
+    are one value, and so are 3, 3.0 and 3e+00, and a time with T, with zeros behind the second, or in another zone.
+    """
+    text = text.strip()
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    if "\n" in text or "\r" in text:
+        text = _LINE_BREAK.sub(" ", text)
+    if not text:
+        return text
+    if text[-1] in _DIGITS:
+        if "." in text or "e" in text or "E" in text or text == "-0":
+            return _number(text)
+        if len(text) < _SHORTEST_TIMESTAMP:
+            return text
+    if text[0] in _DIGITS and len(text) >= _SHORTEST_TIMESTAMP and (match := _TIMESTAMP.fullmatch(text)):
+        return _timestamp(match)
+    if text in _TRUE:
+        return "true"
+    return "false" if text in _FALSE else text
+
+
+def canonical_list(text: str, separator: str) -> str:
+    """Return the values that `separator` stands between, each as `canonical` has it, empty ones left out."""
+    return separator.join(filter(None, map(canonical, text.split(separator))))
+
+
+def day(text: str, *, hour: bool = False) -> str | None:
+    """Return the day YYYY-MM-DD that `text` begins with, with `hour` and THH behind it if a time follows.
+
+    A time with an offset is moved to UTC first. Return '' if `text` is empty, None if it is of another form or there is
+    no such day, or with `hour` no such time.
+    """
+    text = text.strip()
+    if not text:
+        return ""
+    if (match := _TIMESTAMP.fullmatch(text)) and match[5]:
+        text = _in_utc(match)
+    if not (found := re.fullmatch(patterns.DAY, text)):
+        return None
+    try:
+        date = datetime.date.fromisoformat(found[1]).isoformat()
+    except ValueError:
+        return None
+    if not hour or not found[2]:
+        return date
+    time = re.fullmatch(patterns.TIME_OF_DAY, found[2])
+    return f"{date}T{time[1]}" if time else None
+
+
+def _number(text: str) -> str:
+    if text == "-0":
+        return "0"
+    if match := _WHOLE.fullmatch(text):
+        return "0" if match[1] == "-0" else match[1]
+    if match := _EXPONENT.fullmatch(text):
+        return _without_exponent(match)
+    if match := _TIMESTAMP.fullmatch(text):
+        return _timestamp(match)
+    if match := _TIME.fullmatch(text):
+        return f"{match[1]}.{match[2]}" if match[2] else match[1]
+    return text
+
+
+def _without_exponent(match: re.Match[str]) -> str:
+    """Return the number that `match` of `patterns.EXPONENT` writes, in digits alone, none of them lost."""
+    digits, places = match[2] + (match[4] or ""), int(match[7])
+    if "-" in (match[5], match[6]):
+        digits, point = "0" * places + digits, 1
+    else:
+        digits, point = digits + "0" * (places - len(digits) + 1), places + 1
+    fraction = digits[point:].rstrip("0")
+    return match[1] + digits[:point] + (f".{fraction}" if fraction else "")
+
+
+def _timestamp(match: re.Match[str]) -> str:
+    """Return the time that `match` of `patterns.TIMESTAMP` writes: a day alone if it is midnight of no zone."""
+    text = _in_utc(match) if match[5] else _local(match)
+    return text.removesuffix(" 00:00:00")
+
+
+def _local(match: re.Match[str]) -> str:
+    fraction = (match[4] or "").rstrip("0").rstrip(".")
+    return f"{match[1]} {match[2]}{match[3] or ':00'}{fraction}"
+
+
+def _in_utc(match: re.Match[str]) -> str:
+    text = _local(match)
+    shift = datetime.timedelta(hours=int(match[7] or 0), minutes=int(match[8] or 0))
+    try:
+        second = datetime.datetime.fromisoformat(text[:19])
+        moved = second + shift if match[6] == "-" else second - shift
+    except (ValueError, OverflowError):  # no such day: a text like any other
+        return match[0]
+    return f"{moved:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + text[19:] + "+00:00"

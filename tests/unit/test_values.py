@@ -1,0 +1,111 @@
+"""One value, one text: whatever wrote it, whichever reader reads it."""
+
+import datetime
+import unicodedata
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.quality.tables import cells
+from trainyard.values.columns import canonical_lists, canonical_texts, days
+from trainyard.values.text import canonical, canonical_list, day
+
+NFC, NFD = "café", unicodedata.normalize("NFD", "café")
+MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é\u0301你"), max_size=24)
+
+WRITINGS = [
+    ("3", ["3", "3.0", " 3.000 ", "3e+00"]),
+    ("-3", ["-3", "-3.0"]),
+    ("0", ["0", "-0", "0.0", "-0.0"]),
+    ("46701234565", ["46701234565", "4.6701234565e+10", "4.6701234565E10", "46701234565.0"]),
+    ("9007199254740993", ["9007199254740993", "9.007199254740993e+15"]),
+    ("100000", ["1e+05", "1.0E5", "1E+05"]),
+    ("0.0000015", ["1.5e-06", "1.5E-6", "0.0000015"]),
+    ("12345678901.25", ["12345678901.25", "1.234567890125e+10"]),
+    ("true", ["true", "True", "TRUE", " True\t"]),
+    ("false", ["false", "False", "FALSE"]),
+    (NFC, [NFC, NFD, f"\u3000{NFD}\u00a0"]),
+    ("1 Main St Springfield", ["1 Main St\nSpringfield", "1 Main St \r\n Springfield", "1 Main St\rSpringfield"]),
+    ("2024-03-01 09:05:00", ["2024-03-01T09:05", "2024-03-01 09:05:00.000000"]),
+    ("2024-03-01", ["2024-03-01", "2024-03-01 00:00:00", "2024-03-01T00:00:00.000"]),
+    ("2024-02-29 20:05:00+00:00", ["2024-03-01T05:05+09:00", "2024-02-29 20:05:00Z", "2024-02-29 16:05:00.0-0400"]),
+    ("09:05:00.12", ["09:05:00.120000", "09:05:00.12"]),
+    ("09:05:00", ["09:05:00.000", "09:05:00"]),
+]
+NAMES = ["007", "007.0", "1.10", "7e3", "12e45", "tRue", "yes", "NA", "null", "[missing]", "100.", ".5", "1.2.3"]
+NAMES += ["+3.0", "2024-02-30 09:05:00Z", "2024-13-01 09:05", "9999-12-31 23:00:00-05:00", "10.0.0.0", "e+10", "-"]
+
+
+@pytest.mark.parametrize(("text", "writings"), WRITINGS)
+def test_each_writing_of_a_value_is_its_text(text, writings):
+    assert {canonical(writing) for writing in writings} == {text}
+    assert canonical_texts(pa.array(writings)).to_pylist() == [text] * len(writings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_may_be_a_name_stays_as_it_is(name):
+    assert canonical(name) == name
+    assert canonical_texts(pa.array([name])).to_pylist() == [name]
+
+
+@given(st.one_of(st.text(max_size=30), MADE_OF))
+def test_a_canonical_text_stays_and_columns_are_as_single_texts(text):
+    assert canonical(canonical(text)) == canonical(text)
+    assert canonical_texts(pa.array([text, "x"])).to_pylist() == [canonical(text), "x"]
+    assert canonical_lists(pa.array([text]), ":").to_pylist() == [canonical_list(text, ":")]
+    assert days(pa.array([text]), hour=True).to_pylist() == [day(text, hour=True)]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_of_arrow_and_of_python_is_one_text_and_loses_nothing(number):
+    [text] = canonical_texts(pa.array([number])).to_pylist()
+    assert text == canonical(repr(number))
+    assert float(text) == number
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_an_integer_keeps_every_digit(number):
+    assert canonical_texts(pa.array([number])).to_pylist() == [str(number)]
+    if abs(number) < 2**53:
+        assert canonical_texts(pa.array([float(number)])).to_pylist() == [str(number)]
+
+
+def test_each_type_of_arrow_has_its_text():
+    time = datetime.datetime(2024, 3, 1, 9, 5)
+    arrays = {
+        "true": pa.array([True, None]),
+        "18446744073709551615": pa.array([2**64 - 1, None], pa.uint64()),
+        "0.1": pa.array([0.1, float("nan")], pa.float32()),
+        "1.10": pa.array([Decimal("1.10"), None]),
+        "3": pa.array([Decimal("3.00"), None]),
+        "2024-03-01": pa.array([time.date(), None], pa.date64()),
+        "2024-03-01 09:05:00": pa.array([time, None], pa.timestamp("ns")),
+        "2024-03-01 09:05:00+00:00": pa.array([time, None], pa.timestamp("ms", "Asia/Tokyo")),
+        "09:05:00": pa.array([time.time(), None], pa.time64("us")),
+        "x": pa.array([" x", None], pa.large_string()),
+        NFC: pa.array([NFD, None]).dictionary_encode(),
+        "1;2.5": pa.array([[1.0, 2.5], None]),
+    }
+    assert {text: canonical_texts(array).to_pylist() for text, array in arrays.items()} == {
+        text: [text, ""] for text in arrays
+    }
+    assert canonical_texts(pa.nulls(2)).to_pylist() == ["", ""]
+
+
+def test_a_time_with_a_zone_is_a_day_of_utc_and_midnight_has_an_hour():
+    assert day("2024-03-01T05:00:00+09:00", hour=True) == "2024-02-29T20"
+    assert day(" 2024-03-01 00:00:00", hour=True) == "2024-03-01T00"
+    assert day("2024-03-01", hour=True) == "2024-03-01"
+    assert (day(""), day("2024-02-30"), day("1 March"), day("2024-03-01 noon", hour=True)) == ("", None, None, None)
+    tokyo = pa.array([datetime.datetime(2024, 2, 29, 20)], pa.timestamp("us", "Asia/Tokyo"))
+    assert days(tokyo, hour=True).to_pylist() == days(tokyo.cast(pa.timestamp("us", "UTC")), hour=True).to_pylist()
+
+
+def test_true_and_false_are_numbers_where_numbers_are_expected():
+    numbers, wrong = cells.numbers(pa.array(["True", "FALSE", "2.5", "", "x"]))
+    np.testing.assert_array_equal(numbers, [1, 0, 2.5, np.nan, np.nan])
+    assert wrong.tolist() == [False, False, False, False, True]
