@@ -11,6 +11,9 @@ from PIL import Image, UnidentifiedImageError
 
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.images import decode_image, encode_pixels
+from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.steps.predict.reading.batches import Rejected
+from trainyard.steps.predict.reading.pictures import checked
 from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
@@ -42,21 +45,21 @@ def bomb() -> bytes:
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1"])
-def test_png_bytes_are_kept_whatever_the_mode(mode):
+def test_opaque_png_bytes_are_kept_whatever_the_mode(mode):
     encoded = picture(mode)
-    assert check_image(encoded, PictureLimits(1000, 3)).encoded == encoded
+    assert check_image(encoded, PictureLimits(1000, PixelForm(3))).encoded == encoded
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_jpeg_bytes_are_kept(mode):
     encoded = picture(mode, "JPEG")
-    assert check_image(encoded, PictureLimits(1000, 1)).encoded == encoded
+    assert check_image(encoded, PictureLimits(1000, PixelForm(1))).encoded == encoded
 
 
 def test_cmyk_bmp_webp_and_gif_become_png_with_the_same_pixels():
     for mode, file_format in [("CMYK", "JPEG"), ("RGB", "BMP"), ("RGB", "WEBP"), ("P", "GIF"), ("CMYK", "TIFF")]:
         encoded = picture(mode, file_format)
-        checked = check_image(encoded, PictureLimits(1000, 3))
+        checked = check_image(encoded, PictureLimits(1000, PixelForm(3)))
         assert checked.encoded.startswith(b"\x89PNG"), file_format
         expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"), np.float32)
         np.testing.assert_array_equal(decode_image(checked.encoded, SHAPE).numpy(), expected)
@@ -67,13 +70,13 @@ def test_sixteen_bits_are_scaled_and_not_cut_off():
     for file_format in ("PNG", "TIFF"):
         stream = io.BytesIO()
         Image.fromarray(values).save(stream, file_format)
-        checked = check_image(stream.getvalue(), PictureLimits(1000, 1))
+        checked = check_image(stream.getvalue(), PictureLimits(1000, PixelForm(1)))
         decoded = decode_image(checked.encoded, ImageShape(height=12, width=16, channels=1)).numpy()[..., 0]
         np.testing.assert_allclose(decoded, values / 257, atol=1.01)
 
 
 def test_an_exif_orientation_is_applied():
-    checked = check_image(TURNED, PictureLimits(1000, 3))
+    checked = check_image(TURNED, PictureLimits(1000, PixelForm(3)))
     assert (checked.height, checked.width) == (16, 12)
     assert tf.io.decode_png(checked.encoded).shape == (16, 12, 3)
 
@@ -82,7 +85,7 @@ def test_an_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")]
     stream = io.BytesIO()
     frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
-    decoded = decode_image(check_image(stream.getvalue(), PictureLimits(1000, 3)).encoded, SHAPE).numpy()
+    decoded = decode_image(check_image(stream.getvalue(), PictureLimits(1000, PixelForm(3))).encoded, SHAPE).numpy()
     np.testing.assert_array_equal(decoded[0, 0], [255, 0, 0])
 
 
@@ -102,14 +105,14 @@ def test_an_animation_gives_its_first_frame():
 )
 def test_a_bad_image_is_named(encoded, reason):
     with pytest.raises(BadRecord) as caught:
-        check_image(encoded, PictureLimits(1_000_000, 3))
+        check_image(encoded, PictureLimits(1_000_000, PixelForm(3)))
     assert caught.value.reason == reason
 
 
 def test_the_limit_of_pixels_is_the_recipes():
     with pytest.raises(BadRecord, match="16 x 12 pixels, at most 191"):
-        check_image(picture(), PictureLimits(191, 3))
-    assert check_image(picture(), PictureLimits(192, 3)).width == 16
+        check_image(picture(), PictureLimits(191, PixelForm(3)))
+    assert check_image(picture(), PictureLimits(192, PixelForm(3))).width == 16
 
 
 def pillow_says(encoded: bytes) -> str | None:
@@ -136,7 +139,7 @@ def test_cut_and_flipped_pictures_keep_pillows_verdict_and_what_is_let_through_d
                 broken[position] = random.integers(0, 256)
             reason = pillow_says(bytes(broken))
             try:
-                checked = check_image(bytes(broken), PictureLimits(10**9, 3, store))
+                checked = check_image(bytes(broken), PictureLimits(10**9, PixelForm(3), store))
             except BadRecord as error:
                 assert error.reason == reason
                 continue
@@ -171,12 +174,12 @@ def test_a_larger_picture_is_stored_small_and_trains_as_it_would_have(encoded, s
     """Compared are the pixels that training sees, once of the picture and once of what is kept of it."""
     shape = ImageShape(height=24, width=30, channels=3)
     expected = decode_image(saved(photograph(), "PNG"), shape).numpy()
-    small = check_image(encoded, PictureLimits(10**6, 3, Store("training_size", (24, 30))))
+    small = check_image(encoded, PictureLimits(10**6, PixelForm(3), Store("training_size", (24, 30))))
     assert (small.height, small.width) == (96, 120)
     assert small.encoded.startswith(start)
     assert tf.io.decode_image(small.encoded).shape == (28, 35, 3)
     assert np.abs(decode_image(small.encoded, shape).numpy() - expected).mean() < 3
-    raw = check_image(encoded, PictureLimits(10**6, 3, Store("raw", (24, 30))))
+    raw = check_image(encoded, PictureLimits(10**6, PixelForm(3), Store("raw", (24, 30))))
     assert len(raw.encoded) == 24 * 30 * 3
     pixels = decode_image(raw.encoded, shape, pixels=True).numpy()
     assert np.abs(pixels - expected).mean() < 3
@@ -193,3 +196,95 @@ def test_an_image_of_another_size_is_resized_and_one_of_the_right_size_is_not_to
     # Shrinking with antialiasing keeps the mean of the luma.
     luma = original @ np.array([0.299, 0.587, 0.114])
     assert abs(smaller.mean() - luma.mean()) < 3
+
+
+ROWS = np.arange(12)[:, None] * 20 + np.zeros(16, int)  # a shape that only the alpha channel holds
+BLACK = np.zeros((12, 16), np.uint8)
+
+
+def transparent(mode: str, file_format: str) -> bytes:
+    """Black pixels whose alpha falls from 255 to 35 down the rows, or is 0 in the upper half if it has two levels."""
+    stream = io.BytesIO()
+    alpha = (255 - ROWS).astype(np.uint8)
+    if mode in ("P", "RGB"):
+        indices = np.where(np.arange(12)[:, None] < 6, 0, 1) + np.zeros((12, 16), int)
+        image = Image.fromarray(indices.astype(np.uint8), "P")
+        image.putpalette([0, 0, 0, 9, 9, 9])
+        image = image.convert(mode)
+        image.save(stream, file_format, transparency=0 if mode == "P" else (0, 0, 0))
+    else:
+        channels = [BLACK] * (len(mode) - 1) + [alpha]
+        Image.fromarray(np.stack(channels, -1), mode).save(stream, file_format, lossless=True)
+    return stream.getvalue()
+
+
+def levels(mode: str) -> np.ndarray:
+    return np.where(np.arange(12) < 6, 255, 9) if mode in ("P", "RGB") else ROWS[:, 0]
+
+
+ALPHA = [("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("RGB", "PNG"), ("RGBA", "WEBP"), ("P", "GIF"), ("RGBA", "TIFF")]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("store", [Store(), Store("raw", (12, 16))], ids=lambda store: store.kind)
+@pytest.mark.parametrize(("mode", "file_format"), ALPHA)
+def test_transparent_pixels_are_white_in_training_prediction_and_the_served_graph(mode, file_format, store, channels):
+    encoded = transparent(mode, file_format)
+    form, shape = PixelForm(channels), ImageShape(height=12, width=16, channels=channels)
+    stored = check_image(encoded, PictureLimits(1000, form, store))
+    trained = decode_image(stored.encoded, shape, pixels=store.kind == "raw").numpy()
+    assert trained[:, 0, 0].tolist() == levels(mode).tolist()
+    assert np.ptp(trained, axis=1).max() == 0
+    assert not stored.constant
+    _, given = checked("a", encoded, form)
+    np.testing.assert_array_equal(decode_image(given, shape).numpy(), trained)
+    if file_format == "PNG":
+        np.testing.assert_array_equal(decode_image(encoded, shape).numpy(), trained)
+
+
+def deep(dtype: type, largest: float, file_format: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray((ROWS / 220 * largest).astype(dtype)).save(stream, file_format)
+    return stream.getvalue()
+
+
+DEEP = [(np.uint16, 1020, "PNG"), (np.uint16, 4095, "TIFF"), (np.float32, 1.0, "TIFF"), (np.int32, 255, "TIFF")]
+
+
+@pytest.mark.parametrize(("dtype", "largest", "file_format"), DEEP)
+def test_a_white_level_scales_images_of_more_than_eight_bits(dtype, largest, file_format):
+    encoded = deep(dtype, largest, file_format)
+    form, shape = PixelForm(1, largest), ImageShape(height=12, width=16, channels=1, white_level=largest)
+    checked_image = check_image(encoded, PictureLimits(1000, form))
+    trained = decode_image(checked_image.encoded, shape).numpy()
+    np.testing.assert_allclose(trained[..., 0], ROWS / 220 * 255, atol=1.01)
+    assert checked_image.level is None
+    _, given = checked("a", encoded, form)
+    np.testing.assert_array_equal(decode_image(given, shape).numpy(), trained)
+
+
+@pytest.mark.parametrize(("dtype", "largest", "file_format"), DEEP)
+def test_without_a_white_level_few_levels_are_counted_and_other_numbers_set_aside(dtype, largest, file_format):
+    encoded = deep(dtype, largest, file_format)
+    if dtype is np.uint16:
+        assert check_image(encoded, PictureLimits(1000, PixelForm(1))).level == largest // 256
+        return
+    with pytest.raises(BadRecord, match=r"Set data\.white_level") as caught:
+        check_image(encoded, PictureLimits(1000, PixelForm(1)))
+    assert caught.value.reason == "unscaled_image"
+    rejected = checked("a", encoded, PixelForm(1))
+    assert isinstance(rejected, Rejected) and rejected.reason == "unscaled_image"
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_an_image_of_one_colour_is_known_and_no_other(file_format, store):
+    for mode, colour in (("L", 0), ("RGB", (200, 30, 90))):
+        stream = io.BytesIO()
+        Image.new(mode, (64, 48), colour).save(stream, file_format)
+        assert check_image(stream.getvalue(), PictureLimits(10_000, PixelForm(3), store)).constant
+        image = Image.new(mode, (64, 48), colour)
+        image.paste(255 if mode == "L" else (255, 255, 255), (20, 20, 36, 36))
+        stream = io.BytesIO()
+        image.save(stream, file_format)
+        assert not check_image(stream.getvalue(), PictureLimits(10_000, PixelForm(3), store)).constant

@@ -226,3 +226,31 @@ def test_a_full_disk_in_a_worker_is_a_full_disk_to_the_step(source, tmp_path, mo
         preprocess(recipe(source), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert list((tmp_path / ".staging").glob("*")) == []
+
+
+def write_pictures(folder: Path, pixels: np.ndarray) -> None:
+    from PIL import Image
+
+    for index in range(60):
+        target = folder / "ab"[index % 2] / f"{index}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.roll(pixels, index, axis=0)).save(target)
+
+
+def test_twelve_bits_in_sixteen_end_the_run_and_a_white_level_keeps_them(tmp_path):
+    from trainyard.data.examples import open_examples
+
+    write_pictures(tmp_path / "pics", np.arange(120).reshape(60, 2).astype(np.uint16) * 8)
+    with pytest.raises(DataError, match=r"values up to about 1023 of 65535, so 4 levels are left .* such as 1023"):
+        preprocess(recipe(tmp_path / "pics", channels=1, split={"by": "class"}), tmp_path / "refused")
+    scaled = recipe(tmp_path / "pics", channels=1, white_level=1023, split={"by": "class"})
+    made = open_examples(preprocess(scaled, tmp_path / "out"))
+    features, _, _ = next(iter(made.batches("train", 8)))
+    assert len(np.unique(features["image"].numpy())) > 100
+    assert made.document.image.white_level == 1023
+
+
+def test_pictures_of_one_colour_are_warned_of_and_a_run_of_nothing_else_ends(tmp_path):
+    write_pictures(tmp_path / "pics", np.dstack([np.full((60, 2, 3), 255), np.arange(120).reshape(60, 2)]).astype("u1"))
+    with pytest.raises(DataError, match=r"all \d+ training images are one colour after decoding, such as a/\d+\.png"):
+        preprocess(recipe(tmp_path / "pics", split={"by": "class"}), tmp_path / "out")

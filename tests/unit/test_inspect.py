@@ -19,7 +19,7 @@ from trainyard.quality import hashes
 from trainyard.quality.figures import spark
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.page import page
-from trainyard.quality.pictures.look import look_of, near
+from trainyard.quality.pictures.look import look_of_grey, near
 from trainyard.quality.tables import table
 from trainyard.quality.tables.bins import counted, merged
 from trainyard.spec.recipe import Recipe
@@ -276,7 +276,7 @@ def test_near_looks_are_found_without_comparing_all_and_plain_ones_are_left_out(
     looks[7, 3] ^= 0b1000_0001
     looks[100:4100] = 0
     assert near(looks) == {(7, 19_999): 2}
-    assert look_of(Image.new("RGB", (50, 50), "red")) == bytes(16)
+    assert look_of_grey(Image.new("L", (50, 50), 70)) == bytes(16)
 
 
 def test_what_the_data_hold_stays_text_in_the_page(tmp_path: Path) -> None:
@@ -317,3 +317,29 @@ def test_a_profile_counts_the_rows_that_preprocess_reads(
     assert [files.name(path) for path in files.paths] == read
     assert inspect(str(tmp_path)).rows == inspect_recipe(recipe).rows == 3 + 4
     assert data.find(recipe, None, None).train == round(0.8 * (3 + 4))
+
+
+def test_pictures_that_lose_their_content_are_said(tmp_path: Path) -> None:
+    """A white shape in the alpha channel alone, 12 bits in 16, and floats."""
+    for index in range(3):
+        alpha = np.zeros((32, 32), np.uint8)
+        alpha[8 : 20 + index, 8:20] = 255
+        white = np.full((32, 32), 255, np.uint8)
+        shapes = {
+            "alpha": Image.fromarray(np.stack([white, white, white, alpha], -1)),
+            "deep": Image.fromarray(alpha.astype(np.uint16) * 4),
+            "float": Image.fromarray(alpha.astype(np.float32) / 255),
+        }
+        for label, image in shapes.items():
+            (tmp_path / label).mkdir(exist_ok=True)
+            image.save(tmp_path / label / f"{index}.{'tif' if label == 'float' else 'png'}")
+    profile = inspect(str(tmp_path))
+    assert profile.pictures is not None
+    assert profile.pictures.broken == {"unscaled_image": 3}
+    said = " ".join(profile.findings)
+    assert "floating-point numbers from 0 to 1. Set data.white_level" in said
+    assert "use values up to about 1023 of 65535, so 4 levels are left" in said and "such as 1023" in said
+    assert "3 images are one colour after decoding, such as alpha/0.png, alpha/1.png" in said
+    source = {"format": "image_folder", "path": str(tmp_path), "white_level": 1020}
+    named = inspect_recipe(Recipe.model_validate({"name": "pics", "data": source, "model": {"name": "cnn_small"}}))
+    assert named.pictures is not None and named.pictures.level == -1 and not named.pictures.broken

@@ -62,6 +62,7 @@ int8: DType
 int32: DType
 int64: DType
 quint8: DType
+uint16: DType
 resource: DType
 string: DType
 uint8: DType

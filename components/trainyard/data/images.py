@@ -1,4 +1,7 @@
-"""Decoding of images: one function for training, evaluation and the serving graph, so that they cannot differ."""
+"""Decodes images: one function for preprocess, evaluation and the serving graph.
+
+docs/reference/images.md defines what the pixels of an image are.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,25 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import ImageShape
 
+_PNG = b"\x89PNG"
+_BITS = 24  # where a PNG says its bits a channel; its type of colour follows
+
 
 def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False) -> tf.Tensor:
     """Return the picture in the scalar string `encoded` as float32 (height, width, channels) in 0..255.
 
-    JPEG and PNG are taken; 16 bits a channel become 8. An image of another size is resized, with antialiasing if it
+    JPEG and PNG are taken, PNG as `decode_png` does. An image of another size is resized, with antialiasing if it
     shrinks. If it is `pixels`, it holds them of this shape, row by row, a byte each.
     Raises `tf.errors.InvalidArgumentError` when the graph runs on anything else.
     """
     size = (shape.height, shape.width)
     if pixels:
         return tf.cast(tf.reshape(tf.io.decode_raw(encoded, tf.uint8), (*size, shape.channels)), tf.float32)
-    image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
+    image = tf.cond(
+        tf.equal(tf.strings.substr(encoded, 0, len(_PNG)), _PNG),
+        lambda: decode_png(encoded, shape.channels, shape.white_level),
+        lambda: tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False),
+    )
     image.set_shape((None, None, shape.channels))
     resized = tf.cond(
         tf.reduce_all(tf.equal(tf.shape(image)[:2], size)),
@@ -27,6 +37,28 @@ def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False)
     return tf.ensure_shape(resized, (*size, shape.channels))
 
 
+def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = None) -> tf.Tensor:
+    """Return the PNG in the scalar string `encoded` as uint8 (height, width, channels), composited on white.
+
+    16 bits a channel become 8: `white_level` becomes 255, and so does all above it. Without it, the low byte is
+    dropped.
+    """
+    header = tf.ensure_shape(tf.io.decode_raw(tf.strings.substr(encoded, _BITS, 2), tf.uint8), (2,))
+    bits, colour = tf.unstack(header)
+    if white_level is None:
+        alpha = tf.cast(tf.io.decode_png(encoded, channels=4)[:, :, 3:], tf.int32)
+        values = tf.cast(tf.io.decode_png(encoded, channels=channels), tf.int32)
+    else:
+        alpha = tf.cast(tf.io.decode_png(encoded, channels=4, dtype=tf.uint16)[:, :, 3:], tf.int32) // 257
+        levels = tf.cast(tf.io.decode_png(encoded, channels=channels, dtype=tf.uint16), tf.float32)
+        white = tf.where(tf.equal(bits, 16), tf.constant(white_level, tf.float32), 65535.0)
+        values = tf.cast(tf.minimum(tf.round(levels * 255 / white), 255), tf.int32)
+    # libpng makes an opaque pixel of fewer bits 1, 3 or 15: https://github.com/pnggroup/libpng, png_set_add_alpha.
+    is_small_grey = tf.reduce_all(tf.stack([tf.equal(colour, 0), bits < 8]))
+    alpha = tf.where(is_small_grey, tf.where(alpha > 0, 255, 0), alpha)
+    return tf.cast((values * alpha + 255 * (255 - alpha) + 127) // 255, tf.uint8)
+
+
 def encode_pixels(pixels: tf.Tensor, shape: ImageShape) -> tf.Tensor:
     """Return the images whose pixels the strings (n,) hold as PNG (n,), which `decode_image` gives back unchanged."""
     images = tf.reshape(tf.io.decode_raw(pixels, tf.uint8), (-1, shape.height, shape.width, shape.channels))
@@ -34,7 +66,9 @@ def encode_pixels(pixels: tf.Tensor, shape: ImageShape) -> tf.Tensor:
 
 
 def decode_pixels(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False, quick: bool = False) -> tf.Tensor:
-    """Return what `decode_image` does as uint8, a quarter of the bytes; a resized image is rounded.
+    """Return what `decode_image` does of an image in the shards as uint8, a quarter of the bytes.
+
+    A resized image is rounded. Preprocess stores no image with an alpha channel.
 
     quick: one that shrinks to more than half has no antialiasing, in half the time. Measured from 256 pixels to 224, a
     value then differs by 0.6 of 255 in the mean: for training, whose images change anyway.

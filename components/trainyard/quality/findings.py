@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard.errors import listed
+from trainyard.quality.pictures.decoding import HALF, constant_images, little_of_the_range
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec.recipe import Data
 
@@ -68,6 +69,10 @@ def of_pictures(profile: Profile) -> list[str]:
             f"{_count(total, 'file is', 'files are')} no picture that can be read ({why}), such as "
             f"{'; '.join(pictures.broken_such_as)}. Preprocess sets them aside."
         )
+    if 0 <= pictures.level <= HALF:
+        sentences.append(little_of_the_range(pictures.level))
+    if pictures.constant:
+        sentences.append(constant_images(pictures.constant, ", ".join(pictures.constant_such_as)))
     sentences += _classes(profile)
     repeated = profile.repeated
     if repeated.conflicts:

@@ -39,7 +39,7 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     source = recipe_source(recipe)
     if source.is_table:
         return profile_table(source, recipe.data.labels[0], recipe.task == "regression", recipe.data)
-    return profile_pictures(source)
+    return profile_pictures(source, recipe.data.white_level)
 
 
 def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:

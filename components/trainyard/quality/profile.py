@@ -84,6 +84,8 @@ class Picture(Part):
 class PictureProfile(Part):
     """What the pictures of a source are. Broken ones are counted by why. Sizes are `columns` of the profile.
 
+    constant: how many are one colour; level: the largest value after decoding in those of more than 8 bits without a
+    white level, -1 if there are none.
     hashed: how many were decoded to look for near-duplicates; near: pairs of names that look the same.
     """
 
@@ -91,6 +93,9 @@ class PictureProfile(Part):
     modes: dict[str, int]
     broken: dict[str, int]
     broken_such_as: list[str]
+    constant: int = 0
+    constant_such_as: list[str] = []
+    level: int = -1
     hashed: int
     near: list[list[str]]
     near_count: int

@@ -48,7 +48,7 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
     network = suggested(side)
-    grey = profile.pictures is not None and set(profile.pictures.modes) <= {"L", "1", "I;16"}
+    grey = profile.pictures is not None and set(profile.pictures.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
     return {
         "task": "classification",
         "data": {"image_size": [side, side], **({"channels": 1} if grey else {}), **_split(profile)},

@@ -120,6 +120,12 @@ class Data(Strict):
     channels: Annotated[Literal[1, 3], BeforeValidator(_no_boolean)] = Field(
         3, description="Of images: 1 reads them as grey, 3 as colours."
     )
+    white_level: Annotated[float, Field(gt=0, le=2**32, allow_inf_nan=False)] | None = Field(
+        None,
+        description="The value of white in images of more than 8 bits a channel, such as 4095 of a 12-bit camera, or "
+        "1.0; larger ones are white. By default 65535; images of floats and of 32 bits need it.",
+        exclude_if=lambda level: level is None,  # so that the outputs of recipes without it keep their keys
+    )
     store: ImageStore | None = Field(
         None,
         description="How images lie in the shards. original: as they came. training_size (by default if image_size is "

@@ -12,11 +12,15 @@ WEIGHT = "_weight"
 
 
 class ImageShape(Part):
-    """Size of the images that the model takes, in pixels."""
+    """Size of the images that the model takes, in pixels.
+
+    white_level: the value of white in images of more than 8 bits a channel; None if it is the largest one.
+    """
 
     height: int
     width: int
     channels: Literal[1, 3]
+    white_level: float | None = None
 
 
 class Feature(Part):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from trainyard.quality.pictures.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 
 NEAR = 7
 """Bits of the 128 in which looks of the same picture differ at most.
@@ -25,37 +26,28 @@ _PLAIN = 12  # chosen: with fewer bits set (or unset) the picture is plain, and 
 _CROWD = 500  # chosen: of a larger group with a band in common, only neighbours by the rest of the bits are compared
 _MOST = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
 _SHOWN = 20
-_SIDE = 9
+SIDE = 9
+"""Patches of a look, one more than its bits a row."""
 
 Look = bytes
 Looks = NDArray[np.uint8]
-
-
-def in_eight_bits(image: Image.Image, mode: Literal["L", "RGB"]) -> Image.Image:
-    """Return the picture in `mode`. Of 16 bits Pillow's own conversion would cut off at 255 what TensorFlow scales."""
-    if image.mode.startswith("I"):
-        image = Image.fromarray((np.clip(np.asarray(image), 0, 65535) // 256).astype(np.uint8))
-    return image.convert(mode)
 
 
 def look_of_bytes(encoded: bytes) -> Look:
     """Return the look of the encoded picture, that of a plain one if it is broken."""
     try:
         with Image.open(io.BytesIO(encoded)) as image:
-            return look_of(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            depth = depth_of(image, encoded)
+            image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in grey and small
+            image.load()
+            return look_of_grey(in_eight_bits(image, PixelForm(1), depth))
+    except (OSError, SyntaxError, ValueError, UnscaledImageError, Image.DecompressionBombError):
         return bytes(16)
 
 
-def look_of(image: Image.Image) -> Look:
-    """Return the look of the picture, 16 bytes; one that is not loaded yet is then loaded small and in grey.
-
-    Raises what Pillow raises if it is broken.
-    """
-    image.draft("L", (4 * _SIDE, 4 * _SIDE))  # a JPEG is decoded in grey and small
-    image.load()
-    gray = in_eight_bits(image, "L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
-    pixels = np.asarray(gray, np.int16)
+def look_of_grey(image: Image.Image) -> Look:
+    """Return the look of the picture in mode L, 16 bytes."""
+    pixels = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX), np.int16)
     bits = np.concatenate([(pixels[:-1, 1:] > pixels[:-1, :-1]).ravel(), (pixels[1:, :-1] > pixels[:-1, :-1]).ravel()])
     return np.packbits(bits).tobytes()
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -15,7 +15,14 @@ from trainyard.contract.pictures import BROKEN, FORMATS
 from trainyard.errors import DataError
 from trainyard.quality import findings
 from trainyard.quality.hashes import mixed
-from trainyard.quality.pictures.look import Look, in_eight_bits, look_of, near_pairs
+from trainyard.quality.pictures.decoding import (
+    PixelForm,
+    UnscaledImageError,
+    depth_of,
+    in_eight_bits,
+    is_constant,
+)
+from trainyard.quality.pictures.look import SIDE, Look, look_of_grey, near_pairs
 from trainyard.quality.profile import Picture, PictureProfile, Profile, Repeats
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
@@ -31,6 +38,7 @@ _SUCH_AS = 5
 
 @dataclass
 class _PictureCounters:
+    white_level: float | None = None
     formats: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
@@ -44,17 +52,21 @@ class _PictureCounters:
     repeated: list[list[str]] = field(default_factory=list)
     conflicts: int = 0
     conflicting: list[list[str]] = field(default_factory=list)
+    constant: list[str] = field(default_factory=list)
+    level: int = -1
     names: list[str] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     sheet: dict[str, list[Picture]] = field(default_factory=dict)
 
 
-def profile_pictures(source: SourceFiles) -> Profile:
+def profile_pictures(source: SourceFiles, white_level: float | None = None) -> Profile:
     """Return the profile of the pictures; the class of each is the first folder that it lies in.
+
+    white_level: `data.white_level` of the recipe.
 
     Raises `DataError` if none of the files is a picture.
     """
-    counts = _PictureCounters()
+    counts = _PictureCounters(white_level)
     draws = mixed(np.arange(1, len(source.files) + 1, dtype=np.uint64))
     limit = np.partition(draws, SAMPLED)[SAMPLED] if len(draws) > SAMPLED else np.uint64(2**64 - 1)
     per_class = max(1, _SHEET // max(1, len({source.label(file.name) for file in source.files})))
@@ -91,6 +103,9 @@ def profile_pictures(source: SourceFiles) -> Profile:
             modes=dict(counts.modes.most_common()),
             broken=dict(counts.broken.most_common()),
             broken_such_as=counts.broken_such_as,
+            constant=len(counts.constant),
+            constant_such_as=counts.constant[:_SUCH_AS],
+            level=counts.level,
             hashed=len(counts.looks),
             near=near,
             near_count=near_count,
@@ -139,16 +154,21 @@ def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, samp
             height, width, mode, kind = image.height, image.width, image.mode, image.format or "?"
             label = source.label(file.name)
             if sampled:
+                depth = depth_of(image, encoded)
+                look = _look(counts, image, encoded, file.name, depth)
                 sheet = counts.sheet.setdefault(label or "", [])
                 if len(sheet) < per_class and len(counts.sheet) <= _SHEET:
-                    sheet.append(_picture(encoded, file.name, label or ""))
-                counts.looks.append(look_of(image))
+                    sheet.append(_picture(encoded, file.name, label or "", PixelForm(3, counts.white_level)))
+                counts.looks.append(look)
                 counts.names.append(file.name)
     except Image.DecompressionBombError as error:
         _broken(counts, "too_many_pixels", file.name, str(error))
         return
     except UnidentifiedImageError:
         _broken(counts, "not_an_image", file.name, "is no picture")
+        return
+    except UnscaledImageError as error:
+        _broken(counts, "unscaled_image", file.name, str(error))
         return
     except BROKEN as error:
         _broken(counts, "truncated_or_unreadable", file.name, str(error))
@@ -161,6 +181,24 @@ def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, samp
     if label is not None:
         counts.labels[label] += 1
     _compare(counts, encoded, file.name, label or "")
+
+
+def _look(counts: _PictureCounters, image: Image.Image, encoded: bytes, name: str, depth: int) -> Look:
+    """Return the look of the picture, and count what decoding leaves nothing of. Only what may be empty is decoded."""
+    form = PixelForm(3, counts.white_level)
+    if depth == 8:
+        image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in grey and small
+    image.load()
+    small = in_eight_bits(image, replace(form, channels=1), depth)
+    if depth > 8 and counts.white_level is None:
+        counts.level = max(counts.level, int(np.asarray(small).max()))
+    look = look_of_grey(small)
+    if not any(look):
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as whole:
+            whole.load()
+            if is_constant(in_eight_bits(whole, form, depth)):
+                counts.constant.append(name)
+    return look
 
 
 def _compare(counts: _PictureCounters, encoded: bytes, name: str, label: str) -> None:
@@ -183,12 +221,13 @@ def _broken(counts: _PictureCounters, reason: str, name: str, detail: str) -> No
         counts.broken_such_as.append(f"{name} ({detail})")
 
 
-def _picture(encoded: bytes, name: str, label: str) -> Picture:
+def _picture(encoded: bytes, name: str, label: str, form: PixelForm) -> Picture:
     stream = io.BytesIO()
     with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-        height, width = image.height, image.width
+        height, width, depth = image.height, image.width, depth_of(image, encoded)
         image.draft("RGB", (2 * _SIDE, 2 * _SIDE))  # a JPEG is decoded small
-        small = in_eight_bits(image, "RGB")
+        image.load()
+        small = in_eight_bits(image, form, depth)
         small.thumbnail((_SIDE, _SIDE))
         small.getexif().update(image.getexif())
         ImageOps.exif_transpose(small).save(stream, "JPEG", quality=80)

@@ -30,15 +30,15 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
 
     preprocessing.json holds the model's `inputs` (name in the LiteRT file, feature, dtype, shape of a batch of one,
     number of ids), the `raw_features` that the transform makes them from, the `computed_features` that it makes of
-    those first by a `formula` of the recipe, the `image` (height, width, channels, range) and the `vocabularies`: files
-    below `vocabularies/`, where the line number, counted from 0, is the id. `transform` says whose that is: `columns`
-    (each raw feature has the `column` of the recipe and what was `learned`, `contract.artifacts.preprocess.Column`),
-    `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
-    max of a number on the training split, rounded. `files` says of each LiteRT file what it takes and gives
-    itself: dtype and shape, and for integers that stand for real numbers their scale and zero point,
-    real = (integer - zero_point) * scale. `label_separator` stands between the classes of one answer, if it may have
-    several. Of single training examples it holds no more than a number's extremes and
-    quantiles and a category's values.
+    those first by a `formula` of the recipe, the `image` (height, width, channels, range, white_level) and the
+    `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `transform` says
+    whose that is: `columns` (each raw feature has the `column` of the recipe and what was `learned`,
+    `contract.artifacts.preprocess.Column`), `image`, or `module`, the recipe's own function, of which nothing is known
+    here. `train` is the mean, std, min and max of a number on the training split, rounded. `files` says of each LiteRT
+    file what it takes and gives itself: dtype and shape, and for integers that stand for real numbers their scale and
+    zero point, real = (integer - zero_point) * scale. `label_separator` stands between the classes of one answer, if it
+    may have several. Of single training examples it holds no more than a number's extremes and quantiles and a
+    category's values.
     """
     signature.write_names(document, folder)
     assets = Path(storage.join(examples, "transform", "transform_fn", "assets"))
@@ -76,7 +76,8 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
             }
             for feature in document.computed_features
         ],
-        "image": image and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased"},
+        "image": image
+        and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased", "alpha": "white"},
         "vocabularies": vocabularies,
         "label_separator": recipe.data.label_separator,
         "quote": recipe.data.quote,

@@ -48,7 +48,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     """
     start = time.monotonic()
     forgo_pandas()
-    source = find_source(path, pictures=model.channels is not None)
+    source = find_source(path, pictures=model.pixels is not None)
     items = source_items(source, model, key)
     first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded
     served = served_model(model)

@@ -10,6 +10,7 @@ from trainyard.contract import version
 from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
+from trainyard.quality.pictures.decoding import PixelForm
 from trainyard.spec.tables.columns import Quote
 from trainyard.storage import storage
 
@@ -41,6 +42,7 @@ class RawInput(_Lenient):
 
 class _Image(_Lenient):
     channels: Literal[1, 3]
+    white_level: float | None = None
 
 
 class _Preprocessing(_Lenient):
@@ -55,7 +57,7 @@ class PushedModel(_Lenient):
     """The version in `folder`. labels: the classes in the order of their ids, None of a model that predicts numbers.
 
     label_separator: stands between the classes of one answer, if it may have several. targets: the names of the
-    numbers, if there are several. channels: of the pictures that it takes, 1 or 3; None if it takes the columns
+    numbers, if there are several. pixels: of the pictures that it takes; None if it takes the columns
     `inputs`. quote: what cells of CSV are put in.
     """
 
@@ -64,7 +66,7 @@ class PushedModel(_Lenient):
     labels: tuple[str, ...] | None
     label_separator: str | None = None
     targets: tuple[str, ...] | None = None
-    channels: int | None
+    pixels: PixelForm | None
     quote: Quote = '"'
 
 
@@ -104,6 +106,10 @@ def open_model(folder: str) -> PushedModel:
         labels=None if labels is None else tuple(labels),
         label_separator=document.label_separator,
         targets=None if targets is None else tuple(targets),
-        channels=(document.image.channels if document.image else 3) if takes_pictures else None,
+        pixels=_pixels(document.image) if takes_pictures else None,
         quote=document.quote,
     )
+
+
+def _pixels(image: _Image | None) -> PixelForm:
+    return PixelForm(image.channels, image.white_level) if image else PixelForm(3)

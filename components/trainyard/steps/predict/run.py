@@ -39,7 +39,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     start = time.monotonic()
     forgo_pandas()
     pushed = find_model(model)
-    source = find_source(inputs, pictures=pushed.channels is not None)
+    source = find_source(inputs, pictures=pushed.pixels is not None)
     made_from = {"model": pushed.folder, "inputs": inputs, "files": _digest(source), "key": key}
     with storage.lease(output):
         storage.remove_abandoned(output)

@@ -25,7 +25,7 @@ class ServedModel:
         folder = storage.local(model.folder, "push", lambda name: not name.startswith(f"{EXTRA}/"))
         self._loaded = tf.saved_model.load(str(Path(folder)))
         self._output = "prediction" if model.labels is None else "probabilities"
-        self._pictures = model.channels is not None
+        self._pictures = model.pixels is not None
 
     def answer(self, batch: InputBatch) -> list[Answers | Rejected]:
         """Return the answers for the batch, and the inputs that have none."""

@@ -122,4 +122,4 @@ def _image_shape(collected: Collected, recipe: Recipe) -> ImageShape | None:
         return None
     first = min(summary.first for summary in collected.splits.values() if summary.first)
     height, width = recipe.data.image_size or first[1:]
-    return ImageShape(height=height, width=width, channels=recipe.data.channels)
+    return ImageShape(height=height, width=width, channels=recipe.data.channels, white_level=recipe.data.white_level)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.pictures.decoding import PixelForm
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
@@ -24,14 +25,14 @@ _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 
 def source_items(source: InputFiles, model: PushedModel, key: str | None) -> Items:
     """Yield what is in the files of `source`. Raises `ConfigurationError` if there is no column that `key` names."""
-    if model.channels is None:
+    if model.pixels is None:
         from trainyard.steps.predict.reading.tables import read_rows
 
         return read_rows(source, model, key)
     from trainyard.steps.predict.reading.pictures import read_pictures
 
     _no_key(key, source.path)
-    return read_pictures(source, model.channels)
+    return read_pictures(source, model.pixels)
 
 
 def items_of(inputs: Any, model: PushedModel, key: str | None) -> Items:
@@ -44,12 +45,12 @@ def items_of(inputs: Any, model: PushedModel, key: str | None) -> Items:
     Raises `DataError` if they are of no such form, or lack a column.
     """
     if isinstance(inputs, str | os.PathLike):
-        return source_items(find_source(os.fspath(inputs), pictures=model.channels is not None), model, key)
+        return source_items(find_source(os.fspath(inputs), pictures=model.pixels is not None), model, key)
     if _are_paths(inputs):
         return _files(inputs, model, key)
-    if model.channels is not None:
+    if model.pixels is not None:
         _no_key(key, "a list of pictures")
-        return _pictures(inputs, model.channels)
+        return _pictures(inputs, model.pixels)
     return _rows(inputs, model, key)
 
 
@@ -65,17 +66,16 @@ def _are_paths(inputs: Any) -> bool:
 
 def _files(paths: Sequence[str | os.PathLike[str]], model: PushedModel, key: str | None) -> Items:
     """Yield what is in each of the files; a picture is named by its path."""
-    pictures = model.channels is not None
-    sources = [find_source(os.fspath(path), pictures=pictures) for path in paths]
-    if not pictures:
+    sources = [find_source(os.fspath(path), pictures=model.pixels is not None) for path in paths]
+    if model.pixels is None:
         return itertools.chain.from_iterable(source_items(source, model, key) for source in sources)
     from trainyard.steps.predict.reading.pictures import read_all
 
     _no_key(key, "a list of pictures")
-    return read_all(sources, model.channels or 0)
+    return read_all(sources, model.pixels)
 
 
-def _pictures(inputs: Any, channels: int) -> Items:
+def _pictures(inputs: Any, form: PixelForm) -> Items:
     from trainyard.steps.predict.reading.pictures import batches, checked
 
     is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
@@ -87,7 +87,7 @@ def _pictures(inputs: Any, channels: int) -> Items:
             f"predict: an array of shape {tuple(shape)} looks like one picture. Give a list of it: [array]."
         )
     encoded = (_encoded(picture, index) for index, picture in enumerate(inputs))
-    return batches(checked(str(index), picture, channels) for index, picture in enumerate(encoded))
+    return batches(checked(str(index), picture, form) for index, picture in enumerate(encoded))
 
 
 def _encoded(picture: Any, index: int) -> bytes:

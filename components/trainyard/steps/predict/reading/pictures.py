@@ -16,6 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.batches import batched
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
+from trainyard.quality.pictures.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
 from trainyard.steps.predict.reading.picture_header import plain_size
@@ -38,12 +39,12 @@ _MAX_BYTES = 4 * _MAX_PIXELS
 _Picture = tuple[str, bytes] | Rejected
 
 
-def read_pictures(source: InputFiles, channels: int) -> Items:
+def read_pictures(source: InputFiles, form: PixelForm) -> Items:
     """Yield the pictures in batches, each named by its file, or by the file and the number of its record."""
-    return batches(_of(source, channels))
+    return batches(_of(source, form))
 
 
-def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
+def read_all(sources: Iterable[InputFiles], form: PixelForm) -> Items:
     """Yield the pictures of several sources as `read_pictures`, each named by the path or URI of its file."""
 
     def renamed(source: InputFiles, item: _Picture) -> _Picture:
@@ -51,7 +52,7 @@ def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
             return replace(item, key=source.path_of(item.key))
         return source.path_of(item[0]), item[1]
 
-    return batches(renamed(source, item) for source in sources for item in _of(source, channels))
+    return batches(renamed(source, item) for source in sources for item in _of(source, form))
 
 
 def batches(pictures: Iterable[_Picture]) -> Items:
@@ -60,7 +61,7 @@ def batches(pictures: Iterable[_Picture]) -> Items:
         yield _batch(batch) if isinstance(batch, list) else batch
 
 
-def checked(key: str, encoded: bytes, channels: int) -> _Picture:
+def checked(key: str, encoded: bytes, form: PixelForm) -> _Picture:
     """Return the picture as it came if the model decodes it as Pillow shows it, else as PNG.
 
     A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
@@ -74,11 +75,13 @@ def checked(key: str, encoded: bytes, channels: int) -> _Picture:
             if image.width * image.height > _MAX_PIXELS:
                 detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
                 return Rejected(key, "too_many_pixels", detail)
-            return key, encoded if _is_plain(image) else _as_png(image, channels)
+            return key, encoded if _is_plain(image) else _as_png(image, encoded, form)
     except Image.DecompressionBombError as error:
         return Rejected(key, "too_many_pixels", str(error))
     except UnidentifiedImageError:
         return Rejected(key, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
+    except UnscaledImageError as error:
+        return Rejected(key, "unscaled_image", str(error))
     except BROKEN as error:
         return Rejected(key, "truncated_image", str(error))
 
@@ -88,23 +91,23 @@ def _batch(pictures: list[tuple[str, bytes]]) -> InputBatch:
     return InputBatch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
 
 
-def _of(source: InputFiles, channels: int) -> Iterator[_Picture]:
-    return _of_files(source, channels) if source.kind == "pictures" else _of_records(source, channels)
+def _of(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
+    return _of_files(source, form) if source.kind == "pictures" else _of_records(source, form)
 
 
-def _of_files(source: InputFiles, channels: int) -> Iterator[_Picture]:
+def _of_files(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
     with ThreadPoolExecutor(_READERS) as readers:
         waiting: deque[Future[list[_Picture]]] = deque()
         for start in range(0, len(source.files), _FILES):
             files = source.files[start : start + _FILES]
-            waiting.append(readers.submit(lambda files: [_read(source, file, channels) for file in files], files))
+            waiting.append(readers.submit(lambda files: [_read(source, file, form) for file in files], files))
             if len(waiting) == _AHEAD:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
 
 
-def _read(source: InputFiles, file: SourceFile, channels: int) -> _Picture:
+def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _Picture:
     if file.reason:
         return Rejected(file.name, file.reason, file.detail)
     if file.bytes > _MAX_BYTES:
@@ -114,10 +117,10 @@ def _read(source: InputFiles, file: SourceFile, channels: int) -> _Picture:
             encoded = stream.read(_MAX_BYTES) if file.name.endswith(".gz") else stream.read()
     except (OSError, EOFError, zlib.error) as error:
         return Rejected(file.name, "unreadable_file", str(error))
-    return checked(file.name, encoded, channels)
+    return checked(file.name, encoded, form)
 
 
-def _of_records(source: InputFiles, channels: int) -> Iterator[_Picture]:
+def _of_records(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
     for file in source.files:
         for item in numbered_records(source, file):
             if isinstance(item, Rejected):
@@ -128,7 +131,7 @@ def _of_records(source: InputFiles, channels: int) -> Iterator[_Picture]:
             if isinstance(encoded, str):
                 yield Rejected(key, "not_an_image", encoded)
             else:
-                yield checked(key, encoded, channels)
+                yield checked(key, encoded, form)
 
 
 def _image_of(record: bytes) -> bytes | str:
@@ -152,11 +155,9 @@ def _is_plain(image: Image.Image) -> bool:
     return as_stored and image.getexif().get(ORIENTATION, 1) == 1
 
 
-def _as_png(image: Image.Image, channels: int) -> bytes:
+def _as_png(image: Image.Image, encoded: bytes, form: PixelForm) -> bytes:
+    depth = depth_of(image, encoded)
     image.load()
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):  # 16 bits: Pillow's convert would cut off at 255 what TensorFlow scales
-        upright = Image.fromarray((np.clip(np.asarray(upright), 0, 65535) // 256).astype(np.uint8))
     stream = io.BytesIO()
-    upright.convert("L" if channels == 1 else "RGB").save(stream, "PNG", compress_level=1)
+    ImageOps.exif_transpose(in_eight_bits(image, form, depth)).save(stream, "PNG", compress_level=1)
     return stream.getvalue()

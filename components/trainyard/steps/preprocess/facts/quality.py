@@ -11,6 +11,7 @@ from pathlib import Path
 from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError, listed
+from trainyard.quality.pictures.decoding import FEW_LEVELS, HALF, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.tables.columns import SplitRows
@@ -33,9 +34,9 @@ def _more_for_split(split: SplitRows) -> str:
 def require_usable(collected: Collected, recipe: Recipe) -> None:
     """Refuse examples that cannot be trained on and judged.
 
-    Raises `DataError` with the counts if too many records are bad, a split is empty, a column of the training split
-    holds nothing, or (but for a regression) there is one class, a class with one example, or a class that a
-    split lacks.
+    Raises `DataError` with the counts if too many records are bad, a split is empty, images of 16 bits use next to
+    nothing of their range, all images are one colour, a column of the training split holds nothing, or (but for a
+    regression) there is one class, a class with one example, or a class that a split lacks.
     """
     _require_few_bad(collected, recipe)
     counts = {split: collected.splits[split].examples for split in SPLITS}
@@ -46,6 +47,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
             f"data.split: the split '{empty[0]}' is empty; examples: {shown}. Every split needs some. "
             f"{_more_for_split(recipe.data.split)}."
         )
+    _require_levels(collected)
     _require_values(collected, recipe)
     _require_weights(collected, recipe.data.weight)
     if recipe.task != "regression":
@@ -84,6 +86,7 @@ def warnings(collected: Collected) -> list[str]:
         names = collected.ignored
         warnings.append(f"{len(names)} files are not of the data's format, and not read: {listed(names, _SHOWN)}.")
     warnings += collected.near
+    warnings += _about_pixels(collected)
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:
         labels = ", ".join(" and ".join(label.split(LABELS_APART)) for label in group.labels)
@@ -127,6 +130,31 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
             f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. "
             "Repair or remove them."
         )
+
+
+def _require_levels(collected: Collected) -> None:
+    train = collected.splits["train"]
+    level = max(summary.level for summary in collected.splits.values())
+    if 0 <= level <= FEW_LEVELS:
+        raise DataError(f"data.white_level: {little_of_the_range(level)}")
+    count, name = train.constant
+    if count and count == train.examples:
+        raise DataError(
+            f"data: all {count} training images are one colour after decoding, such as {name}. Transparent pixels "
+            "become white. Look at the images; docs/reference/images.md says how they are decoded."
+        )
+
+
+def _about_pixels(collected: Collected) -> list[str]:
+    sentences = []
+    level = max(summary.level for summary in collected.splits.values())
+    if FEW_LEVELS < level <= HALF:
+        sentences.append(little_of_the_range(level))
+    constant = [summary.constant for summary in collected.splits.values() if summary.constant[0]]
+    if constant:
+        names = ", ".join(name for _, name in constant)
+        sentences.append(constant_images(sum(count for count, _ in constant), names))
+    return sentences
 
 
 def _require_values(collected: Collected, recipe: Recipe) -> None:

@@ -63,7 +63,9 @@ class SplitSummary(Part):
     """What is known of one split.
 
     buckets counts the examples by the first 16 bits of their order key. first is the (source, height, width) of the
-    image that comes first by name. digests is the sum of the records' digests modulo 2^256, which no order changes.
+    image that comes first by name. constant is how many images are one colour, and the first of them by name. level is
+    the largest value after decoding in images of more than 8 bits without a white level, -1 if there are none. digests
+    is the sum of the records' digests modulo 2^256, which no order changes.
     """
 
     examples: int = 0
@@ -71,6 +73,8 @@ class SplitSummary(Part):
     statistics: dict[str, dict[str, Any]] = {}
     buckets: dict[int, int] = {}
     first: tuple[str, int, int] | None = None
+    constant: tuple[int, str] = (0, "")
+    level: int = -1
     digests: str = "0"
 
 
@@ -83,6 +87,8 @@ class Summary:
     numbers: dict[str, Numbers] = field(default_factory=dict)
     texts: dict[str, Texts] = field(default_factory=dict)
     first: tuple[str, int, int] | None = None
+    constant: tuple[int, str] = (0, "")
+    level: int = -1
     digests: str = "0"
 
     @classmethod
@@ -105,6 +111,10 @@ class Summary:
             first = pc.index(rows["source"], pc.min(rows["source"])).as_py()
             height, width = (int(rows[f"measure/{side}"][first].as_py()) for side in ("height", "width"))
             summary.first = (rows["source"][first].as_py(), height, width)
+            constant = rows["source"].filter(pc.equal(rows["pixels/constant"], pa.scalar(1.0)))
+            summary.constant = (len(constant), pc.min(constant).as_py() or "")
+            levels = rows["pixels/level"].to_numpy()
+            summary.level = int(np.nan_to_num(levels, nan=-1).max())
         return summary
 
     def merge(self, other: Summary) -> None:
@@ -113,6 +123,9 @@ class Summary:
         self.labels.update(other.labels)
         self.digests = f"{(int(self.digests, 16) + int(other.digests, 16)) % 2**256:x}"
         self.first = min(filter(None, (self.first, other.first)), default=None)
+        names = [name for count, name in (self.constant, other.constant) if count]
+        self.constant = (self.constant[0] + other.constant[0], min(names, default=""))
+        self.level = max(self.level, other.level)
         for name, numbers in other.numbers.items():
             self.numbers.setdefault(name, Numbers()).merge(numbers, _BINS)
         for name, texts in other.texts.items():
@@ -128,6 +141,8 @@ class Summary:
             statistics=dict(sorted(statistics.items())),
             buckets=buckets,
             first=self.first,
+            constant=self.constant,
+            level=self.level,
             digests=f"{int(self.digests, 16):064x}",
         )
 

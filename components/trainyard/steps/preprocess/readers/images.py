@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from trainyard.quality.pictures.decoding import PixelForm
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.files import image_limit, too_many_bytes
 from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
@@ -17,6 +20,9 @@ def image_record(encoded: bytes, label: str, source: str, data: Data) -> Record:
     if len(encoded) > image_limit(data):
         raise too_many_bytes(len(encoded), image_limit(data))
     store = Store(data.stored, data.image_size)
-    image = check_image(encoded, PictureLimits(data.max_image_pixels, data.channels, store))
+    image = check_image(
+        encoded, PictureLimits(data.max_image_pixels, PixelForm(data.channels, data.white_level), store)
+    )
     measures = {"height": float(image.height), "width": float(image.width), "bytes": float(len(encoded))}
-    return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures)
+    found = {"constant": float(image.constant), "level": math.nan if image.level is None else float(image.level)}
+    return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures | found)

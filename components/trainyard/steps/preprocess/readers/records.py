@@ -20,6 +20,7 @@ LABELS_APART = "\n"
 
 _DIGEST_BYTES = 32
 _MEASURES = ("height", "width", "bytes")
+_PIXELS = ("constant", "level")
 
 _Other = TypeVar("_Other")
 Value = float | int | str | bytes
@@ -73,7 +74,8 @@ def digest_part(name: str, value: Value) -> bytes:
 def batch_schema(data: Data) -> pa.Schema:
     """Return the columns of a batch of records: source, label, content, `raw/<feature>`, `measure/<name>`, split_by.
 
-    A number is a double, NaN if it is missing; a text or a day is a string; an encoded image is binary.
+    Images have `pixels/constant`, 1 or 0, and `pixels/level` as well, as `CheckedImage` says; NaN is None. A number is
+    a double, NaN if it is missing; a text or a day is a string; an encoded image is binary.
     """
     raw = {name: _stored(kind) for name, kind in data.inputs.items()}
     computed = {name: _stored(data.features[name]) for name in data.derived_features}
@@ -86,6 +88,7 @@ def batch_schema(data: Data) -> pa.Schema:
             ("content", pa.binary(_DIGEST_BYTES)),
             *((f"raw/{name}", kind) for name, kind in (raw or {"image": pa.binary()}).items()),
             *((f"measure/{name}", kind) for name, kind in measures.items()),
+            *((f"pixels/{name}", pa.float64()) for name in _PIXELS if data.is_image),
             *([("split_by", pa.string())] if data.split.by_value else []),
         ]
     )

@@ -9,11 +9,21 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, field
 
+import numpy as np
 import tensorflow as tf
-from PIL import Image, ImageOps, UnidentifiedImageError
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
-from trainyard.quality.pictures.look import in_eight_bits
+from trainyard.data.images import decode_png
+from trainyard.quality.pictures.decoding import (
+    PixelForm,
+    UnscaledImageError,
+    depth_of,
+    in_eight_bits,
+    is_constant,
+    is_opaque,
+)
 from trainyard.steps.preprocess.readers.pictures import jpeg, png
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
@@ -33,28 +43,35 @@ _GREY = ("1", "L", "LA", "I", "I;16")
 
 @dataclass(frozen=True)
 class CheckedImage:
-    """A picture that TensorFlow decodes as Pillow shows it (or its pixels), and its own size, however it is stored."""
+    """A picture that TensorFlow decodes as docs/reference/images.md says (or its pixels), and its own size.
+
+    constant: all its pixels are alike. level: of one of more than 8 bits without a white level, its largest value after
+    decoding, 0 to 255; None of all others.
+    """
 
     encoded: bytes
     height: int
     width: int
+    constant: bool = False
+    level: int | None = None
 
 
 @dataclass(frozen=True)
 class PictureLimits:
-    """max_pixels: of a picture, by its header. channels: 1 or 3, as the model takes them."""
+    """max_pixels: of a picture, by its header. form: the pixels that the model takes."""
 
     max_pixels: int
-    channels: int
+    form: PixelForm
     store: Store = field(default_factory=Store)
 
 
 def check_image(encoded: bytes, limits: PictureLimits) -> CheckedImage:
     """Return the picture as it is stored: its bytes as they came unless they would not come out the same in training.
 
-    At its own size it is re-encoded, as PNG, only for an EXIF orientation other than upright, CMYK, an animation (its
-    first frame), and formats other than JPEG and PNG. Raises `BadRecord`: zero_bytes, not_an_image, too_many_pixels
-    (judged from the header, before any pixel is decoded) or truncated_image.
+    At its own size it is re-encoded, as PNG, only for an EXIF orientation other than upright, CMYK, transparent pixels,
+    a white level, an animation (its first frame), and formats other than JPEG and PNG. Raises `BadRecord`: zero_bytes,
+    not_an_image, too_many_pixels (judged from the header, before any pixel is decoded), truncated_image or
+    unscaled_image.
     """
     if not encoded:
         raise BadRecord("zero_bytes", "the file is empty")
@@ -68,6 +85,8 @@ def check_image(encoded: bytes, limits: PictureLimits) -> CheckedImage:
         raise BadRecord("too_many_pixels", str(error)) from error
     except UnidentifiedImageError as error:
         raise BadRecord("not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}") from error
+    except UnscaledImageError as error:
+        raise BadRecord("unscaled_image", str(error)) from error
     except BROKEN as error:
         raise BadRecord("truncated_image", str(error)) from error
 
@@ -100,38 +119,83 @@ def _by_libjpeg(
     height, width = (header.width, header.height) if on_its_side else (header.height, header.width)
     size = limits.store.size(height, width)
     if size is None:
-        as_stored = orientation == 1 and jpeg.is_whole(encoded)
-        return CheckedImage(encoded, height, width) if as_stored else None
+        eighth = jpeg.decode_eighth(encoded) if orientation == 1 else None
+        if eighth is None:
+            return None
+        constant = _is_constant(eighth) and _is_constant(_decoded(encoded, header, (height, width), limits))
+        return CheckedImage(encoded, height, width, constant)
     smallest = size[::-1] if on_its_side else size
-    pixels = jpeg.decode(encoded, header, smallest=smallest, channels=limits.channels)
+    pixels = _decoded(encoded, header, smallest, limits)
     if pixels is None:
         return None
     small = limits.store.resized(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels), *smallest)
     upright = small.transpose(_TURNS[orientation]) if orientation in _TURNS else small
-    return CheckedImage(limits.store.encoded(upright, "JPEG", limits.channels), height, width)
+    stored = limits.store.encoded(upright, "JPEG", limits.form.channels)
+    return CheckedImage(stored, height, width, _is_constant(pixels))
+
+
+def _decoded(
+    encoded: bytes, header: jpeg.JpegHeader, smallest: tuple[int, int], limits: PictureLimits
+) -> NDArray[np.uint8] | None:
+    return jpeg.decode(encoded, header, smallest=smallest, channels=limits.form.channels)
+
+
+def _is_constant(pixels: NDArray[np.uint8] | None) -> bool:
+    if pixels is None or (pixels[0, 0] != pixels[-1, -1]).any():
+        return False
+    return bool((pixels == pixels[0, 0]).all())
 
 
 def _plain_png(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
+    """Judge an opaque PNG of at most 8 bits a channel that keeps its size."""
     header = png.read_header(encoded) if encoded.startswith(png.MAGIC) else None
-    if header is None or header.height * header.width > limits.max_pixels:
+    if header is None or header.height * header.width > limits.max_pixels or header.bits > 8:
         return None
-    stays = limits.store.size(header.height, header.width) is None
-    return CheckedImage(encoded, header.height, header.width) if stays and png.is_whole(encoded, header) else None
+    if limits.store.size(header.height, header.width) is not None:
+        return None
+    rows = png.opaque_rows(encoded, header)
+    if rows is None or png.may_be_constant(rows):  # Pillow decodes what may be constant
+        return None
+    return CheckedImage(encoded, header.height, header.width)
 
 
 def _by_pillow(encoded: bytes, image: Image.Image, limits: PictureLimits) -> CheckedImage:
+    depth, orientation = depth_of(image, encoded), image.getexif().get(ORIENTATION, 1)
     image.load()
-    plain = _is_plain(image)
-    upright = image if plain else ImageOps.exif_transpose(image)
+    pixels = _pixels(encoded, image, depth, limits.form)
+    upright = pixels.transpose(_TURNS[orientation]) if orientation in _TURNS else pixels
+    level = _highest(pixels) if depth > 8 and limits.form.white_level is None else None
     size = limits.store.size(upright.height, upright.width)
-    if size is None and plain and _tensorflow_decodes(encoded, limits.channels):
-        return CheckedImage(encoded, image.height, image.width)
-    if size is None:
-        return CheckedImage(_as_png(upright, limits.channels), upright.height, upright.width)
-    channels = 1 if upright.mode in _GREY else limits.channels
-    pixels = limits.store.resized(_in_eight_bits(upright, channels), *size)
-    stored = limits.store.encoded(pixels, image.format or "", limits.channels)
-    return CheckedImage(stored, upright.height, upright.width)
+    if size is not None:
+        # Grey pictures are resized in one channel.
+        grey = image.mode in _GREY and upright.mode != "L"
+        small = limits.store.resized(upright.convert("L") if grey else upright, *size)
+        stored = limits.store.encoded(small, image.format or "", limits.form.channels)
+    elif _is_stored_as_it_came(encoded, image, depth, limits.form):
+        stored = encoded
+    else:
+        stored = _as_png(upright)
+    return CheckedImage(stored, upright.height, upright.width, is_constant(pixels), level)
+
+
+def _pixels(encoded: bytes, image: Image.Image, depth: int, form: PixelForm) -> Image.Image:
+    if image.format == "PNG" and getattr(image, "n_frames", 1) == 1 and (depth > 8 or not is_opaque(image)):
+        try:
+            pixels = decode_png(tf.constant(encoded), form.channels, form.white_level).numpy()
+            return Image.fromarray(pixels[..., 0] if form.channels == 1 else pixels)
+        except tf.errors.InvalidArgumentError:  # libpng refuses what Pillow reads
+            pass
+    return in_eight_bits(image, form, depth)
+
+
+def _highest(pixels: Image.Image) -> int:
+    return int(np.asarray(pixels).max())
+
+
+def _is_stored_as_it_came(encoded: bytes, image: Image.Image, depth: int, form: PixelForm) -> bool:
+    if not _is_plain(image) or not is_opaque(image) or (depth > 8 and form.white_level is not None):
+        return False
+    return _tensorflow_decodes(encoded, form.channels)
 
 
 def _is_plain(image: Image.Image) -> bool:
@@ -147,11 +211,7 @@ def _tensorflow_decodes(encoded: bytes, channels: int) -> bool:
     return True
 
 
-def _as_png(upright: Image.Image, channels: int) -> bytes:
+def _as_png(upright: Image.Image) -> bytes:
     stream = io.BytesIO()
-    _in_eight_bits(upright, channels).save(stream, "PNG")
+    upright.save(stream, "PNG")
     return stream.getvalue()
-
-
-def _in_eight_bits(upright: Image.Image, channels: int) -> Image.Image:
-    return in_eight_bits(upright, "L" if channels == 1 else "RGB")

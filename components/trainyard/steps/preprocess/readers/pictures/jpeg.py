@@ -83,9 +83,12 @@ def _is_plain_segment(marker: int, body: bytes) -> bool:
     return marker == _ADOBE and len(body) >= 12 and body.startswith(b"Adobe") and body[11] == 1
 
 
-def is_whole(encoded: bytes) -> bool:
-    """Whether libjpeg decodes it to its end without a warning. No more is computed than the entropy decoder needs."""
-    return _decode(encoded, colorspace="GRAY", min_height=1, min_width=1, min_factor=8) is not None
+def decode_eighth(encoded: bytes) -> NDArray[np.uint8] | None:
+    """Return grey pixels at an eighth of the size, None if libjpeg warns of anything up to the picture's end.
+
+    No more is computed than the entropy decoder needs.
+    """
+    return _decode(encoded, colorspace="GRAY", min_height=1, min_width=1, min_factor=8)
 
 
 def decode(encoded: bytes, header: JpegHeader, *, smallest: tuple[int, int], channels: int) -> NDArray[np.uint8] | None:

@@ -12,6 +12,9 @@ _MAX_BYTES, _MAX_SIDE = 1 << 29, 1_000_000  # beyond these TensorFlow's decoder 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # a pixel, by type of colour
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PALETTE = 3
+_ALPHA = (4, 6)
+_PREFIX = 1024  # measured: most pictures have more values in their first rows
+_FEW = 16  # five filters, and of three channels the value, its half, and their differences
 _LENGTHS = {b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 7}  # what is read over
 _KEYWORDS = frozenset(
     b"Software Title Author Description Copyright Comment Source date:create date:modify date:timestamp".split()
@@ -47,17 +50,26 @@ def read_header(encoded: bytes) -> PngHeader | None:
     return PngHeader(height, width, bits, colour)
 
 
-def is_whole(encoded: bytes, header: PngHeader) -> bool:
-    """Whether its chunks are of the usual kinds, unharmed, and hold exactly the rows that the header promises."""
-    data = _image_data(encoded, header)
+def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
+    """Return the filtered rows of a PNG without transparency, exactly those that the header promises.
+
+    None if there are others, or if its chunks are harmed or of unusual kinds.
+    """
+    data = _image_data(encoded, header) if header.colour not in _ALPHA else None
     if data is None:
-        return False
+        return None
     expected, stream = header.height * header.row_bytes, zlib.decompressobj()
     try:
         rows = stream.decompress(data, expected + 1)
     except zlib.error:
-        return False
-    return stream.eof and not stream.unused_data and len(rows) == expected and max(rows[:: header.row_bytes]) <= 4
+        return None
+    whole = stream.eof and not stream.unused_data and len(rows) == expected
+    return rows if whole and max(rows[:: header.row_bytes]) <= 4 else None
+
+
+def may_be_constant(rows: bytes) -> bool:
+    """Whether filtered rows may be those of a picture whose pixels are all alike: a filter makes few values of one."""
+    return len(set(rows[:_PREFIX])) <= _FEW and len(set(rows)) <= _FEW
 
 
 def _image_data(encoded: bytes, header: PngHeader) -> bytes | None:
@@ -94,8 +106,6 @@ def _is_plain(name: bytes, body: bytes, header: PngHeader, seen: set[bytes]) -> 
     """Whether no decoder here makes anything of the chunk, or all of them the same."""
     if name == b"PLTE":
         return header.colour == _PALETTE and len(body) % 3 == 0 and 0 < len(body) // 3 <= 1 << header.bits
-    if name == b"tRNS":
-        return header.colour == _PALETTE and b"PLTE" in seen and len(body) > 0
     if name == b"tEXt":
         return body.partition(b"\0")[0] in _KEYWORDS and len(body) < 1 << 16
     return len(body) == _LENGTHS.get(name) and b"PLTE" not in seen

@@ -1,0 +1,111 @@
+"""Decodes an image with Pillow to 8 bits a channel, composited on white, as docs/reference/images.md defines it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+PNG_BITS = 24
+"""Where a PNG says its bits a channel; its type of colour follows."""
+
+FULL_SCALE = 65535.0
+FEW_LEVELS = 15
+"""Images of 16 bits whose largest value after decoding is at most this hold 12 bits, or fewer: they are refused."""
+
+HALF = 127
+"""Images of 16 bits whose largest value after decoding is at most this are warned of."""
+_BITS_PER_SAMPLE = 258  # the tag of TIFF
+
+
+@dataclass(frozen=True)
+class PixelForm:
+    """What an image becomes. white_level: the value of white in images of more than 8 bits a channel, if known."""
+
+    channels: Literal[1, 3]
+    white_level: float | None = None
+
+
+class UnscaledImageError(Exception):
+    """The image has no white level: its numbers cannot become 8 bits."""
+
+
+def depth_of(image: Image.Image, encoded: bytes) -> int:
+    """Return the bits a channel of the image that Pillow opened in `encoded`: 8 for fewer; 32 for int32 and float."""
+    if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+        return 32
+    if image.format == "PNG":
+        return max(8, encoded[PNG_BITS])
+    if image.format == "TIFF":
+        samples: tuple[int, ...] = image.tag_v2.get(_BITS_PER_SAMPLE, (8,))  # type: ignore[attr-defined]
+        return max(8, *samples)
+    return 16 if image.mode.startswith("I") else 8
+
+
+def in_eight_bits(image: Image.Image, form: PixelForm, depth: int) -> Image.Image:
+    """Return the loaded `image` of `depth` bits as L or RGB, like `trainyard.data.images.decode_png` for a PNG.
+
+    Raises `UnscaledImageError` if it has 32 bits and no white level is known, or has 16 bits in colours, which Pillow
+    cannot scale, and one is.
+    """
+    white_level = form.white_level
+    if depth > 16 and white_level is None:
+        pixels = np.asarray(image)
+        kind = "floating-point" if image.mode == "F" else "32-bit"
+        raise UnscaledImageError(
+            f"its pixels are {kind} numbers from {np.nanmin(pixels):g} to {np.nanmax(pixels):g}. Set "
+            "data.white_level to the number that stands for white, such as 1.0 for 0 to 1"
+        )
+    if image.mode == "F" or image.mode.startswith("I"):
+        if white_level is None:
+            levels = np.clip(np.asarray(image), 0, FULL_SCALE) // 256
+        else:
+            values = np.nan_to_num(np.asarray(image, np.float32), nan=0.0)
+            levels = np.clip(np.rint(values * np.float32(255) / np.float32(white_level)), 0, 255)
+        image = Image.fromarray(levels.astype(np.uint8))
+    elif depth > 8 and white_level is not None:
+        raise UnscaledImageError(
+            f"it has {depth} bits a channel in colours, which data.white_level scales in PNG only. Convert it to PNG"
+        )
+    return on_white(image).convert("L" if form.channels == 1 else "RGB")
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """Return `image` composited on white, or as it is if it has no alpha channel and no transparent colour."""
+    if not image.has_transparency_data:
+        return image
+    pixels = np.asarray(image.convert("RGBA"), np.int32)
+    values, alpha = pixels[..., :3], pixels[..., 3:]
+    return Image.fromarray(((values * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8))
+
+
+def is_opaque(image: Image.Image) -> bool:
+    """Whether no pixel of the loaded `image` is transparent."""
+    if not image.has_transparency_data:
+        return True
+    return image.convert("RGBA").getchannel("A").getextrema() == (255, 255)
+
+
+def is_constant(image: Image.Image) -> bool:
+    """Whether all pixels of `image`, L or RGB, are alike: it holds nothing to learn from."""
+    ends = image.getextrema()
+    return all(low == high for low, high in (ends if isinstance(ends[0], tuple) else (ends,)))
+
+
+def little_of_the_range(level: int) -> str:
+    """Return the sentence about images of 16 bits whose largest value is `level` after decoding to 8 bits."""
+    largest = (level + 1) * 256 - 1
+    levels = "1 level is" if level == 0 else f"{level + 1} levels are"
+    return (
+        f"Images of 16 bits a channel use values up to about {largest} of 65535, so {levels} left of them in 8 bits. "
+        f"Set data.white_level to the value that stands for white, such as {2 ** largest.bit_length() - 1}; 65535 "
+        "keeps them as they are."
+    )
+
+
+def constant_images(count: int, names: str) -> str:
+    """Return the sentence about images that are one colour."""
+    what = "image is" if count == 1 else "images are"
+    return f"{count} {what} one colour after decoding, such as {names}: transparent pixels become white."
