@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard.errors import listed
-from trainyard.quality.pictures.decoding import HALF, constant_images, little_of_the_range
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec.recipe import Data
 
 MAX_BAD: float = Data.model_fields["max_bad_fraction"].default
 """The largest share of bad records with which the run of a drafted recipe goes on."""
+
+FEW_LEVELS = 15
+"""Images of 16 bits whose largest value after decoding is at most this hold 12 bits, or fewer: they are refused."""
+
+HALF = 127
+"""Images of 16 bits whose largest value after decoding is at most this are warned of."""
 
 _SHOWN = 5
 _MISSING = 0.5  # chosen: a column that lacks more tells little
@@ -101,6 +106,23 @@ def of_pictures(profile: Profile) -> list[str]:
             "raise it."
         )
     return sentences
+
+
+def little_of_the_range(level: int) -> str:
+    """Return the sentence about images of 16 bits whose largest value is `level` after decoding to 8 bits."""
+    largest = (level + 1) * 256 - 1
+    levels = "1 level is" if level == 0 else f"{level + 1} levels are"
+    return (
+        f"Images of 16 bits a channel use values up to about {largest} of 65535, so {levels} left of them in 8 bits. "
+        f"Set data.white_level to the value that stands for white, such as {2 ** largest.bit_length() - 1}; 65535 "
+        "keeps them as they are."
+    )
+
+
+def constant_images(count: int, names: str) -> str:
+    """Return the sentence about images that are one colour."""
+    what = "image is" if count == 1 else "images are"
+    return f"{count} {what} one colour after decoding, such as {names}: transparent pixels become white."
 
 
 def _giveaways(profile: Profile, giveaways: dict[str, float]) -> Iterator[str]:

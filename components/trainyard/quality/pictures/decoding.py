@@ -12,11 +12,6 @@ PNG_BITS = 24
 """Where a PNG says its bits a channel; its type of colour follows."""
 
 FULL_SCALE = 65535.0
-FEW_LEVELS = 15
-"""Images of 16 bits whose largest value after decoding is at most this hold 12 bits, or fewer: they are refused."""
-
-HALF = 127
-"""Images of 16 bits whose largest value after decoding is at most this are warned of."""
 _BITS_PER_SAMPLE = 258  # the tag of TIFF
 
 
@@ -92,20 +87,3 @@ def is_constant(image: Image.Image) -> bool:
     """Whether all pixels of `image`, L or RGB, are alike: it holds nothing to learn from."""
     ends = image.getextrema()
     return all(low == high for low, high in (ends if isinstance(ends[0], tuple) else (ends,)))
-
-
-def little_of_the_range(level: int) -> str:
-    """Return the sentence about images of 16 bits whose largest value is `level` after decoding to 8 bits."""
-    largest = (level + 1) * 256 - 1
-    levels = "1 level is" if level == 0 else f"{level + 1} levels are"
-    return (
-        f"Images of 16 bits a channel use values up to about {largest} of 65535, so {levels} left of them in 8 bits. "
-        f"Set data.white_level to the value that stands for white, such as {2 ** largest.bit_length() - 1}; 65535 "
-        "keeps them as they are."
-    )
-
-
-def constant_images(count: int, names: str) -> str:
-    """Return the sentence about images that are one colour."""
-    what = "image is" if count == 1 else "images are"
-    return f"{count} {what} one colour after decoding, such as {names}: transparent pixels become white."

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError, listed
-from trainyard.quality.pictures.decoding import FEW_LEVELS, HALF, constant_images, little_of_the_range
+from trainyard.quality.findings import FEW_LEVELS, HALF, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.tables.columns import SplitRows
