@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import io
 import multiprocessing
 import os
 import signal
@@ -142,11 +143,11 @@ def start_program(
     return subprocess.Popen(
         command,
         cwd=folder,
-        env=environment,
+        env=environment | {"PYTHONIOENCODING": "utf-8:backslashreplace"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         errors="replace",
         start_new_session=own_session,
         preexec_fn=first,
@@ -268,6 +269,9 @@ def _run(
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(output.fileno(), sys.stderr.fileno())
     output.close()
+    for stream in (sys.stdout, sys.stderr):  # `lines` reads UTF-8, whatever the terminal of the parent is
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     _end_with_creator(orphan_signal)
     target(*args)
 

@@ -13,6 +13,8 @@ from pathlib import PurePath
 from traceback import walk_tb
 from typing import Any, TypeVar
 
+from trainyard.escape import one_line
+
 RECIPE_MODULE = "trainyard_recipe_module"
 """What the recipe's own Python file is called as a module."""
 
@@ -36,9 +38,18 @@ class ExitCode(IntEnum):
 
 
 class TrainyardError(Exception):
-    """A fault that a person can act on: one sentence that says where, what came, what is allowed, what to do."""
+    """Faults that a person can act on, a sentence each: where, what is wrong, what is allowed, what to do.
+
+    A sentence is one line. It may repeat text that comes from data, so characters that act on a terminal are escaped.
+    """
 
     exit_code: ExitCode = ExitCode.BUG
+
+    def __init__(self, *sentences: object) -> None:
+        super().__init__(*map(one_line, sentences))
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class DataError(TrainyardError):
@@ -110,12 +121,13 @@ def from_code(code: int, message: str, name: str = "") -> TrainyardError:
     if named.exit_code == code:
         return named
     classes = {int(kind.exit_code): kind for kind in TrainyardError.__subclasses__()}
-    return classes.get(code, TrainyardError)(message)
+    return classes.get(code, TrainyardError)(*message.split("\n"))
 
 
 def from_name(name: str, message: str) -> TrainyardError:
     """Return the error of the class `name`; of no class of ours if that is none."""
-    return next((kind for kind in _below(TrainyardError) if kind.__name__ == name), TrainyardError)(message)
+    kind = next((kind for kind in _below(TrainyardError) if kind.__name__ == name), TrainyardError)
+    return kind(*message.split("\n"))
 
 
 def _below(kind: type[TrainyardError]) -> Iterator[type[TrainyardError]]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard import memory
+from trainyard import escape, memory
 
 _START = '{"event": "'
 _ALIVE = "alive"
@@ -21,7 +21,7 @@ _ALIVE = "alive"
 
 def emit(event: str, **facts: object) -> None:
     """Write one line that `event` happened, with its facts."""
-    write(json.dumps(fields_of(event, **facts), default=str, ensure_ascii=False))
+    write(escape.lines(json.dumps(fields_of(event, **facts), default=str, ensure_ascii=False)))
 
 
 def fields_of(event: str, **facts: object) -> dict[str, Any]:

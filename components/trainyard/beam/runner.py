@@ -72,7 +72,7 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
         with jobs.cancelled_on_error(), root:
             yield root
     except (ConfigurationError, TransientError) as error:  # from this process, with the transform's name at the end
-        raise type(error)(str(error).partition(" [while running")[0]) from error
+        raise type(error)(*(sentence.partition(" [while running")[0] for sentence in error.args)) from error
     except RuntimeError as error:
         _raise_known(error)
         raise

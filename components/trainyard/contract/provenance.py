@@ -34,6 +34,7 @@ _CARRIERS = frozenset(
         "contract.provenance",
         "credentials",
         "errors",
+        "escape",
         "events",
         "globs",
         "graph",

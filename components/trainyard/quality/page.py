@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jinja2
 
+from trainyard.escape import shown
 from trainyard.quality.figures import bars, written
 from trainyard.quality.profile import ColumnProfile, Profile
 
@@ -25,6 +26,7 @@ def template_of(file: Path) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(file.parent),
         autoescape=True,
+        finalize=shown,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -33,7 +33,7 @@ def check_first(recipe: Recipe) -> str:
     source = recipe_source(recipe, _HEADERS)
     faults, looked_at = _check_table(recipe, source) if source.is_table else _check_pictures(recipe, source)
     if faults:
-        raise DataError("\n".join([f"{source.path}: does not fit the recipe (looked at {looked_at}):", *faults]))
+        raise DataError(f"{source.path}: does not fit the recipe (looked at {looked_at}):", *faults)
     return looked_at
 
 

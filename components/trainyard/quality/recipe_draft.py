@@ -12,6 +12,7 @@ from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import name_fault
 from trainyard.values.columns import LIST_SEPARATOR
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
@@ -32,8 +33,9 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     guesses = content.pop("guesses")
     delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}
     content["data"] = {"format": profile.kind, "path": path, **delimiter, **content["data"]}
-    head = [f"# Drafted from {profile.rows:,} {'pictures' if profile.pictures else 'rows'}; correct what is wrong:"]
-    head += [f"#   {guess}" for guess in guesses]
+    unit = "pictures" if profile.pictures else "rows"
+    head = [plain_yaml.comment(f"Drafted from {profile.rows:,} {unit}; correct what is wrong:")]
+    head += [plain_yaml.comment(guess, indent=3) for guess in guesses]
     return "\n".join(
         [*head, plain_yaml.dump({"name": name, **content}, allow_unicode=True, inline_leaves=True)]
     ), guesses
@@ -71,7 +73,10 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         raise ConfigurationError(
             f"{profile.source}: no column looks like the label. Name it by --label; there are: {names[:400]}."
         )
-    why = {column.name: _useless(column, profile) for column in profile.columns if column.name != profile.label}
+    if fault := name_fault(profile.label):
+        raise ConfigurationError(f"{profile.source}: the label '{profile.label[:80]}' cannot be used: {fault}.")
+    others = [column for column in profile.columns if column.name != profile.label]
+    why = {column.name: name_fault(column.name) or _useless(column, profile) for column in others}
     why |= dict.fromkeys(profile.giveaways, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
     types |= {column.name: "text" for column in profile.columns if column.is_prose}

@@ -12,6 +12,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation, SliceMetrics
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.document import SPLITS
+from trainyard.escape import one_line
 from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES
 
 Figure = dict[str, Any]
@@ -30,7 +31,7 @@ _SPLIT_COLORS = {"train": "@accent", "eval": "@second", "test": "@third"}
 
 def plain(text: str) -> str:
     """Return `text` as plotly shows it literally."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def figures(

@@ -25,6 +25,7 @@ from trainyard.contract.training.feeding import training_needs
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.scaling import scaling
 from trainyard.contract.training.time_to import time_to
+from trainyard.escape import shown
 from trainyard.report import plots
 from trainyard.report.columns import summaries
 from trainyard.report.outputs import Outputs
@@ -170,6 +171,7 @@ def _template() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
+        finalize=shown,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

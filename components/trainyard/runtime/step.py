@@ -20,6 +20,7 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError, module_line
+from trainyard.escape import one_line
 from trainyard.graph import ARGUMENTS, STEPS, producer
 from trainyard.signals import Terminated, handle_sigint, handle_sigterm, not_mistaken
 from trainyard.spec import recipe as recipes
@@ -160,7 +161,7 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
             raise SystemExit(full.exit_code) from error
         traceback.print_exc()
         kind = type(error).__name__
-        _record(step, output(), ExitCode.BUG, kind, f"{step}: {kind}: {error}{module_line(error)}")
+        _record(step, output(), ExitCode.BUG, kind, f"{step}: {kind}: {one_line(error)}{module_line(error)}")
         raise SystemExit(ExitCode.BUG) from error
     finally:
         _open.pop()

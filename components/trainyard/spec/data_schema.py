@@ -12,9 +12,9 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.plain_yaml import YamlText
+from trainyard.spec.tables.columns import Column as Name
 
 Value = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
-Name = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[int, Field(ge=0, le=1 << 20)]
 Pixels = Annotated[int, Field(gt=0, le=100_000)]

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.escape import one_line
 from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, YamlText, dotted
 from trainyard.uris import is_bucket, resolve, scheme, without_secrets
 
@@ -121,7 +122,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
 
 def _refusal(faults: Sequence[str]) -> ConfigurationError:
     more = [f"{len(faults) - MAX_FAULTS} more faults."] if len(faults) > MAX_FAULTS else []
-    return ConfigurationError("\n".join([*faults[:MAX_FAULTS], *more]))
+    return ConfigurationError(*faults[:MAX_FAULTS], *more)
 
 
 def _override(read: YamlText, override: str) -> None:
@@ -149,12 +150,8 @@ def _override(read: YamlText, override: str) -> None:
 
 def safe(value: object) -> str:
     """Return `value` as it may stand in a message: in one line, not long, and without the secrets of a URI."""
-    text = _one_line(str(value))
+    text = one_line(without_secrets(str(value)))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "�" for letter in without_secrets(text))
 
 
 def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> list[str]:
@@ -185,7 +182,7 @@ def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> l
             if len(at) < len(fault["loc"]) and isinstance(fault["loc"][-1], int):  # of a list of fixed length
                 text = f"{fault['loc'][-1]} values were given, and more are needed. Received: {safe(fault['input'])}."
         else:
-            message = _one_line(message)[:_LONGEST]
+            message = one_line(without_secrets(message))[:_LONGEST]
             text = (message if message.endswith((".", "?")) else f"{message}.") + _received(at, fault["input"])
         faults.append(f"{origin}: {safe(dotted(at))}: {text}")
     return list(dict.fromkeys(faults))

@@ -255,7 +255,7 @@ def with_training_on(environment: Environment, pool: str) -> Environment:
     """Return `environment` with the training placed on `pool`. Raises `ConfigurationError` if none can be there."""
     placed = environment.model_copy(update={"placement": environment.placement | {TRAIN: pool}})
     if faults := [why for _, why in _placement_faults(placed)]:
-        raise ConfigurationError("\n".join(f"{environment.name}: {why}" for why in faults))
+        raise ConfigurationError(*(f"{environment.name}: {why}" for why in faults))
     return placed
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from trainyard import escape
+
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 MAX_VALUES = 50_000  # chosen: ten thousand columns, read within seconds
@@ -137,6 +139,11 @@ def dump(content: Any, allow_unicode: bool = False, inline_leaves: bool = False)
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=flow)
 
 
+def comment(text: str, indent: int = 1) -> str:
+    """Return `text` as a comment: on one line, whatever its characters mean to YAML."""
+    return f"#{' ' * indent}{escape.one_line(text)}"
+
+
 def dotted(at: Sequence[str | int]) -> str:
     """Return a location as a person writes it."""
     return ".".join(map(str, at)) or "document"
@@ -189,10 +196,18 @@ class _Plain(_Shallow):
 class _Dumper(yaml.SafeDumper):
     """Quotes what a reader of YAML 1.1 or of YAML 1.2 would take for something else than text."""
 
+    allow_unicode: bool
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        """Escape what is invisible or acts on a terminal, although other characters stay as they are."""
+        unicode, self.allow_unicode = self.allow_unicode, self.allow_unicode and escape.is_safe(text)
+        super().write_double_quoted(text, split)
+        self.allow_unicode = unicode
+
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Escape what YAML 1.1 takes for the end of a line: PyYAML 6 writes it as it is, and reads it as a space."""
-    style = '"' if any(end in value for end in "\x85\u2028\u2029") else None
+    """Quote what is invisible, among it what YAML 1.1 takes for the end of a line: PyYAML 6 reads it as a space."""
+    style = None if escape.is_safe(value, kept="\n") else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any
 
-from rich.console import Console
+from rich import console as rich_console
+from rich import markup as rich_markup
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
+from trainyard import escape
 from trainyard.errors import listed
 
 _PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
 
 
+class Console(rich_console.Console):
+    """A console on which text that comes from data cannot act: it shows control characters as escapes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **options)
+
+    @property
+    def file(self) -> IO[str]:  # type: ignore[misc]  # nobody gives it another
+        """The stream behind all that stand before it: bars put one more there while they are shown."""
+        file = super().file
+        return getattr(file, "rich_proxied_file", file)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what is drawn of `renderable`; only the console's own controls reach the terminal."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escape.lines(segment.text))
+
+
+def markup(text: object) -> str:
+    """Return text that comes from data for a console: on one line, and without a meaning as markup."""
+    return rich_markup.escape(escape.one_line(text))
+
+
 def table_console() -> Console:
     """Return the console that an answer's tables are printed on: stdout, of a fixed width if it is no terminal."""
-    console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+    console = Console(soft_wrap=False)
+    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
 def plain_table(first: str, *others: str) -> Table:
@@ -43,6 +71,6 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def as_html(draw: Callable[[Console], None]) -> str:
     """Return what `draw` prints on a console, as HTML."""
-    console = Console(file=io.StringIO(), record=True, width=_PLAIN_WIDTH, highlight=False, force_jupyter=False)
+    console = Console(file=io.StringIO(), record=True, width=_PLAIN_WIDTH, force_jupyter=False)
     draw(console)
     return console.export_html(inline_styles=True, code_format='<pre style="line-height: normal">{code}</pre>')

@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
@@ -19,7 +16,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api import day
 from trainyard_control.api.arguments import LOCAL, at_least_one, overrides
-from trainyard_control.api.drawing import as_html, plain_table
+from trainyard_control.api.drawing import Console, as_html, markup, plain_table
 from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary
@@ -67,14 +64,14 @@ class Forecast:
         unit = "images/s" if data.image else "rows/s"
         size = " · ".join(map(str, data.image)) if data.image else f"{len(data.features)} columns"
         console.print(
-            f"[bold]{escape(recipe.name)}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
+            f"[bold]{markup(recipe.name)}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
             f"{work.flops_per_example / 1e6:,.4g} MFLOP a training example of {size}; {data.train:,} examples "
             f"({data.origin}), {recipe.train.epochs} epochs, batch {recipe.train.batch_size}"
         )
         table = plain_table("pool", "devices", "workers", unit, "time", "class", "USD")
         for candidate in candidates:
             table.add_row(
-                f"[bold green]→ {escape(candidate.pool)}[/]" if candidate.chosen else f"  {escape(candidate.pool)}",
+                f"[bold green]→ {markup(candidate.pool)}[/]" if candidate.chosen else f"  {markup(candidate.pool)}",
                 str(candidate.devices),
                 str(candidate.workers),
                 _between(candidate.examples_per_second, "{:,.0f}"),

@@ -8,18 +8,16 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from trainyard import uris
 from trainyard.contract import keys
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.escape import shell
 from trainyard.quality.source import require_libraries
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.api.arguments import LOCAL
-from trainyard_control.api.drawing import as_html, plain_table
+from trainyard_control.api.drawing import Console, as_html, markup, plain_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,10 +58,10 @@ class Predictions:
 
     def _print_to(self, console: Console) -> None:
         names = [name for name in self.table.column_names if not name.startswith("score_")]
-        table = plain_table(*map(escape, names))
+        table = plain_table(*map(markup, names))
         for row in self.table.select(names).slice(0, _SHOWN).to_pylist():
             table.add_row(
-                *(f"{value:.4f}" if isinstance(value, float) else escape(str(value)) for value in row.values())
+                *(f"{value:.4f}" if isinstance(value, float) else markup(str(value)) for value in row.values())
             )
         console.print(table)
         more = f"{len(self) - _SHOWN:,} more rows" if len(self) > _SHOWN else ""
@@ -147,7 +145,7 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     best = champion(folder)
     if best is None:
         raise DataError(
-            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {name}`, or name another "
+            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {shell(name)}`, or name another "
             "environment, or a model's folder."
         )
     return Model(open_model(best.path))

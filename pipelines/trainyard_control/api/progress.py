@@ -9,11 +9,10 @@ from copy import copy
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from trainyard.graph import OUTPUTS
+from trainyard_control.api.drawing import Console, markup
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._prefix = ""
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True)
         # rich draws its bars in a notebook by ipywidgets, which Colab has and Jupyter may have.
         self._bars = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
         self._progress = Progress(
@@ -68,14 +67,14 @@ class Screen:
         with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print what only looks like an event
             if event["event"] == "progress" and self._task is not None:
                 of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
-                text = " ".join([f"{event['done']}{of} {event['unit']}", *_facts(event)])
+                text = markup(" ".join([f"{event['done']}{of} {event['unit']}", *_facts(event)]))
                 self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
             elif event["event"] == "epoch":
                 self._show_epoch(step, event)
             elif event["event"] == "runs_again":
-                self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
+                self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {markup(str(event.get('because', '')))}")
             elif event["event"] == "warning":
-                message = escape(str(event.get("message", "")))
+                message = markup(str(event.get("message", "")))
                 self._console.print(f"[yellow]![/] {self._prefix}{step}: {message}")
 
     def _show_epoch(self, step: str, event: dict[str, Any]) -> None:
@@ -104,7 +103,7 @@ class Screen:
 
     def step_skipped(self, step: str, why: str) -> None:
         """Show that the step is left out."""
-        self._console.print(f"[yellow]–[/] {step.ljust(_WIDTH)}  left out: {escape(why)}")
+        self._console.print(f"[yellow]–[/] {step.ljust(_WIDTH)}  left out: {markup(why)}")
 
     def _forget_task(self) -> None:
         if self._task is not None:
@@ -153,7 +152,7 @@ class SweepScreen(TrialScreen):
     def trial_step(self, trial: Trial, step: StepView) -> None:
         """Show what is new of a step of its run."""
         name = step.name.ljust(_WIDTH)
-        self._console.print(f"· {trial.number + 1}/{self._count}  {name}  {escape(step.sentence)}", soft_wrap=True)
+        self._console.print(f"· {trial.number + 1}/{self._count}  {name}  {markup(step.sentence)}", soft_wrap=True)
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         """Show what the trial gave."""
@@ -162,8 +161,8 @@ class SweepScreen(TrialScreen):
         seconds = "" if trial.state == "skipped" else f", {trial.seconds:.1f} s"
         star = " ← best so far" if best is not None and best.number == trial.number else ""
         self._console.print(
-            f"{marks.get(trial.state, '[yellow]–[/]')} {trial.number + 1}/{self._count}  {escape(values_text(trial))}  "
-            f"{escape(text)}{seconds}{star}",
+            f"{marks.get(trial.state, '[yellow]–[/]')} {trial.number + 1}/{self._count}  {markup(values_text(trial))}  "
+            f"{markup(text)}{seconds}{star}",
             soft_wrap=True,
         )
 
@@ -183,7 +182,7 @@ class BenchScreen(TrialScreen):
 
     def setting_skipped(self, setting: str, why: str) -> None:
         """Say why it is left out."""
-        self._console.print(f"[yellow]–[/] {setting}: left out: {escape(why)}", soft_wrap=True)
+        self._console.print(f"[yellow]–[/] {setting}: left out: {markup(why)}", soft_wrap=True)
 
 
 class CurveScreen(TrialScreen):

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import typer
 
 from trainyard.errors import ConfigurationError
+from trainyard.escape import one_line
 from trainyard_control.cli.options import Output
 
 _T = TypeVar("_T")
@@ -24,13 +25,18 @@ def print_answer(output: Output, document: Any, show: Callable[[], None]) -> Non
         print(of_model() if of_model else json.dumps(document))
 
 
+def say(line: object, err: bool = False) -> None:
+    """Print `line`, which may hold text from data, as one line on stdout or stderr."""
+    typer.echo(one_line(line), err=err)
+
+
 def print_lines(output: Output, items: Iterable[_T], line: Callable[[_T], str]) -> list[_T]:
     """Return `items`; people read the line of one as soon as it is known."""
     known = []
     for item in items:
         known.append(item)
         if output is Output.TEXT:
-            typer.echo(line(item))
+            say(line(item))
     return known
 
 
@@ -55,4 +61,4 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
         raise ConfigurationError(
             f"{where}: cannot be written ({error.strerror}). Name a file in a folder that is there."
         ) from error
-    typer.echo(f"✓ wrote {file}", err=True)
+    say(f"✓ wrote {file}", err=True)

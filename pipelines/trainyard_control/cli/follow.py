@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from trainyard.errors import ExitCode
+from trainyard_control.cli.answers import say
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
 
     view = None
     try:
-        for view in changes(runs.watch(run_id), lambda step: typer.echo(_line(step), err=True)):
+        for view in changes(runs.watch(run_id), lambda step: say(_line(step), err=True)):
             waiting = longest_wait(view, datetime.now(UTC))
             if waiting and waiting[0] > pending_limit and not view.over:
                 typer.echo(f"✗ {waiting[1].name} waits for {duration_text(waiting[0])}: the run is ended", err=True)
@@ -49,9 +50,9 @@ def show_troubled_steps(view: RunView) -> None:
     """Print a line for each step that failed, waits or was tried before, its earlier attempts below it."""
     for step in view.steps:
         if step.state in ("failed", "waiting") or step.earlier:
-            typer.echo(_line(step))
+            say(_line(step))
             for attempt in step.earlier:
-                typer.echo(f"    before: {attempt}")
+                say(f"    before: {attempt}")
 
 
 def _line(step: StepView) -> str:

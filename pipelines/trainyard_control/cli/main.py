@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import ExitCode, TrainyardError
+from trainyard.escape import one_line
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
+from trainyard_control.cli.terminal import protect_streams
 from trainyard_control.cli.verbs import (
     bench,
     data,
@@ -98,6 +100,7 @@ def readable(error: TrainyardError) -> list[str]:
 def main() -> None:
     """Run the command line and end the process with the table's exit code."""
     signal.signal(signal.SIGTERM, handle_sigterm)
+    protect_streams()
     try:
         app()
     except BrokenPipeError:
@@ -121,7 +124,7 @@ def _end(error: Exception) -> tuple[list[str], ExitCode]:
     if isinstance(error, OSError):
         return [str(disk.fault(error, Path.cwd(), "used"))], ExitCode.INFRASTRUCTURE
     return [
-        f"{type(error).__name__}: {error}. This is a fault of Trainyard; `trainyard --debug` shows where."
+        f"{type(error).__name__}: {one_line(error)}. This is a fault of Trainyard; `trainyard --debug` shows where."
     ], ExitCode.BUG
 
 

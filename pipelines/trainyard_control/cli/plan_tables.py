@@ -15,13 +15,11 @@ _HOURS_A_MONTH = 730
 
 def show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, rows: list[Serving]) -> None:
     """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import markup, plain_table, table_console
 
     console = table_console()
     console.print(
-        f"[bold]{escape(recipe.name)}[/]: {demand.qps:g} requests a second of one example, 95 % of them within "
+        f"[bold]{markup(recipe.name)}[/]: {demand.qps:g} requests a second of one example, 95 % of them within "
         f"{demand.p95 * 1000:g} ms"
     )
     measured = ", ".join(
@@ -32,7 +30,7 @@ def show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, ro
     for row in rows:
         usd = row.usd_per_hour
         table.add_row(
-            f"[bold green]→ {escape(row.pool)}[/]" if row.chosen else f"  {escape(row.pool)}",
+            f"[bold green]→ {markup(row.pool)}[/]" if row.chosen else f"  {markup(row.pool)}",
             *(
                 "–" if value is None else form.format(value)
                 for value, form in (
@@ -62,13 +60,11 @@ def show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, ro
 
 def show_scaling(scaling: ScalingForecast) -> None:
     """Print the speed at each number of workers beside the ideal one, and where the rest of a step goes."""
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import markup, plain_table, table_console
 
     parts, console = scaling.parts, table_console()
     console.print(
-        f"[bold]{escape(scaling.pool)}[/]: a worker's step of {parts.examples:,} examples computes "
+        f"[bold]{markup(scaling.pool)}[/]: a worker's step of {parts.examples:,} examples computes "
         f"{1000 * parts.compute:,.3g} ms ± {parts.jitter:.1%} ({parts.origin})",
         soft_wrap=True,
     )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
+from trainyard.escape import shell
 from trainyard.storage import storage
-from trainyard_control.api.drawing import facts_table, plain_table, table_console
+from trainyard_control.api.drawing import facts_table, markup, plain_table, table_console
 from trainyard_control.api.run import Run
 
 
@@ -24,7 +23,7 @@ def show(run: Run) -> None:
     blessed = gate["verdict"] == "blessed"
     badge = "[bold green]✓ blessed[/]" if blessed else "[bold red]✗ refused[/]"
     console.print()
-    console.rule(f"[bold]{escape(run.recipe)}[/] · {badge}", align="left")
+    console.rule(f"[bold]{markup(run.recipe)}[/] · {badge}", align="left")
     console.print(_facts_of(record, run.settings["model"].get("name")))
     console.print(_metrics(record, run.intervals))
     if record.get("remark"):
@@ -51,20 +50,20 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
         predicted = Prediction.model_validate(record["predicted"])
         facts.add_row("plan", predicted.beside(train["examples_per_second"]))
     if train.get("command"):
-        facts.add_row("by", escape(" ".join(train["command"])))
+        facts.add_row("by", markup(" ".join(train["command"])))
     else:
         feeding = f" · {train['input_workers']} input workers" if train.get("input_workers") else ""
-        facts.add_row("devices", escape(", ".join(train["devices"])) + feeding)
+        facts.add_row("devices", markup(", ".join(train["devices"])) + feeding)
     if reached := record.get("time_to"):
-        facts.add_row("time to", escape(_reached(reached)))
+        facts.add_row("time to", markup(_reached(reached)))
         if published := reached.get("published"):
-            facts.add_row("published", escape(_published(published)))
+            facts.add_row("published", markup(_published(published)))
     if record["pushed"]:
-        facts.add_row("pushed", escape(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
-    facts.add_row("report", escape(record["report"]))
+        facts.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
+    facts.add_row("report", markup(record["report"]))
     curves = storage.join(record["folders"]["train"], "tensorboard")
     if storage.children(curves):  # a program of its own may leave none
-        facts.add_row("curves", escape(f"tensorboard --logdir {shlex.quote(curves)}"))
+        facts.add_row("curves", markup(f"tensorboard --logdir {shell(curves)}"))
     facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     return facts
 
@@ -84,14 +83,14 @@ def _published(rows: list[dict[str, Any]]) -> str:
 
 
 def _remark(text: str) -> Padding:
-    return Padding(f"[dim]{escape(text)}[/]", (0, 0, 0, 2))
+    return Padding(f"[dim]{markup(text)}[/]", (0, 0, 0, 2))
 
 
 def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
     table = plain_table(f"metric ({_on('test' if record['data'] else None)})", "value", "95 % interval")
     for name, value in record["metrics"].items():
         interval = intervals.get(name)
-        table.add_row(escape(name), f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
+        table.add_row(markup(name), f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
     return table
 
 
@@ -114,13 +113,13 @@ def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:
         interval, value = threshold["interval"], threshold["value"]
         mark = "[green]✓[/]" if threshold["passed"] else "[red]✗[/]"
         table.add_row(
-            escape(threshold["name"]),
+            markup(threshold["name"]),
             "–" if value is None else f"{value:.4g}",
             _between(interval["low"], interval["high"]) if interval else "",
             mark,
         )
         if threshold["note"]:
-            table.add_row(f"  [dim]{escape(threshold['note'])}[/]")
+            table.add_row(f"  [dim]{markup(threshold['note'])}[/]")
     return table
 
 

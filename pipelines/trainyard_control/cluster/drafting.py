@@ -75,7 +75,7 @@ def draft(nodes: list[Manifest]) -> str:
         pools[group.name] = pool
         blocks.append(_block(group, fields))
     if not pools:
-        raise ConfigurationError("\n".join(["no node of this cluster can be used.", *skipped]))
+        raise ConfigurationError("no node of this cluster can be used.", *skipped)
     variants = sorted({pool.variant for pool in pools.values()})
     head = [
         "# Drafted by `trainyard pools --from-cluster`. Complete storage and images; "

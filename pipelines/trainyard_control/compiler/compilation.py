@@ -92,7 +92,7 @@ def compiled_prediction(model: str, inputs: str, predictions: str, key: str, env
         if not reachable(place, environment)
     ]
     if faults and environment.target != "local":
-        raise ConfigurationError("\n".join(faults))
+        raise ConfigurationError(*faults)
     from trainyard_control.catalog.predict import predict_pipeline
 
     defaults = {
@@ -157,7 +157,7 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
     if faults:
         where = f"{environment.name}: the steps of target {environment.target} run elsewhere"
-        raise ConfigurationError("\n".join(f"{recipe.name}: {fault} ({where})" for fault in faults))
+        raise ConfigurationError(*(f"{recipe.name}: {fault} ({where})" for fault in faults))
 
 
 def reachable(path: str, environment: Environment) -> bool:

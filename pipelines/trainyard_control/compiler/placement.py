@@ -171,7 +171,7 @@ def _check_names(environment: Environment, steps: set[str]) -> None:
         if name not in known
     ]
     if faults:
-        raise ConfigurationError("\n".join(faults))
+        raise ConfigurationError(*faults)
 
 
 def _tasks(spec: Spec, steps: dict[str, str]) -> Iterator[tuple[Spec, str]]:

@@ -11,15 +11,15 @@ from trainyard.errors import ConfigurationError
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.columns import TOP
 from trainyard.spec import plain_yaml
+from trainyard.spec.tables.columns import name_fault
 
 _ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _MISSING_ROOM = 1.5  # chosen: so many times what was missing may be missing
 
 _HEAD = """\
-# What {source} looked like on {day}. Keep it beside the recipe, in git, and correct it by what you know.
 #   trainyard data schema NEW --check THIS      compares other data with it (exit code 10 if they do not fit)
-#   data: {{schema: THIS}} in a recipe            has preprocess do so
+#   data: {schema: THIS} in a recipe            has preprocess do so
 """
 
 
@@ -28,8 +28,9 @@ def draft(profile: Profile, day: datetime.date) -> str:
 
     Ranges have a tenth more room at either end, and a column that is not the label lists its values if they are few.
     """
-    head = _HEAD.format(source=profile.source.rpartition("/")[2], day=day.isoformat())
-    return head + plain_yaml.dump(_content(profile), allow_unicode=True)
+    what = f"What {profile.source.rpartition('/')[2]} looked like on {day.isoformat()}."
+    first = plain_yaml.comment(f"{what} Keep it beside the recipe, in git, and correct it by what you know.")
+    return f"{first}\n{_HEAD}{plain_yaml.dump(_content(profile), allow_unicode=True)}"
 
 
 def _content(profile: Profile) -> dict[str, Any]:
@@ -46,6 +47,9 @@ def _content(profile: Profile) -> dict[str, Any]:
             "min_side": int(min(side.min or 1 for side in sides)),
             "max_side": int(max(side.max or 1 for side in sides)),
         }
+    for column in profile.columns:
+        if fault := name_fault(column.name):
+            raise ConfigurationError(f"{profile.source}: column '{column.name[:80]}': {fault}.")
     columns = {column.name: _column(column, profile) for column in profile.columns}
     return {"schema_of": "table", "columns": columns, "other_columns": "allowed"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,7 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
 
-Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_NAME, _LONGEST_NAME = r"^[^\x00-\x1f\x7f]+$", 256
+Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -18,6 +20,15 @@ Delimiter = Literal[",", ";", "\t"]
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 Quote = Literal['"', "'", "none"]
 Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+
+def name_fault(name: str) -> str:
+    """Return why no recipe or schema can name the column `name`, '' if one can."""
+    if len(name) > _LONGEST_NAME:
+        return f"its name has {len(name):,} characters, and at most {_LONGEST_NAME} are allowed; rename the column"
+    if not name:
+        return "it has no name; give it one"
+    return "" if re.fullmatch(_NAME, name) else "its name holds a control character; rename the column"
 
 
 def _without_space(separator: str) -> str:

@@ -126,7 +126,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Worksp
         results = _results(read, tasks, space, beam_options, files.bytes)
     fatal = sorted({sentence for result in results for sentence in result.fatal})
     if fatal:
-        raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
+        raise DataError(*fatal[:_EXAMPLES_SHOWN])
     bad = (*files.bad, *(item for result in results for item in result.bad))
     split_results = results
     if recipe.data.split.by == "class":

@@ -105,17 +105,15 @@ def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: 
 
 
 def _show(certificate: Certificate) -> None:
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import markup, plain_table, table_console
 
     console = table_console()
     devices = ", ".join(f"{device.name} ({device.product})" for device in certificate.devices)
     console.print(
-        f"[bold]{escape(certificate.recipe)}[/]: {escape(certificate.model)}, {certificate.parameters:,} parameters, "
+        f"[bold]{markup(certificate.recipe)}[/]: {markup(certificate.model)}, {certificate.parameters:,} parameters, "
         f"{certificate.flops_per_example / 1e6:,.4g} M operations a training example"
     )
-    console.print(f"on {escape(devices)}, {certificate.cores} cores, {escape(certificate.machine)}", soft_wrap=True)
+    console.print(f"on {markup(devices)}, {certificate.cores} cores, {markup(certificate.machine)}", soft_wrap=True)
     ends = "95 % interval" if certificate.speeds[0].rounds else "range"
     table = plain_table("setting", "examples/s", ends, "×", "GFLOP/s", *certificate.peaks, "first step")
     for speed in certificate.speeds:
@@ -140,7 +138,7 @@ def _show(certificate: Certificate) -> None:
             )
         console.print(alone)
     for what, why in certificate.skipped.items():
-        console.print(f"– {escape(what)}: left out. {escape(why)}", soft_wrap=True)
+        console.print(f"– {markup(what)}: left out. {markup(why)}", soft_wrap=True)
     for sentence in certificate.sentences:
-        console.print(f"· {escape(sentence)}", soft_wrap=True)
+        console.print(f"· {markup(sentence)}", soft_wrap=True)
     console.print(f"certificate {certificate.digest[:16]}, {certificate.measured}", style="dim")

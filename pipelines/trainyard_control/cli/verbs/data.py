@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard_control.cli.answers import print_answer, write_file, write_page
+from trainyard_control.cli.answers import print_answer, say, write_file, write_page
 from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -97,20 +97,18 @@ def compare(
     print_answer(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:
-        raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{line}." for line in sentences)]))
+        raise DataError(f"{now} left the bounds around {before}:", *(f"{line}." for line in sentences))
 
 
 def _show_movements(movements: list[Movement]) -> None:
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import markup, plain_table, table_console
 
     table = plain_table("feature", "L-infinity", "Jensen-Shannon", "PSI", "mean shift", "missing before", "now", "")
     for movement in movements:
         apart, missing = movement.distance, movement.missing
         distances = [apart.l_infinity, apart.jensen_shannon, apart.psi] if apart else [None] * 3
         table.add_row(
-            escape(movement.feature),
+            markup(movement.feature),
             *("–" if value is None else f"{value:.4f}" for value in distances),
             "–" if movement.shift is None else f"{movement.shift:.3f} σ",
             *(["–", "–"] if missing is None else [f"{share:.2%}" for share in missing]),
@@ -134,9 +132,8 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
         typer.echo(json.dumps([anomaly.model_dump() for anomaly in anomalies]))
     if anomalies:
         count = f"{len(anomalies)} {'anomaly' if len(anomalies) == 1 else 'anomalies'}"
-        lines = [f"{files.path}: {count} by {file}:", *(f"{anomaly.sentence}." for anomaly in anomalies)]
-        raise DataError("\n".join(lines))
-    typer.echo(f"✓ {files.path} fits {file}", err=True)
+        raise DataError(f"{files.path}: {count} by {file}:", *(f"{anomaly.sentence}." for anomaly in anomalies))
+    say(f"✓ {files.path} fits {file}", err=True)
 
 
 def _recipe(source: str, recipe: str | None) -> Recipe | None:
@@ -163,9 +160,7 @@ def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
 
 
 def _show(profile: Profile) -> None:
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import counts_text, plain_table, table_console
+    from trainyard_control.api.drawing import counts_text, markup, plain_table, table_console
     from trainyard_control.cli.screen import size
 
     console = table_console()
@@ -173,29 +168,29 @@ def _show(profile: Profile) -> None:
     unit = "rows" if is_table else "pictures"
     columns = f" × {len(profile.columns)} columns" if is_table else f" in {len(profile.classes)} classes"
     console.print(
-        f"[bold]{escape(profile.source)}[/]: {profile.rows:,} {unit}{columns}, {profile.files:,} "
+        f"[bold]{markup(profile.source)}[/]: {profile.rows:,} {unit}{columns}, {profile.files:,} "
         f"{'file' if profile.files == 1 else 'files'}, {size(profile.bytes)}"
     )
     table = plain_table("column", "type", "missing", "distinct", "min", "median", "max", "")
     table.columns[-1].justify = "left"
     for column in profile.columns:
-        table.add_row(*map(escape, _cells(column, profile)))
+        table.add_row(*map(markup, _cells(column, profile)))
     console.print(table)
     if profile.label and profile.classes:
         guess = " (a guess; --label names another)" if profile.label_is_guessed else ""
-        console.print(f"\nlabel [bold]{escape(profile.label)}[/]{guess}: {escape(counts_text(profile.classes))}")
+        console.print(f"\nlabel [bold]{markup(profile.label)}[/]{guess}: {markup(counts_text(profile.classes))}")
     if profile.pictures:
         formats = ", ".join(f"{name} {count:,}" for name, count in profile.pictures.formats.items())
-        console.print(f"formats: {escape(formats)}; {profile.pictures.hashed:,} pictures compared by their looks")
+        console.print(f"formats: {markup(formats)}; {profile.pictures.hashed:,} pictures compared by their looks")
     if len(profile.first) > 1:
-        first = plain_table(*map(escape, profile.first[0]))
+        first = plain_table(*map(markup, profile.first[0]))
         for row in profile.first[1:]:
-            first.add_row(*(escape(cell[:24]) for cell in row))
+            first.add_row(*(markup(cell[:24]) for cell in row))
         console.print("\nfirst rows")
         console.print(first)
     console.print()
     for finding in profile.findings:
-        console.print(f"[yellow]![/] {escape(finding)}", soft_wrap=True)
+        console.print(f"[yellow]![/] {markup(finding)}", soft_wrap=True)
     if not profile.findings:
         console.print("[green]✓[/] nothing looks suspicious")
 

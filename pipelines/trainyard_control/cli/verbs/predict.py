@@ -111,22 +111,20 @@ def _predict_here(
 
 
 def _show(summary: PredictionSummary) -> None:
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import counts_text, facts_table, table_console
+    from trainyard_control.api.drawing import counts_text, facts_table, markup, table_console
 
     facts = facts_table()
     unit = "pictures" if summary.kind == "pictures" else "rows"
     speed = summary.predicted / max(summary.predict_seconds, 0.01)
-    facts.add_row("model", escape(summary.model))
+    facts.add_row("model", markup(summary.model))
     facts.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")
     if summary.classes:
-        facts.add_row("classes", escape(counts_text(summary.classes)))
+        facts.add_row("classes", markup(counts_text(summary.classes)))
     if summary.rejected and summary.rejected_file:
         facts.add_row(
-            "rejected", escape(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
+            "rejected", markup(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
         )
     if summary.ignored:
-        facts.add_row("ignored", escape(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
-    facts.add_row("written", escape(summary.out))
+        facts.add_row("ignored", markup(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
+    facts.add_row("written", markup(summary.out))
     table_console().print(facts)

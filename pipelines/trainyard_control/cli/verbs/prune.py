@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import print_answer, print_lines
+from trainyard_control.cli.answers import print_answer, print_lines, say
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def prune(
     def show() -> None:
         typer.echo(f"{size(total):>10}  {'would go' if dry_run else 'removed'}, {len(removed)} folders of {root}")
         for note in notes:
-            typer.echo(f"! {note}", err=True)
+            say(f"! {note}", err=True)
 
     answer = {"removed": list(map(asdict, removed)), "bytes": total, "dry_run": dry_run, "notes": notes}
     print_answer(output, answer, show)

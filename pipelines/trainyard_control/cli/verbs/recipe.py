@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import write_file
+from trainyard_control.cli.answers import say, write_file
 from trainyard_control.cli.options import Label, Overrides, RecipeName
 
 app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
 
 _TEMPLATE = """\
 # A recipe says what to train; where is the environment's matter.
-#   trainyard recipe validate {file}     checks it
-#   trainyard run {file}                 trains, judges, exports and pushes it on this machine
+{validate}     checks it
+{run}                 trains, judges, exports and pushes it on this machine
 # All keys: trainyard recipe schema
 name: {name}
 description: {kind}
@@ -76,7 +76,8 @@ def new(
     label: Label = None,
 ) -> None:
     """Write a recipe to start from, or draft one from data."""
-    from trainyard import uris
+    from trainyard import escape, uris
+    from trainyard.spec import plain_yaml
 
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
@@ -86,7 +87,11 @@ def new(
         text = _drafted(file, source, label, table)
     else:
         kind = "Columns of a CSV file" if table else "Images, one folder a class"
-        text = _TEMPLATE.format(file=file, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
+        commands = {
+            verb.split()[-1]: plain_yaml.comment(f"trainyard {verb} {escape.shell(str(file))}", indent=3)
+            for verb in ("recipe validate", "run")
+        }
+        text = _TEMPLATE.format(**commands, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
     write_file(text, file, mode="x")
 
 
@@ -107,7 +112,7 @@ def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
     path = source if uris.is_bucket(source) else os.path.relpath(source, file.parent)
     text, guesses = draft_recipe(_name(file), path, profile)
     for guess in guesses:
-        typer.echo(f"  {guess}", err=True)
+        say(f"  {guess}", err=True)
     return text
 
 
@@ -135,9 +140,9 @@ def validate(
         require_libraries()
         from trainyard.quality.recipe_check import check_first
 
-        typer.echo(f"✓ {check_first(loaded)} fit it", err=True)
+        say(f"✓ {check_first(loaded)} fit it", err=True)
     typer.echo(plain_yaml.dump(loaded.model_dump(mode="json"), allow_unicode=True), nl=False)
-    typer.echo(f"✓ {recipe} is a valid recipe", err=True)
+    say(f"✓ {recipe} is a valid recipe", err=True)
 
 
 @app.command("schema")

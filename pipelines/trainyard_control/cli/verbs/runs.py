@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
-from trainyard_control.cli.answers import print_answer, write_page
+from trainyard_control.cli.answers import print_answer, say, write_page
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
@@ -217,20 +217,18 @@ def _show_local(run: LocalRunView) -> None:
 
 
 def _show_comparison(compared: Comparison) -> None:
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import markup, plain_table, table_console
 
     console = table_console()
     for title in ("settings", "metrics", "training", "exports"):
         rows: list[Row] = getattr(compared, title)
         if not rows:
             continue
-        table = plain_table("metrics (test split)" if title == "metrics" else title, *map(escape, compared.names))
+        table = plain_table("metrics (test split)" if title == "metrics" else title, *map(markup, compared.names))
         for row in rows:
             marks = [" *" if certain and title == "metrics" else "" for certain in row.certain]
-            cells = [escape(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
-            table.add_row(escape(row.name), *cells)
+            cells = [markup(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
+            table.add_row(markup(row.name), *cells)
         console.print(table)
     console.print(f"* differs from the first run at 95 % confidence ({compared.method})", style="dim")
     if compared.caution:
@@ -247,4 +245,4 @@ def _runs(environment: str) -> KubeflowRuns:
 def _table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

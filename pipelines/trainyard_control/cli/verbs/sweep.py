@@ -128,9 +128,7 @@ def _document(result: Result) -> dict[str, Any]:
 
 
 def _show(result: Result) -> None:
-    from rich.markup import escape
-
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import markup, plain_table, table_console
     from trainyard_control.api.progress import values_text
 
     console = table_console()
@@ -153,7 +151,7 @@ def _show(result: Result) -> None:
             f"{trial.parameters:,}",
             _operations(trial.operations),
             "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}",
-            escape(values_text(trial)),
+            markup(values_text(trial)),
         )
     console.print(table)
     states = [trial.state for trial in result.trials]
@@ -163,7 +161,7 @@ def _show(result: Result) -> None:
     console.print(f"* no other is better and cheaper; {ended}", style="dim")
     if result.importance:
         shares = ", ".join(f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.items())
-        console.print(f"of the differences: {escape(shares)}", soft_wrap=True)
+        console.print(f"of the differences: {markup(shares)}", soft_wrap=True)
     if result.test:
         name = result.metric
         bounds = result.test.intervals.get(name)
@@ -171,7 +169,7 @@ def _show(result: Result) -> None:
         console.print(
             f"the best on the test split, by which nothing was chosen: {name} {result.test.metrics[name]:.4f}{interval}"
         )
-    console.print(f"the best, as a recipe: {escape(result.folder)}/best.yaml", soft_wrap=True)
+    console.print(f"the best, as a recipe: {markup(result.folder)}/best.yaml", soft_wrap=True)
 
 
 def _operations(value: float) -> str:

@@ -38,8 +38,8 @@ def require_fitting(conformity: Conformity, data: Data) -> None:
     listed: list[Anomaly] = anomalies(schema, conformity)
     if listed:
         count = f"{len(listed)} {'anomaly' if len(listed) == 1 else 'anomalies'}"
-        lines = [f"data.schema: the data do not fit, {count}:", *(f"{entry.sentence}." for entry in listed[:_SHOWN])]
-        raise DataError("\n".join(lines))
+        sentences = (f"{entry.sentence}." for entry in listed[:_SHOWN])
+        raise DataError(f"data.schema: the data do not fit, {count}:", *sentences)
 
 
 def _schema(data: Data, names: list[str]) -> TableSchema | PictureSchema | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
-
 from trainyard.errors import ConfigurationError
+from trainyard_control.cli.answers import say
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Overrides, PackageFile, RecipeName
 
 
@@ -40,4 +39,4 @@ def write(file: str, text: str) -> None:
             storage.write_text(str(path), text)
     except OSError as error:
         raise ConfigurationError(f"--to {file}: cannot be written ({error.strerror}). Name another file.") from error
-    typer.echo(f"✓ wrote {file}", err=True)
+    say(f"✓ wrote {file}", err=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainyard.errors import ConfigurationError
+from trainyard_control.cli.answers import say
 from trainyard_control.cli.options import LOCAL, EnvironmentName, PackageFile
 
 _MAX_BYTES = 8 << 20  # chosen: two hundred times what the catalog's pipelines have
@@ -28,7 +29,7 @@ def place(
     loaded = environments.load(environment)
     placed = placement.place(spec, loaded, platform)
     for sentence in placement.bounded_retries(placed, loaded):
-        typer.echo(f"! {sentence}", err=True)
+        say(f"! {sentence}", err=True)
     write(to, to_yaml(placed.documents))
 
 
