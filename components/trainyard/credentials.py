@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 # Words of a variable's or an option's name that stand for something secret; KEY alone does not.
 _NAMES = re.compile(
@@ -25,14 +26,30 @@ _VALUES = re.compile(
     r"|\bsk-[\w-]{32}"
     r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."  # JSON Web Token
     r"|\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # a password in a URL
+    r"|(?:^|\s)[^\s/:@]+:[^\s/:@]+@(?!sha256:)"  # and before the name of a registry
     r"|(?:AccountKey|SharedAccessSignature)="  # Azure
+    r"|\b[Aa]uthorization['\"]?\s*[:=]\s*\S"
+    r"|\b(?:[Bb]earer|[Bb]asic)\s+(?=\S*\d)[\w.~+/-]{8,}"
 )
-# No secrets: a switch, a number, a path.
-_PLAIN = re.compile(r"(?:|true|false|yes|no|on|off|none|null|-?[\d.]{1,8}|(?:~|\.{1,2})?/.*)", re.IGNORECASE)
+# What a value says of others: the options of a program, lines of a file, parameters of a URL.
+_PAIRS = re.compile(
+    r"(?:(?:^|[\s'\"])--?D?(?P<option>[A-Za-z][\w.-]*)(?:\s*[=:]\s*|\s+)"
+    r"|(?:^|[\s,;&?{'\"])(?P<name>[A-Za-z][\w.-]*)['\"]?\s*[=:]\s*)(?!//)(?P<value>[^\s,;&}]+)"
+)
+# No secrets: a switch, a number, a variable, a path.
+_PLAIN = re.compile(
+    r"(?:|true|false|yes|no|on|off|none|null|-?[\d.]{1,8}|\$\{?\w+\}?|(?:~|\.{1,2})?/.*)", re.IGNORECASE
+)
 
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether `value`, called `name`, looks like a secret; a path to one, a switch or a number is none."""
     if _VALUES.search(value):
         return True
-    return bool(_NAMES.search(name)) and not _PLAIN.fullmatch(value)
+    return any(_NAMES.search(key) and not _PLAIN.fullmatch(said) for key, said in [(name, value), *_pairs(value)])
+
+
+def _pairs(value: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values that `value` consists of: `--name=value`, `--name value`, `name: value`."""
+    for match in _PAIRS.finditer(value):
+        yield match["option"] or match["name"], match["value"].strip("'\"")

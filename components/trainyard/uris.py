@@ -15,7 +15,8 @@ BUCKETS = ("gs://", "s3://")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # the oldest of S3 have capitals, and 255 characters
 _PARAMETERS = re.compile(r"\?[^/?]*=")
-_SECRETS = re.compile(r"(?<=:/)\S*@|(?<=\?)\S*=\S*")
+# Also those before the name of a registry, which is no URI.
+_SECRETS = re.compile(r"(?<=:/)\S*@|(?<=\?)\S*=\S*|(?<![^\s'\"(=])[^\s/:@'\"(=]+:[^\s/:@]+@(?!sha256:)")
 # Source: https://github.com/distribution/reference, of which this is the part that every registry takes
 _IMAGE = re.compile(
     r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
@@ -37,7 +38,9 @@ def scheme(uri: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return `text` with what may be credentials in a URI replaced by '…'."""
-    return _SECRETS.sub(lambda match: "/…@" if match[0].endswith("@") else "…", text)
+    return _SECRETS.sub(
+        lambda match: "/…@" if match[0].startswith("/") else "…@" if match[0].endswith("@") else "…", text
+    )
 
 
 def resolve(folder: Path, uri: str) -> str:

@@ -16,6 +16,7 @@ from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts
 from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
+from trainyard.uris import without_secrets
 from trainyard_control.cluster.scheduling import count_nodes
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,13 @@ SECRETS = {
     "Y": "postgres://trainer:hunter2@db/runs",
     "Z": "AKIAIOSFODNN7EXAMPLE",
     "GOOGLE_CREDENTIALS": '{"type": "service_account", "private_key": "…"}',
+    "HEADERS": "Authorization: Bearer abcdef0123456789",
+    "HEADER": "Bearer abcdef0123456789",
+    "ARGUMENTS": "--workers=2 --password=hunter2",
+    "JAVA_OPTS": "-Xmx2g -Djavax.net.ssl.trustStorePassword=x -Dkey.password=hunter2",
+    "JSON": '{"user": "me", "password": "hunter2"}',
+    "URL": "https://store.example/a?token=hunter2",
+    "REGISTRY": "trainer:hunter2@registry.example",
 }
 PLAIN = {
     "AWS_ENDPOINT_URL_S3": "http://seaweedfs.kubeflow:9000",
@@ -83,6 +91,11 @@ PLAIN = {
     "MONKEY": "x",
     "KEY": "image",
     "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+    "TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit",
+    "OPTIONS": "--token-file /var/run/token --workers 4",
+    "JVM": "-Xmx4g -XX:+UseG1GC",
+    "IMAGE": "registry.example:5000/a:1@sha256:0f",
+    "NOTE": "bearer of bad news, basic settings",
 }
 
 
@@ -94,6 +107,24 @@ def test_a_secret_is_refused_where_packages_would_show_it_and_is_not_repeated(se
     assert [line.split(": ")[1] for line in message] == [f"{name}.{variable}" for variable in SECRETS]
     assert not any(value in line for line in message for value in SECRETS.values() if len(value) > 5)
     assert message[0].endswith("name that under secrets: AWS_SECRET_ACCESS_KEY: {secret: …, key: …}.")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "secrets: {A: hunter2hunter2}",
+        "secrets: hunter2hunter2",
+        "secrets: {A: {secret: a, key: 'hunter2 hunter2'}}",
+        "secrets: {A: [hunter2hunter2]}",
+        'images: {cpu: "trainer:hunter2@registry.example/cpu:1"}',
+        'images: {cpu: "https://trainer:hunter2@registry.example/cpu:1"}',
+    ],
+)
+def test_a_refusal_repeats_no_value_that_may_be_a_secret(section: str, tmp_path: Path) -> None:
+    text = KUBEFLOW.replace('images: {cpu: "example/cpu:1"}\n', "") if section.startswith("images") else KUBEFLOW
+    message = refusal(tmp_path, f"{text}\n{section}\n")
+    assert "hunter2" not in message and f"own.yaml:{len(text.splitlines()) + 2}: {section[:6]}" in message
+    assert "hunter2" not in without_secrets("cannot pull 'trainer:hunter2@registry.example/cpu:1'")
 
 
 def overlay(name: str) -> tuple[str, dict[str, dict[str, Any]]]:

@@ -74,6 +74,14 @@ def test_what_would_have_no_effect_is_refused(recipe: str, override: str, expect
         recipes.load(recipe, [override])
 
 
+@pytest.mark.parametrize("arguments", ["--password=hunter2", "--api-token, hunter2hunter2", "--auth-key=hunter2"])
+def test_a_secret_among_the_arguments_is_refused_and_not_repeated(recipe: str, arguments: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"train\.command: holds what looks like a secret") as refused:
+        recipes.load(recipe, [f"train.command=[python, my_train.py, {arguments}]"])
+    assert "hunter2" not in str(refused.value).split("train.command: ")[1]
+    recipes.load(recipe, ["train.command=[python, my_train.py, --token-file, /run/token, --key=$KEY, --layers, '3']"])
+
+
 def test_files_without_a_command_and_too_many_bytes_are_refused(recipe: str) -> None:
     folder = Path(recipe).parent
     (folder / "large.py").write_text("#" * command.MAX_FILE_BYTES)

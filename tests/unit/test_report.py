@@ -16,6 +16,7 @@ from trainyard.contract.statistics.divergence import Distance
 from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Statistics, TopValue
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.training.prediction import Prediction
+from trainyard.escape import one_line
 from trainyard.report.columns import BARS, summaries
 from trainyard.report.outputs import read
 from trainyard.report.report import Ending, render
@@ -178,7 +179,7 @@ def test_names_in_the_data_stay_text(tmp_path, text):
     assert not [name for _tag, attributes in page.elements for name in attributes if name.startswith("on")]
     assert "<" not in page.scripts[0]
     shown = figures(page)["confusion"]["data"][0]["x"][0]
-    assert shown == text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert shown == one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @pytest.mark.parametrize("last", [None, "preprocess", "train", "evaluate", "export"])

@@ -21,6 +21,8 @@ from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Loca
 from trainyard.uris import is_bucket, resolve, scheme, without_secrets
 
 FOLDER = "folder"
+SECRETS = "secrets"
+"""The section of a document whose values are repeated in no message: a value may stand where its place belongs."""
 MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 
@@ -128,7 +130,7 @@ def _refusal(faults: Sequence[str]) -> ConfigurationError:
 def _override(read: YamlText, override: str) -> None:
     """Change what was read by one `key.path=value`. Raises `ConfigurationError`."""
     key, equals, value = override.partition("=")
-    shown = f"--set {safe(override)}"
+    shown = f"--set {safe(f'{key}=…' if is_secret(key, value) else override)}"
     parts = tuple(key.strip().split("."))
     if not equals or not key:
         raise ConfigurationError(f"{shown}: no '='. Write it as key.path=value, such as train.epochs=3.")
@@ -191,7 +193,8 @@ def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> l
 def _received(at: Location, value: object) -> str:
     """Return what was received, or '' if it is no plain value or may be a secret."""
     is_plain = isinstance(value, str | int | float | bool | list | None)
-    return f" Received: '{safe(value)}'." if is_plain and not is_secret(str(at[-1]) if at else "", str(value)) else ""
+    may_be_secret = SECRETS in at or is_secret(str(at[-1]) if at else "", str(value))
+    return f" Received: '{safe(value)}'." if is_plain and not may_be_secret else ""
 
 
 def _single_faults(error: ValidationError) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from trainyard import uris
+from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.plain_yaml import Location
@@ -59,10 +60,20 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name, value in train:
         if name not in _USABLE and value != type(train).model_fields[name].default:
             yield ("train", name), "is done by Trainyard's own training, and train.command trains. Leave it out"
+    if any(map(_gives_secret, train.command, [*train.command[1:], ""])):
+        yield (
+            ("train", "command"),
+            "holds what looks like a secret, and every package and run would show it. Have the program read an "
+            "environment variable, and name that under secrets in the environment",
+        )
     if train.result == "folder":
         yield from _folder_faults(recipe)
     if fault := _size_fault(_texts(train)):
         yield ("train", "files"), fault
+
+
+def _gives_secret(argument: str, following: str) -> bool:
+    return argument.startswith("-") and is_secret("", argument if "=" in argument else f"{argument} {following}")
 
 
 def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
