@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -129,11 +130,46 @@ def test_a_byte_that_changed_after_publishing_is_found_by_every_reader(tmp_path:
     assert storage.read(out, "not listed") is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"producer": "x"}', '{"producer": 1, "files": {"a": 3}}'])
+NO_MANIFESTS = [
+    "",
+    "{",
+    "[]",
+    '{"producer": "x"}',
+    '{"producer": 1, "files": {"a": 3}}',
+    "[" * 100_000,
+    '{"schema_version": Infinity}',
+    '{"schema_version": NaN}',
+    '{"schema_version": 1, "producer": "x", "files": {"a": {"bytes": "1", "crc32c": "00000000"}}}',
+    '{"schema_version": 1, "producer": "x", "files": {"a": {"bytes": 1, "crc32c": "no"}}}',
+    '{"schema_version": 1, "producer": "x", "files": {"../a": {"bytes": 1, "crc32c": "00000000"}}}',
+    '{"schema_version": 1, "producer": "x", "files": {}, "origin": 1}',
+]
+
+
+@pytest.mark.parametrize("content", NO_MANIFESTS)
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(DataError, match="not a manifest"):
         storage.committed(str(tmp_path))
+
+
+def test_a_file_that_is_no_document_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A pipe would be waited for, and a file with a hole of terabytes would fill the memory."""
+    out = str(tmp_path / "out")
+    with storage.stage(out, "trainyard.export") as folder:
+        (folder / "small.txt").write_text("hello")
+    os.mkfifo(tmp_path / "out" / "preprocessing.json")
+    with pytest.raises(DataError, match=r"preprocessing\.json: is a pipe or a device\. A file is expected"):
+        storage.read(out, "preprocessing.json")
+    for reader, name in (
+        (lambda: storage.read(out, "large.json"), "large.json"),
+        (lambda: storage.read_text(f"{out}/large.log"), "large.log"),
+        (lambda: storage.committed(out), "manifest.json"),
+    ):
+        with (tmp_path / "out" / name).open("ab") as stream:
+            stream.truncate(1 << 42)
+        with pytest.raises(DataError, match=rf"{name}: has 4,398,046,511,104 bytes, and at most [\d,]+ are read"):
+            reader()
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainyard.contract.champion import EXTRA
 from trainyard.graph import producer
-from trainyard.storage import storage
+from trainyard.storage import manifest, storage
 from trainyard.storage.storage import Manifest
 
 PRODUCER = producer("push")
@@ -32,7 +32,7 @@ _NOT_SERVED = "exports.json"
 def names(folder: str, file: str) -> list[str] | None:
     """Return what the file `LABELS` or `TARGETS` of a committed `folder` lists; None if there is none."""
     content = storage.read(folder, file)
-    return None if content is None else content.decode().split("\n")[:-1]
+    return None if content is None else manifest.text(content, f"{folder}/{file}").split("\n")[:-1]
 
 
 def layout(exported: Manifest) -> dict[str, str]:

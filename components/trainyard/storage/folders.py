@@ -22,12 +22,15 @@ from trainyard.storage.manifest import MANIFEST, STAGING, Manifest
 
 TEMPORARY = ".partial"
 _RESERVED = ".reserved"
+_DOCUMENTS = (".json", ".txt")
+_MOST_BYTES = 256 << 20  # of a document; chosen: statistics of ten thousand columns have a tenth
+_MOST_LOG_BYTES = 1 << 30  # of a text; chosen: logs are the largest
 
 
 def committed(uri: str) -> Manifest | None:
     """See `storage.committed`."""
     path = Path(uri) / MANIFEST
-    content = _content(path)
+    content = _content(path, manifests.MOST_BYTES)
     return None if content is None else manifests.parse(content, str(path))[0]
 
 
@@ -52,7 +55,9 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
 
 def read(folder: str, name: str) -> bytes | None:
     """See `storage.read`."""
-    content, manifest = _content(Path(folder) / name), committed(folder)
+    manifest = committed(folder)
+    size = manifest.files[name].bytes if manifest and name in manifest.files else 0
+    content = _content(Path(folder) / name, _MOST_BYTES if name.endswith(_DOCUMENTS) else max(size, _MOST_BYTES))
     return content if content is None or manifest is None else manifests.verified(content, manifest, name, folder)
 
 
@@ -143,7 +148,7 @@ def reserve(uri: str, size: int) -> None:
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
-    content = _content(Path(uri))
+    content = _content(Path(uri), _MOST_LOG_BYTES)
     return None if content is None else manifests.text(content, uri, errors)
 
 
@@ -254,10 +259,25 @@ def _remove_unlocked(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _content(path: Path) -> bytes | None:
-    """Return the content of the file at `path`, or None if there is none."""
+def _content(path: Path, most: int) -> bytes | None:
+    """Return the content of the plain file at `path`, or None if there is none.
+
+    Raises `DataError` if it is a pipe or a device, which a reader would wait for, or larger than `most` bytes.
+    """
     with os_errors(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
-        return path.read_bytes()
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{path}: is a pipe or a device. A file is expected. Remove it.")
+            content = stream.read(most + 1) if status.st_size <= most else b""
+        if max(len(content), status.st_size) > most:
+            raise DataError(
+                f"{path}: has {max(len(content), status.st_size):,} bytes, and at most {most:,} are read. "
+                "Trainyard writes none as large: name the folder of another output."
+            )
+        return content
     return None
 
 

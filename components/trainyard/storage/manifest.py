@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.graph import made_by as step_of
 
 MANIFEST = "manifest.json"
+MOST_BYTES = 64 << 20
+"""Of a manifest that is read. Chosen: half a million files."""
+
 SCHEMA_VERSION = 1
 STAGING = ".staging"
 """The folder beside an output on a file system, with what is not committed yet."""
@@ -79,18 +83,25 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
                 f"{SCHEMA_VERSION}). Install that Trainyard, or name another storage in the environment."
             )
         manifest = Manifest(
-            producer=document["producer"],
-            files={name: File(**entry) for name, entry in document["files"].items()},
+            producer=str(document["producer"]),
+            files={name: _file(name, entry) for name, entry in document["files"].items()},
             schema_version=version,
-            origin=document.get("origin", {}),
+            origin=dict(document.get("origin", {})),
         )
         if wrong := [name for name in manifest.files if any(part in ("", ".", "..") for part in name.split("/"))]:
             raise ValueError(f"the name {wrong[0]!r} leads out of the folder")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{where}: not a manifest of Trainyard ({error}). Remove the folder and run the step again."
         ) from error
     return manifest, document
+
+
+def _file(name: str, entry: dict[str, Any]) -> File:
+    file = File(**entry)
+    if not isinstance(file.bytes, int) or file.bytes < 0 or not re.fullmatch("[0-9a-f]{8}", file.crc32c):
+        raise ValueError(f"size and checksum of {name!r}")
+    return file
 
 
 def text(content: bytes, where: str, errors: str = "strict") -> str:
