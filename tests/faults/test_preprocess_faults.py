@@ -50,7 +50,7 @@ def killing(move):
 Path.replace, Path.rename = killing(Path.replace), killing(Path.rename)
 step.main(run.run)
 """
-"""The step as a program that kills itself before it gives the so many-th file of a kind, or the transform graph, its final name."""
+"""The step as a program that kills itself before the so many-th file of a kind, or the graph, gets its final name."""
 
 
 def write_table(folder: Path, number: int) -> None:

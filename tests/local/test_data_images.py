@@ -7,10 +7,13 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow as tf
+import train_folders
 from PIL import Image, UnidentifiedImageError
 
 from trainyard.contract.artifacts.preprocess import ImageShape
+from trainyard.data.examples import ExampleFolder, reading
 from trainyard.data.images import decode_image, encode_pixels
+from trainyard.errors import DataError
 from trainyard.quality.pictures.decoding import PixelForm
 from trainyard.steps.predict.reading.batches import Rejected
 from trainyard.steps.predict.reading.pictures import checked
@@ -35,13 +38,17 @@ def picture(mode="RGB", file_format="PNG", **options) -> bytes:
 TURNED = picture("RGB", "JPEG", exif=EXIF)
 
 
-def bomb() -> bytes:
-    """A PNG whose header says 50,000 x 50,000 pixels: 2.5 GB if decoded."""
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(bytes(100_000))), (b"IEND", b"")]
+def grey_png(height: int, width: int, data: bytes) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", data), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
     )
+
+
+def bomb() -> bytes:
+    """A PNG whose header says 50,000 x 50,000 pixels: 2.5 GB if decoded."""
+    return grey_png(50_000, 50_000, zlib.compress(bytes(100_000)))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1"])
@@ -113,6 +120,57 @@ def test_the_limit_of_pixels_is_the_recipes():
     with pytest.raises(BadRecord, match="16 x 12 pixels, at most 191"):
         check_image(picture(), PictureLimits(191, PixelForm(3)))
     assert check_image(picture(), PictureLimits(192, PixelForm(3))).width == 16
+
+
+def stripe(file_format: str, length: int, width: int = 1) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (width, length)).save(stream, file_format)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF", "JPEG2000"])
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
+def test_a_picture_whose_side_is_too_long_for_the_decoder_is_set_aside_or_stored_as_one_that_decodes(
+    file_format, store
+):
+    for length, width in ((1_000_000, 1), (1_000_001, 1), (70_000, 9)):
+        try:
+            checked = check_image(stripe(file_format, length, width), PictureLimits(2_000_000, PixelForm(1), store))
+        except BadRecord as error:
+            assert (error.reason, length > 1_000_000) == ("too_many_pixels", True) and store.kind != "raw"
+        else:
+            assert length <= 1_000_000 or store.kind == "raw"
+            shape = ImageShape(height=5, width=6, channels=1)
+            assert decode_image(checked.encoded, shape, pixels=store.kind == "raw").shape == (5, 6, 1)
+
+
+def test_a_png_whose_data_name_too_small_a_window_is_stored_as_one_that_decodes():
+    """As some old encoders write: zlib reads it, and libpng refuses it."""
+    row = b"\0" + np.random.default_rng(1).integers(0, 256, 1000, np.uint8).tobytes()
+    data = zlib.compress(row * 3)
+    encoded = grey_png(3, 1000, b"\x08\x1d" + data[2:])  # a window of 256 bytes
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.io.decode_image(encoded)
+    checked = check_image(encoded, PictureLimits(10_000, PixelForm(1)))
+    expected = np.frombuffer(row[1:] * 3, np.uint8).reshape(3, 1000, 1)
+    np.testing.assert_array_equal(tf.io.decode_image(checked.encoded).numpy(), expected)
+
+
+def test_an_example_whose_image_the_decoder_refuses_is_named(tmp_path):
+    folder = ExampleFolder(train_folders.digits(tmp_path / "examples", limit=40))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="did not hold"), reading(folder.uri):
+        tf.debugging.assert_equal(1, 2)
+    [shard] = folder.files("train")
+    records = [*tf.data.TFRecordDataset(shard).as_numpy_iterator()]
+    example = tf.train.Example.FromString(records[2])
+    example.features.feature["raw/image"].bytes_list.value[0] = stripe("PNG", 1_000_001)
+    example.features.feature["key"].bytes_list.value[0] = b"cats/2.png"
+    with tf.io.TFRecordWriter(shard) as writer:
+        for record in [*records[:2], example.SerializeToString(), *records[3:]]:
+            writer.write(record)
+    named = r"example cats/2\.png \(.*train-00000.*cannot be decoded: Invalid PNG.*Remove it"
+    with pytest.raises(DataError, match=named), reading(folder.uri):
+        list(folder.pixel_batches("train", 2))
 
 
 def pillow_says(encoded: bytes) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ Tensors = dict[str, tf.Tensor]
 KeyedBatch = tuple[Tensors, tf.Tensor, tf.Tensor]
 """Features, labels and keys of some examples."""
 
+_TENSORFLOWS_PLACE = re.compile(r"\}\} |Iterator::\S+: ")  # before its sentence
 _READ_AHEAD = 1 << 20  # bytes; chosen
 
 
@@ -36,12 +39,18 @@ def open_examples(uri: str) -> ExampleFolder:
 
 @contextmanager
 def reading(uri: str) -> Iterator[None]:
-    """Name the damaged shard of the examples at `uri` if the block meets one.
+    """Name the damaged shard of the examples at `uri` if the block meets one, or the image that cannot be decoded.
 
     Raises `DataError`, or `TransientError` if it is a copy of a bucket's, which is then fetched anew.
     """
     try:
         yield
+    except tf.errors.InvalidArgumentError as error:
+        if found := _undecodable_image(ExampleFolder(uri)):
+            raise DataError(
+                f"{uri}: the image of {found}. Remove it from the data and run the same command again."
+            ) from error
+        raise
     except tf.errors.DataLossError as error:
         manifest, folder = storage.require(uri, "preprocess"), Path(uri)
         damaged = [name for name, file in manifest.files.items() if storage.measure(folder / name) != file]
@@ -55,6 +64,27 @@ def reading(uri: str) -> Iterator[None]:
         raise DataError(
             f"{uri}: a shard was written damaged ({error.message.splitlines()[0]}). Run with --from preprocess."
         ) from error
+
+
+def _undecodable_image(examples: ExampleFolder) -> str | None:
+    """Return which image is the first, of those on this machine, that TensorFlow does not decode, and why."""
+    encoded = [feature for feature in examples.document.features if feature.encoded and not feature.pixels]
+    if not encoded:
+        return None
+    for split in examples.document.splits:
+        for path in filter(os.path.exists, examples.files(split)):
+            decoded = 0
+            try:
+                for _ in examples.decoded(path):
+                    decoded += 1
+            except tf.errors.InvalidArgumentError as error:
+                [record] = tf.data.TFRecordDataset(path).skip(decoded).take(1).as_numpy_iterator()
+                key = tf.io.parse_single_example(record, {"key": tf.io.FixedLenFeature((), tf.string)})["key"]
+                reason = _TENSORFLOWS_PLACE.split(error.message.splitlines()[0])[-1].partition(" [Op:")[0][:200]
+                return (
+                    f"example {key.numpy().decode(errors='replace')} ({path}) cannot be decoded: {reason.rstrip('.')}"
+                )
+    return None
 
 
 class ExampleFolder:
@@ -118,6 +148,11 @@ class ExampleFolder:
         decode = tf.autograph.experimental.do_not_convert(self.decode)
         examples = self._records(split).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
         return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    def decoded(self, path: str) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
+        """Return the examples of the shard at `path` as `decode` gives them, in stored order."""
+        decode = tf.autograph.experimental.do_not_convert(self.decode)
+        return tf.data.TFRecordDataset(path).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
 
     def batches(self, split: Split, batch_size: int) -> tf.data.Dataset[KeyedBatch]:
         """Return `split` in stored order, the last batch kept: features (n, ...) by name, labels (n,), keys (n,)."""

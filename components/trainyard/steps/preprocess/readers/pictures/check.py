@@ -166,13 +166,16 @@ def _by_pillow(encoded: bytes, image: Image.Image, limits: PictureLimits) -> Che
     upright = pixels.transpose(_TURNS[orientation]) if orientation in _TURNS else pixels
     level = _highest(pixels) if depth > 8 and limits.form.white_level is None else None
     size = limits.store.size(upright.height, upright.width)
+    if size is None and _is_stored_as_it_came(encoded, image, depth, limits.form):
+        return CheckedImage(encoded, upright.height, upright.width, is_constant(pixels), level)
+    longest = max(size or (upright.height, upright.width))
+    if longest > png.MAX_SIDE and limits.store.kind != "raw":
+        raise BadRecord("too_many_pixels", f"{longest} pixels on a side, at most {png.MAX_SIDE} can be stored")
     if size is not None:
         # Grey pictures are resized in one channel.
         grey = image.mode in _GREY and upright.mode != "L"
         small = limits.store.resized(upright.convert("L") if grey else upright, *size)
         stored = limits.store.encoded(small, image.format or "", limits.form.channels)
-    elif _is_stored_as_it_came(encoded, image, depth, limits.form):
-        stored = encoded
     else:
         stored = _as_png(upright)
     return CheckedImage(stored, upright.height, upright.width, is_constant(pixels), level)

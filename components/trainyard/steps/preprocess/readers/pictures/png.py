@@ -7,8 +7,10 @@ import zlib
 from dataclasses import dataclass
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
+MAX_SIDE = 1_000_000  # pixels; libpng, and so TensorFlow, refuses a larger width or height
 
-_MAX_BYTES, _MAX_SIDE = 1 << 29, 1_000_000  # beyond these TensorFlow's decoder refuses
+_LARGEST_WINDOW = 1 << 15  # bytes: RFC 1950
+_MAX_BYTES = 1 << 29  # beyond this TensorFlow's decoder refuses
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # a pixel, by type of colour
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PALETTE = 3
@@ -45,7 +47,7 @@ def read_header(encoded: bytes) -> PngHeader | None:
         return None
     width, height, bits, colour, compression, filters, interlace = struct.unpack(">IIBBBBB", encoded[16:29])
     known = bits in _DEPTHS.get(colour, ()) and not (compression or filters or interlace)
-    if not known or not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE and width * height * 4 < _MAX_BYTES):
+    if not known or not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height * 4 < _MAX_BYTES):
         return None
     return PngHeader(height, width, bits, colour)
 
@@ -59,6 +61,8 @@ def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
     if data is None:
         return None
     expected, stream = header.height * header.row_bytes, zlib.decompressobj()
+    if not data or 1 << ((data[0] >> 4) + 8) < min(expected, _LARGEST_WINDOW):
+        return None  # libpng refuses a match before the window that the data name, which zlib allows
     try:
         rows = stream.decompress(data, expected + 1)
     except zlib.error:

@@ -15,6 +15,7 @@ from PIL import Image
 _MARGIN = 8 / 7
 _QUALITY, _SUBSAMPLING = 90, "420"  # chosen; docs/how-to/own-images.md says what was measured
 _PNG_LEVEL = 3  # measured: half the time of zlib's usual 6, and a tenth more bytes
+_JPEG_SIDE = 65_500  # pixels; libjpeg writes no larger width or height
 _LOSSY = frozenset(("JPEG", "MPO", "WEBP", "AVIF", "JPEG2000"))
 
 
@@ -48,11 +49,12 @@ class Store:
     def encoded(self, pixels: Image.Image, source: str, channels: int) -> bytes:
         """Return what is stored of `pixels`, L or RGB, that came from a picture of the format `source`.
 
-        Raw: height x width x channels bytes. Else a JPEG if the source lost something too, a PNG if it did not.
+        Raw: height x width x channels bytes. Else a JPEG if the source lost something too and no side is too long for
+        it, otherwise a PNG.
         """
         if self.kind == "raw":
             return pixels.convert("L" if channels == 1 else "RGB").tobytes()
-        if source not in _LOSSY:
+        if source not in _LOSSY or max(pixels.size) > _JPEG_SIDE:
             stream = io.BytesIO()
             pixels.save(stream, "PNG", compress_level=_PNG_LEVEL)
             return stream.getvalue()
