@@ -195,13 +195,14 @@ def write_recipe(
     return folder
 
 
-def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **environment: str) -> Gang:
-    """Start one supervisor alone, as a pod would."""
+def supervisor(folder: Path, examples: str, worker: int, ports: list[int], root: str = "", **environment: str) -> Gang:
+    """Start one supervisor alone, as a pod would; it writes below `root`, by default `folder`."""
+    root = root or str(folder)
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
     variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), "TRAINYARD_GANG_TOKEN": "known"}
     variables |= environment
-    process = _step(folder, str(folder), examples, ["trainyard.steps.train.gang.supervisor"], variables)
-    return Gang(folder, process=process)
+    process = _step(folder, root, examples, ["trainyard.steps.train.gang.supervisor"], variables)
+    return Gang(folder, root, process=process)
 
 
 def input_worker(examples: str, output: str, number: int, addresses: str, **environment: str) -> subprocess.Popen[str]:

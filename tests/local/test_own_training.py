@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import keras
 import pytest
 import train_folders
 from gang_processes import Gang
+from object_stores import Store
 from processes import descendants
 
 from trainyard.child_process import start_time
@@ -66,6 +69,23 @@ child = subprocess.Popen(["sleep", "600"])
 print("child", child.pid, flush=True)
 time.sleep(600)
 """
+COUNTS = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(os.environ["TRAINYARD_CHECKPOINTS"])
+last = folder / "last"  # a link
+def save(count):
+    (folder / str(count)).mkdir()
+    (folder / str(count) / "count").write_text(str(count))
+    (folder / "new").symlink_to(folder / str(count))
+    (folder / "new").rename(last)
+    print("counted", count, flush=True)
+count = int((last / "count").read_text()) if last.is_symlink() else 0
+if count == 3:
+    raise LookupError(f"found {count}")
+save(count + 1)
+signal.signal(signal.SIGTERM, lambda *_: (save(count + 2), sys.exit(0)))
+time.sleep(600)
+"""
 FORKS = """
 import subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -98,13 +118,18 @@ def start(folder: Path, examples: str, program: str, workers: int = 1, arguments
     return gang_processes.resume(folder, examples)
 
 
-def of_how_to() -> str:
-    return re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)[0]
+def of_how_to(language: str) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", HOW_TO.read_text(), re.DOTALL)[0]
 
 
 def program_of(gang: Gang, worker: int) -> int:
     """Return the process of a worker's program."""
     return descendants(gang.training_process(worker))[0]
+
+
+def program_of_pod(pod: Gang) -> int:
+    """Return the process of the program of a supervisor that stands alone."""
+    return descendants(gang_processes.training_process(pod.process.pid))[0]
 
 
 def network(activation: str | None = None, outputs: int = 10, named: bool = True, side: int | None = 8) -> keras.Model:
@@ -114,17 +139,62 @@ def network(activation: str | None = None, outputs: int = 10, named: bool = True
     return keras.Model({"image": image} if named else image, x)
 
 
-def test_the_script_of_the_how_to_trains_in_a_gang_that_loses_a_worker(tmp_path: Path, examples: str) -> None:
-    gang = start(tmp_path, examples, of_how_to(), workers=2)
-    gang.wait_for(lambda: len(gang.events("epoch")) >= 2)
-    gang_processes.kill(program_of(gang, 1))
-    gang.finish()
-    training = gang.training
+def pod(folder: Path, examples: str, root: str, worker: int, ports: list[int]) -> Gang:
+    """Start a worker as a pod on a node of its own, which has nothing of another's files."""
+    (folder / f"tmp-{worker}").mkdir(parents=True)
+    own = {"TRAINYARD_CACHE": str(folder / f"cache-{worker}"), "TMPDIR": str(folder / f"tmp-{worker}")}
+    return gang_processes.supervisor(folder, examples, worker, ports, root, **own)
+
+
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
+def test_the_example_of_the_how_to_trains_in_pods_on_a_bucket_and_loses_one(
+    store: Store, tmp_path: Path, examples: str
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(of_how_to("yaml").replace("epochs: 3", "epochs: 12"))  # time to lose a worker
+    (tmp_path / "my_train.py").write_text(of_how_to("python"))
+    root, ports = f"{store.uri}/{secrets.token_hex(4)}", [gang_processes.free_port(), gang_processes.free_port()]
+    pods = [pod(tmp_path, examples, root, worker, ports) for worker in (0, 1)]
+    chief = pods[0]  # both write into the same log
+    chief.wait_for(lambda: bool(chief.events("epoch")))
+    lost = program_of_pod(pods[1])
+    os.kill(lost, signal.SIGSTOP)  # so that the others stand still, too
+    chief.wait_for(lambda: bool(chief.events("checkpoints_saved")))
+    gang_processes.kill(lost)
+    for each in pods:
+        each.finish()
+    (found, same) = chief.events("checkpoints_restored")  # of both workers
+    assert found["number"] == same["number"]
+    training = chief.training
     assert len(training.restarts) == 1 and "was killed by SIGKILL" in training.restarts[0].reason
     assert training.resumed_from and training.restarts[0].resumed_at == training.resumed_from
-    assert [epoch.epoch for epoch in training.history] == [1, 2, 3, 4, 5] and training.workers == 2
+    assert [epoch.epoch for epoch in training.history] == [*range(1, 13)] and training.workers == 2
     assert training.history[-1].eval_loss < training.history[0].eval_loss
     assert training.command == ["python", "my_train.py"] and 0 < (training.goodput or 0) < 1
+
+
+@pytest.mark.parametrize("served", ["gs"], indirect=True)
+def test_a_program_goes_on_from_a_bucket_on_another_node_and_after_sigterm(
+    store: Store, tmp_path: Path, examples: str
+) -> None:
+    root = f"{store.uri}/{secrets.token_hex(4)}"
+
+    def on_another_node(number: int) -> Gang:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "my_train.py").write_text(COUNTS)
+        (folder / "recipe.yaml").write_text(RECIPE.format(workers=1, arguments=""))
+        return pod(folder, examples, root, 0, [gang_processes.free_port()])
+
+    first = on_another_node(1)
+    first.wait_for(lambda: bool(first.events("checkpoints_saved")))
+    gang_processes.kill(first.process.pid)
+    second = on_another_node(2)
+    second.wait_for(lambda: "counted 2" in second.log)
+    second.process.send_signal(signal.SIGTERM)  # before the 2 is saved, at the latest with the 3
+    second.finish(code=143)
+    third = on_another_node(3)
+    third.finish(code=20)
+    assert "LookupError: found 3" in third.log
 
 
 def test_a_program_that_fails_for_want_of_another_worker_is_started_again(tmp_path: Path, examples: str) -> None:

@@ -160,6 +160,12 @@ def test_a_recipe_that_does_not_suit_the_gang_is_refused(override: str, sentence
     assert str(error.value).startswith(sentence)
 
 
+def test_a_recipe_that_asks_for_as_many_workers_as_the_pool_has_is_compiled() -> None:
+    kind = environments.load("kind")
+    on_gang = kind.model_copy(update={"placement": kind.placement | {"train": "gang"}})
+    assert compiled(recipes.load("digits", ["train.workers=2"]), on_gang)
+
+
 def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_path: Path) -> None:
     package = tmp_path / "gke.yaml"
     program = f"""

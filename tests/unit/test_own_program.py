@@ -226,5 +226,5 @@ def test_a_line_that_never_ends_takes_no_memory_of_its_length(tmp_path: Path) ->
 
     endless = "import sys\nfor _ in range(40): sys.stdout.write('x' * 100_000)\nsys.exit(3)"
     with pytest.raises(CommandFailed, match=r"ended with exit status 3: x{300}"):
-        program.run([sys.executable, "-c", endless], tmp_path, {**os.environ}, Lengths(Past(), 1, ""))
+        program.run([sys.executable, "-c", endless], tmp_path, {**os.environ}, Lengths(Past(), 1, "")).check()
     assert sum(Lengths.lengths) == 4_000_000 and max(Lengths.lengths) <= 1 << 20

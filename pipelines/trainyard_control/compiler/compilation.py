@@ -172,10 +172,10 @@ def _check_gang(recipe: Recipe, environment: Environment) -> None:
     if plan is None:
         return
     pods = f"{environment.name} trains in {plan.workers} pod{'s' if plan.workers > 1 else ''}"
-    if recipe.train.workers > 1:
+    if recipe.train.workers not in (1, plan.workers):
         raise ConfigurationError(
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
-            "Leave train.workers out: the pool says how many train together."
+            "Leave train.workers out: the pool says how many workers train."
         )
     devices, steps = max(1, plan.pool.count), recipe.train.accumulation_steps
     parts = plan.workers * devices * steps

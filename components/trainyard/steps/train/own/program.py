@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard import events
@@ -64,12 +65,41 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
     }
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str], record: ProgramRecord) -> bool:
+@dataclass(frozen=True)
+class Ended:
+    """How a program has ended: with which exit code, after SIGTERM or not, and with which last words."""
+
+    name: str
+    code: int
+    stopped: bool
+    last_words: str
+
+    def check(self) -> None:
+        """Return if its exit status was 0.
+
+        Raises `CommandFailed` if it ended with a status of its own, `PeerLost` if with 75, `Preempted` if so after
+        SIGTERM. A signal that ended it ends this process, too.
+        """
+        if not self.code:
+            return
+        if self.stopped:
+            raise Preempted
+        if self.code < 0:
+            if -self.code != signal.SIGKILL:
+                signal.signal(-self.code, signal.SIG_DFL)
+            os.kill(os.getpid(), -self.code)
+        if self.code == ExitCode.PEER_LOST:
+            raise PeerLost(f"train.command: '{self.name}' asked to be started again (exit status {self.code}).")
+        raise CommandFailed(
+            f"train.command: '{self.name}' ended with exit status {self.code}: {self.last_words}. Correct the program; "
+            "the log of train has all that it wrote."
+        )
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str], record: ProgramRecord) -> Ended:
     """Run `command` in `folder` to its end; `record` reads each line that it writes.
 
-    Returns whether this process got SIGTERM meanwhile, which is passed on. Raises `CommandFailed` if it could not be
-    started or ended with a status of its own, `PeerLost` if with 75, `Preempted` if so after SIGTERM. A signal that
-    ended it ends this process, too.
+    SIGTERM is passed on to it. Raises `CommandFailed` if it could not be started.
     """
     try:
         program = start_program(command, environment, folder, own_session=False, first=end_with_parent())
@@ -109,18 +139,4 @@ def run(command: list[str], folder: Path, environment: dict[str, str], record: P
     reader.join(_LAST_WORDS_SECONDS)
     if faults:
         raise faults[0]
-    if not code:
-        return stopped
-    if stopped:
-        raise Preempted
-    if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    if code == ExitCode.PEER_LOST:
-        raise PeerLost(f"train.command: '{command[0]}' asked to be started again (exit status {code}).")
-    raise CommandFailed(
-        f"train.command: '{command[0]}' ended with exit status {code}: "
-        f"{named or ' | '.join(filter(None, last)) or 'it wrote nothing'}. Correct the program; the log of train has "
-        "all that it wrote."
-    )
+    return Ended(command[0], code, stopped, named or " | ".join(filter(None, last)) or "it wrote nothing")

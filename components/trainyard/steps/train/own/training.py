@@ -23,6 +23,7 @@ from trainyard.steps.train.loop import goodput
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own import program
+from trainyard.steps.train.own.checkpoints import ProgramCheckpoints
 from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.rank import Rank, current_rank, gang_addresses
@@ -47,8 +48,8 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
     """Run the recipe's program as the worker that TF_CONFIG names; the chief's leaves the model in `output`.
 
     Returns what is known of the chief's training, None for another worker. past: the gang's restarts before this start,
-    as JSON of `goodput.Past`. Raises as `program.run`, and `ConfigurationError` if the chief's program left no model,
-    or one that later steps cannot use.
+    as JSON of `goodput.Past`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and
+    `ConfigurationError` if the chief's program left no model, or one that later steps cannot use.
     """
     start, rank = time.monotonic(), current_rank()
     gang_past = Past.model_validate_json(past) if past else Past(started=start)
@@ -56,20 +57,19 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         gang_past, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
     )
     local = str(storage.local(examples, made_by="preprocess"))
-    program_checkpoints = storage.join(checkpoints, "program")
-    if not storage.is_bucket(program_checkpoints):
-        Path(program_checkpoints).mkdir(parents=True, exist_ok=True)
     with (
         storage.lease(checkpoints) if rank.chief else nullcontext(),
         tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as scratch,
     ):
-        folder, program_output = Path(scratch) / "program", Path(scratch) / "output"
-        folder.mkdir()
-        program_output.mkdir()
+        folder, program_output, saved = (Path(scratch) / name for name in ("program", "output", "checkpoints"))
+        for path in (folder, program_output, saved):
+            path.mkdir()
         program.prepare(recipe, folder)
+        program_checkpoints = ProgramCheckpoints(storage.join(checkpoints, "program"), saved)
+        program_checkpoints.restore()
         facts = {
             "TRAINYARD_RECIPE_FILE": str(folder / "recipe.json"),
-            "TRAINYARD_CHECKPOINTS": program_checkpoints,
+            "TRAINYARD_CHECKPOINTS": str(saved),
             "TRAINYARD_OUTPUT": str(program_output),
             "TRAINYARD_RESTARTS": str(len(gang_past.restarts) + bool(gang_past.last_break)),
         }
@@ -77,9 +77,11 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
             facts["TRAINYARD_EXAMPLES"] = local
         fetched = time.monotonic()
         environment = program.variables(rank, gang_addresses(), facts)
-        stopped = program.run(recipe.train.command or [], folder, environment, record)
+        with program_checkpoints.kept() if rank.chief else nullcontext():
+            ended = program.run(recipe.train.command or [], folder, environment, record)
+        ended.check()
         ran = time.monotonic() - fetched
-        if stopped and not (rank.chief and (program_output / _MODEL[recipe.train.result]).exists()):
+        if ended.stopped and not (rank.chief and (program_output / _MODEL[recipe.train.result]).exists()):
             raise Preempted
         if rank.chief:
             metrics = _metrics(program_output) if recipe.train.result == "folder" else {}
