@@ -20,7 +20,7 @@ from trainyard.steps.push.component import push
 from trainyard.steps.summary.component import summary
 from trainyard.steps.train.component import train
 from trainyard_control.catalog.train import train_pipeline
-from trainyard_control.compiler.placement import bounded_retries, place
+from trainyard_control.compiler.placement import bounded_retries, place, table
 
 TaskChange = Callable[[PipelineTask, str], PipelineTask]
 
@@ -398,3 +398,80 @@ def test_every_step_knows_the_image_that_trains_if_its_libraries_are_others(chan
     assert all(trainer in executor["container"]["env"] for executor in executors)
     local_libraries = place(documents(train_pipeline)[0], environments.load("kind"))
     assert "TRAINYARD_TRAINER" not in str(local_libraries.pipeline)
+
+
+@dsl.component(base_image="python:3.12", install_kfp_package=False)
+def train_1(text: str) -> str:
+    return text + "1"
+
+
+@dsl.component(base_image="python:3.12", install_kfp_package=False)
+def train_own_2(text: str) -> str:
+    return text + "2"
+
+
+@dsl.pipeline(name="twins")
+def twins() -> None:
+    """Components whose names look like second uses, and second uses of both."""
+    first = train_own(text="a")
+    second = train_own(text=first.output).set_cpu_limit("1")
+    third = train_own_2(text=second.output)
+    fourth = train_own_2(text=third.output).set_cpu_limit("1")
+    fifth = train_1(text=fourth.output)
+    train_1(text=fifth.output).set_cpu_limit("1")
+
+
+def test_a_component_is_known_by_its_program_and_not_by_a_number_in_its_name() -> None:
+    kind = environments.load("kind")
+    names = {"default": "cpu", "train-1": "small", "train-own-2": "training"}
+    kind = kind.model_copy(update={"placement": names})
+    spec, *_ = documents(twins)
+    rows = {task: (step, pool) for task, step, pool, _ in table(spec, kind)}
+    assert sorted(rows.values()) == [
+        *[("train-1", "small")] * 2,
+        *[("train-own", "cpu")] * 2,
+        *[("train-own-2", "training")] * 2,
+    ]
+    platform = place(spec, kind).platform
+    assert platform is not None
+    configs = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    uses = [
+        (labels["trainyard/pool"], labels.get("trainyard/use"))
+        for labels in (c["podMetadata"]["labels"] for c in configs)
+    ]
+    assert sorted(uses, key=str) == sorted(
+        [(pool, use) for pool in ("small", "cpu", "training") for use in (None, "2")], key=str
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "pool", "sentence"),
+    [
+        (lambda task: task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(1), "cpu", "has no accel"),
+        (lambda task: task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(4), "gpu-l4", "has 1 x nvidia"),
+        (lambda task: task.set_accelerator_type("amd.com/gpu").set_accelerator_limit(1), "gpu-l4", "has 1 x nvidia"),
+        (lambda task: task.set_memory_request("900Gi"), "gpu-l4", "has nodes of g2-standard-8"),
+        (lambda task: task.set_cpu_request("64"), "gpu-l4", "has nodes of g2-standard-8"),
+    ],
+)
+def test_a_request_that_no_node_of_the_pool_meets_is_refused(
+    change: Callable[[PipelineTask], Any], pool: str, sentence: str
+) -> None:
+    gke = environments.load("gke")
+    l4 = gke.pools["gpu-l4"].model_copy(update={"machine": "g2-standard-8"})
+    gke = gke.model_copy(update={"placement": {"default": pool}, "pools": gke.pools | {"gpu-l4": l4}})
+    with pytest.raises(ConfigurationError, match=rf"the step 'train-own' requests .* and pool '{pool}' {sentence}"):
+        own_step(gke, change)
+
+    def on_own_nodes(task: PipelineTask) -> None:
+        change(task)
+        kubernetes.add_node_selector(task, "mine", "yes")
+
+    own_step(gke, on_own_nodes)
+
+
+def test_a_request_that_the_pool_meets_is_placed() -> None:
+    gke = environments.load("gke")
+    gke = gke.model_copy(update={"placement": {"default": "gpu-l4"}})
+    container, *_ = own_step(gke, lambda task: task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(1))
+    assert container["resources"]["accelerator"]["resourceCount"] == "1"

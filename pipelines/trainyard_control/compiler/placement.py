@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,12 +33,14 @@ from trainyard.spec.environment import (
     pauses,
 )
 from trainyard.spec.hardware.catalog import catalog
+from trainyard.spec.hardware.machines import allocatable, machine_of
 from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, Resources, device_variables
 from trainyard.spec.recipe import Recipe
 
 Spec = dict[str, Any]
 
 IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
+_FUNCTION = "--function_to_execute"  # how KFP names the function of a Python component
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
 LAUNCHER = Resources.model_validate(
     {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -67,14 +70,16 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     environment's `run_as_user`, if it names one. A recipe's `train.image` is for the pod that trains. A launcher
     runs no program of the recipe: it stays on Trainyard's image, and its gang has the recipe's.
 
-    Raises `ConfigurationError` if the environment names a step that the pipeline does not have.
+    Raises `ConfigurationError` if the environment names a step that the pipeline does not have, or a step requests what
+    no node of its pool has.
     """
     if environment.target == "local":
         return PlacedSpec(spec, platform)
     spec = copy.deepcopy(spec)
     steps = _container_steps(spec)
     _check_names(environment, set(steps.values()))
-    placements = {executor: _step_placement(spec, executor, step, environment) for executor, step in steps.items()}
+    placements = _placements(spec, steps, environment)
+    _check_requests(spec, platform or {}, placements, environment)
     if any(placement.launches for placement in placements.values()):
         text = to_parameter(gang_spec(environment))
         spec["root"]["inputDefinitions"]["parameters"][GANG] |= {"defaultValue": text, "isOptional": True}
@@ -116,9 +121,20 @@ class _StepPlacement:
     image: str | None = None
 
 
-def _step_placement(spec: Spec, executor: str, step: str, environment: Environment) -> _StepPlacement:
+def _placements(spec: Spec, steps: dict[str, str], environment: Environment) -> dict[str, _StepPlacement]:
+    """Return where each executor goes. `steps` are the names of their steps."""
+    uses: Counter[str] = Counter()
+    placements = {}
+    for executor in sorted(steps, key=lambda executor: (len(executor), executor)):  # as KFP numbers them
+        step = steps[executor]
+        uses[step] += 1
+        use = str(uses[step]) if uses[step] > 1 else ""
+        placements[executor] = _step_placement(spec, executor, step, use, environment)
+    return {executor: placements[executor] for executor in steps}
+
+
+def _step_placement(spec: Spec, executor: str, step: str, use: str, environment: Environment) -> _StepPlacement:
     seconds = environment.timeout_of(step)
-    use = executor.removeprefix(f"exec-{step}").lstrip("-")
     image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
     own = _train_image(spec) if step == TRAIN else None
     ours = image in (IMAGE, own, *environment.images.values())
@@ -150,16 +166,101 @@ def _takes_gang(spec: Spec, executor: str) -> bool:
 
 
 def _container_steps(spec: Spec) -> dict[str, str]:
-    """Return the step's name by executor. KFP calls the second use of a component `name-2`: it is the same step."""
+    """Return the step's name by executor: the name of its component.
+
+    KFP numbers the uses of a name, `name-2`. The name of a Python component is that of its function. Of others, a use
+    is the same step if it runs the same program with the same inputs and outputs: a component may be called train-2.
+    """
     executors = spec.get("deploymentSpec", {}).get("executors", {})
-    labels = {name.removeprefix("exec-") for name in executors}
+    programs = {executor: _program(spec, executor) for executor in executors}
     steps = {}
     for executor, content in executors.items():
         if "container" in content:
-            label = executor.removeprefix("exec-")
-            base = re.sub(r"-\d+$", "", label)
-            steps[executor] = base if base in labels else label
+            first = re.sub(r"-([2-9]|[1-9]\d+)$", "", executor)
+            is_use = first in executors and programs[first] == programs[executor]
+            name = (first if is_use else executor).removeprefix("exec-")
+            steps[executor] = _function(content["container"].get("args", [])) or name
     return steps
+
+
+def _function(arguments: list[Any]) -> str:
+    """Return the component's name of the Python function that a container runs, '' if it runs none."""
+    if _FUNCTION not in arguments[:-1]:
+        return ""
+    name = str(arguments[arguments.index(_FUNCTION) + 1])
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _program(spec: Spec, executor: str) -> tuple[Spec, Spec]:
+    """Return what the container of `executor` runs, and the inputs and outputs of its component."""
+    container = spec["deploymentSpec"]["executors"][executor].get("container", {})
+    command = {key: container.get(key) for key in ("command", "args")}
+    component: Spec = next((one for one in spec["components"].values() if one.get("executorLabel") == executor), {})
+    return command, {key: component.get(key) for key in ("inputDefinitions", "outputDefinitions")}
+
+
+def table(spec: Spec, environment: Environment) -> list[tuple[str, str, str, str]]:
+    """Return the task, step, pool and accelerators of every container of the pipeline, in the order of the tasks."""
+    if environment.target == "local":
+        return []
+    steps = _container_steps(spec)
+    placements = _placements(spec, steps, environment)
+    rows = []
+    for task, step in _tasks(spec, steps):
+        placement = placements[spec["components"][task["componentRef"]["name"]]["executorLabel"]]
+        pool = environment.pool_of(step) if placement.launches else placement.pool
+        name = f"{placement.name} (launches a gang on {environment.pool_name(step)})" if placement.launches else ""
+        accelerators = f"{pool.count} x {pool.accelerator}" if pool.accelerator else "none"
+        rows.append((task["taskInfo"]["name"], step, name or placement.name, accelerators))
+    return rows
+
+
+def _check_requests(
+    spec: Spec, platform: Spec, placements: dict[str, _StepPlacement], environment: Environment
+) -> None:
+    """Raise `ConfigurationError` if a step requests accelerators, cores or memory that no node of its pool has.
+
+    A step whose author chose the nodes is left to the author.
+    """
+    configs = platform.get("platforms", {}).get("kubernetes", {}).get("deploymentSpec", {}).get("executors", {})
+    faults = []
+    for executor, placement in placements.items():
+        if not configs.get(executor, {}).get("nodeSelector"):
+            own = spec["deploymentSpec"]["executors"][executor]["container"].get("resources", {})
+            faults += [
+                f"{environment.name}: placement: the step '{placement.step}' requests {wanted}, and pool "
+                f"'{placement.name}' {has}. Place it on another pool, or change its request."
+                for wanted, has in _unmet(own, placement, environment)
+            ]
+    if faults:
+        raise ConfigurationError("\n".join(dict.fromkeys(faults)))
+
+
+def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> Iterator[tuple[str, str]]:
+    """Yield what the author's resources `own` request and the pool does not have, and what it has."""
+    if wanted := own.get("accelerator"):
+        kind = wanted.get("resourceType") or wanted.get("type")
+        count = str(wanted.get("resourceCount") or wanted.get("count") or 1)
+        has = _resources(placement.pool, environment).get("accelerator")
+        if has is None:
+            yield f"{count} x {kind}", "has no accelerators"
+        elif kind not in (has["type"], has["resourceType"]) or (count.isdigit() and int(count) > int(has["count"])):
+            yield f"{count} x {kind}", f"has {has['count']} x {has['type']} a node"
+    known = machine_of(placement.pool, environment.platform)
+    if known is None:
+        return
+    name, machine = known
+    cores, memory = allocatable(machine, environment.platform)
+    cpu, size = own.get("resourceCpuRequest", ""), own.get("resourceMemoryRequest", "")
+    if _is_quantity(cpu) and quantity.in_cores(cpu) > cores:
+        yield f"{cpu} cores", f"has nodes of {name}, which have {cores:.4g} for pods"
+    if _is_quantity(size) and quantity.in_bytes(size) > memory:
+        yield f"{size} of memory", f"has nodes of {name}, which have {memory / 2**30:.4g}Gi for pods"
+
+
+def _is_quantity(text: str) -> bool:
+    """Whether `text` is a number with or without a unit, and no placeholder of KFP's."""
+    return re.fullmatch(r"[0-9.]+[A-Za-z]*", text) is not None
 
 
 def _check_names(environment: Environment, steps: set[str]) -> None:

@@ -11,6 +11,7 @@ from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import say
 from trainyard_control.cli.options import LOCAL, EnvironmentName, PackageFile
 
+_HEAD = ("task", "step", "pool", "accelerators")
 _MAX_BYTES = 8 << 20  # chosen: two hundred times what the catalog's pipelines have
 
 
@@ -30,6 +31,10 @@ def place(
     placed = placement.place(spec, loaded, platform)
     for sentence in placement.bounded_retries(placed, loaded):
         say(f"! {sentence}", err=True)
+    rows = placement.table(spec, loaded)
+    widths = [max(map(len, column)) for column in zip(*rows, _HEAD, strict=True)]
+    for row in [_HEAD, *rows] if rows else []:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), err=True)
     write(to, to_yaml(placed.documents))
 
 
