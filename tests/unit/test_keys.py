@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from trainyard.contract import keys, provenance
 from trainyard.contract.origin import origin, recorded, why_again
-from trainyard.graph import OUTPUTS
+from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 
@@ -37,15 +38,21 @@ def outputs() -> dict[str, str]:
     provenance._installed.cache_clear()
     uris: dict[str, str] = {}
     for step in OUTPUTS:
-        uris[step] = keys.output_uri("/runs", RECIPE, step, *(uris[name] for name in keys.STEPS[step].reads))
+        uris[step] = keys.output_uri("/runs", RECIPE, step, *(uris[name] for name in STEPS[step].reads))
     return uris
 
 
 def changed(package: Path, module: str, text: str) -> list[str]:
     """Return the steps whose outputs have another key once `text` is in `module`."""
+    return edited(package / module, "\nfrom __future__ import annotations\n", f"\n{text}\n")
+
+
+def edited(path: Path, old: str, new: str) -> list[str]:
+    """Return the steps whose outputs have another key once `new` is in place of the first `old` in the file."""
     before = outputs()
-    path = package / module
-    path.write_text(path.read_text().replace("\nfrom __future__ import annotations\n", f"\n{text}\n", 1))
+    content = path.read_text()
+    assert old in content
+    path.write_text(content.replace(old, new, 1))
     after = outputs()
     return [step for step in OUTPUTS if before[step] != after[step]]
 
@@ -60,7 +67,14 @@ def test_the_key_is_the_same_wherever_the_package_lies(package: Path, monkeypatc
     ("module", "steps"),
     [
         ("report/plots.py", []),
-        ("spec/recipe.py", []),  # where the name of a new model or format goes
+        ("spec/recipe.py", list(OUTPUTS)),  # its properties decide what is read and how it is stored
+        ("spec/tables/formula.py", list(OUTPUTS)),
+        ("spec/training/blocks.py", list(OUTPUTS)),
+        ("storage/listing.py", list(OUTPUTS)),
+        ("storage/source_stream.py", list(OUTPUTS)),
+        ("storage/tar.py", list(OUTPUTS)),
+        ("storage/tfrecord.py", list(OUTPUTS)),
+        ("spec/contradictions.py", []),
         ("storage/buckets/gcs.py", []),
         ("steps/summary/run.py", []),
         ("child_process.py", []),
@@ -102,7 +116,8 @@ def test_the_version_of_a_library_counts_for_the_steps_that_use_it(
 
     assert differs("apache-beam") == list(OUTPUTS)  # those after preprocess read another output
     assert differs("keras") == ["train", "evaluate", "export", "push"]
-    assert differs("ai-edge-litert") == ["export", "push"]
+    assert differs("pyarrow") == differs("simplejpeg") == differs("scipy") == list(OUTPUTS)
+    assert differs("ai-edge-litert") == differs("flatbuffers") == ["export", "push"]
     assert differs("jax") == differs("plotly") == differs("kfp") == []
 
 
@@ -133,17 +148,53 @@ def test_a_step_that_plans_the_training_of_another_image_counts_that_image_s_lib
     assert planned.engine == ("jax" if variant == "jax" else "tensorflow")
 
 
-def test_the_recipe_s_own_module_counts_for_the_steps_that_load_it(tmp_path: Path) -> None:
+HOOKS = """
+def preprocessing_fn(inputs):
+    return inputs
+
+def build_model(inputs, classes):
+    return 1
+
+def metrics(labels, outputs):
+    return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "steps"),
+    [
+        (HOOKS, ["preprocess", "train", "evaluate"]),
+        ("def build_model(inputs, classes):\n    return 1\n", ["train"]),
+        ("def metrics(labels, outputs):\n    return {}\n", ["evaluate"]),
+        ("from mine import transform as preprocessing_fn\n", ["preprocess"]),
+        ("if True:\n    build_model = lambda inputs, classes: 1\n", ["train"]),
+        ("globals()['build' + '_model'] = 1\n", ["preprocess", "train", "evaluate"]),
+        ("from mine import *\n", ["preprocess", "train", "evaluate"]),
+        ("def broken(:\n", ["preprocess", "train", "evaluate"]),
+        ("X = 1\n", []),
+    ],
+)
+def test_the_recipe_s_own_module_counts_for_the_steps_that_it_has_a_function_for(
+    source: str, steps: list[str], tmp_path: Path
+) -> None:
     module = tmp_path / "own.py"
-    module.write_text("X = 1\n")
+    module.write_text(source)
     recipe = RECIPE.model_copy(update={"module": str(module)})
-    loaded = [step for step in OUTPUTS if "module" in provenance.provenance(recipe, step).modules]
-    assert loaded == ["preprocess", "train", "evaluate"]
+    assert [step for step in OUTPUTS if "module" in provenance.provenance(recipe, step).modules] == steps
+
+
+def test_an_edit_of_the_recipe_s_own_module_counts_and_a_comment_does_not(tmp_path: Path) -> None:
+    module = tmp_path / "own.py"
+    module.write_text("def build_model(inputs, classes):\n    return 1\n")
+    recipe = RECIPE.model_copy(update={"module": str(module)})
     before = keys.output_uri("/runs", recipe, "train", "examples")
-    module.write_text("X = 1  # one\n")
+    module.write_text("def build_model(inputs, classes):\n    return 1  # one\n")
     assert keys.output_uri("/runs", recipe, "train", "examples") == before
-    module.write_text("X = 2\n")
+    module.write_text("def build_model(inputs, classes):\n    return 2\n")
     assert keys.output_uri("/runs", recipe, "train", "examples") != before
+    module.write_text("")
+    with_none = keys.output_uri("/runs", recipe, "preprocess")
+    assert with_none == keys.output_uri("/runs", RECIPE, "preprocess")
 
 
 def test_every_import_by_name_in_the_modules_of_a_step_is_known() -> None:
@@ -153,9 +204,83 @@ def test_every_import_by_name_in_the_modules_of_a_step_is_known() -> None:
         assert dynamic <= {provenance._NETWORKS}, "its modules are not part of the key"
 
 
+def closures() -> dict[str, tuple[set[str], set[str]]]:
+    """Return modules and libraries of each step with all engines and networks, as counted or all of them."""
+    found = {}
+    for step in OUTPUTS:
+        entries = [f"trainyard.steps.{step}.run"]
+        if step in ("train", "evaluate", "export"):
+            folder = ROOT / "components/trainyard/models"
+            entries += [f"trainyard.models.{path.stem}" for path in folder.glob("*.py") if path.stem != "__init__"]
+        modules: set[str] = set()
+        libraries: set[str] = set()
+        for entry in entries:
+            files, imported = provenance._closure(provenance._PACKAGE, entry, frozenset())
+            modules |= set(files)
+            libraries |= {provenance.library(name) for name in imported}
+        found[step] = modules, libraries - set(sys.stdlib_module_names) - {"trainyard"}
+    return found
+
+
+def test_every_module_that_a_step_imports_is_in_its_key_or_excluded_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provenance._closure.cache_clear()
+    counted = {name for modules, _ in closures().values() for name in modules}
+    excluded = dict(provenance.EXCLUDED)
+    monkeypatch.setattr(provenance, "EXCLUDED", {})
+    provenance._closure.cache_clear()
+    everything = {name for modules, _ in closures().values() for name in modules}
+    provenance._closure.cache_clear()
+    left = {name for name in everything - counted if not any(f"{name}.".startswith(f"{key}.") for key in excluded)}
+    # What only a module that is excluded imports.
+    assert left == set()
+    assert [name for name in excluded if provenance._file(provenance._PACKAGE, name) is None] == []
+    assert all(excluded.values())
+
+
+def test_every_library_that_a_step_imports_is_in_its_key_or_excluded_with_a_reason() -> None:
+    provenance._closure.cache_clear()
+    imported = {name for _, libraries in closures().values() for name in libraries}
+    assert imported - provenance._DISTRIBUTIONS.keys() - provenance.EXCLUDED_LIBRARIES.keys() == set()
+    assert all(provenance.EXCLUDED_LIBRARIES.values())
+    assert provenance._DISTRIBUTIONS.keys().isdisjoint(provenance.EXCLUDED_LIBRARIES)
+
+
+def test_an_edit_of_any_module_that_is_counted_changes_the_key(package: Path) -> None:
+    """Each module in turn, in the copy that keys are computed from; the digests of the others are remembered."""
+    provenance._closure.cache_clear()
+    before = {step: provenance.provenance(RECIPE, step).modules for step in OUTPUTS}
+    for step, modules in before.items():
+        for name in modules:
+            path = provenance._file(package, name)
+            assert path is not None
+            source = path.read_bytes()
+            path.write_bytes(source + b"\nMORE = 1\n")
+            after = provenance.provenance(RECIPE, step).modules
+            path.write_bytes(source)
+            assert {name for name in after if after[name] != modules[name]} == {name}
+
+
+def test_every_library_of_a_key_changes_it(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = provenance._installed
+    for step in OUTPUTS:
+        before = provenance.provenance(RECIPE, step)
+        for name in before.libraries:
+            names = provenance._DISTRIBUTIONS[name]
+            monkeypatch.setattr(provenance, "_installed", lambda other, names=names: "0" if other in names else "")
+            assert provenance.provenance(RECIPE, step).libraries[name] == "0" != before.libraries[name]
+            monkeypatch.setattr(provenance, "_installed", installed)
+
+
+def test_messages_of_errors_and_descriptions_of_fields_do_not_count(package: Path) -> None:
+    assert edited(package / "storage/tar.py", "is no tar archive", "is not an archive") == []
+    assert edited(package / "spec/recipe.py", "Of every random draw.", "Random seed.") == []
+    assert edited(package / "spec/recipe.py", "if self.image_size else", "if self.store else") == list(OUTPUTS)
+
+
 def test_every_module_that_is_left_out_of_keys_exists() -> None:
-    names = provenance._CARRIERS | provenance._COMPUTES | {provenance._NETWORKS, provenance._RECIPE_MODULE}
-    names |= provenance._other_engines("neither")
+    names = {provenance._NETWORKS} | provenance._other_engines("neither")
     assert [name for name in sorted(names) if provenance._file(provenance._PACKAGE, name) is None] == []
 
 

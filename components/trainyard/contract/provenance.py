@@ -25,42 +25,94 @@ from trainyard.spec.recipe import Recipe
 
 _PACKAGE = Path(__file__).parent.parent
 
-# These read, check, move and report; what they hand to a step is in its key by the recipe's sections and its inputs.
-_CARRIERS = frozenset(
-    f"trainyard.{name}"
-    for name in (
-        "child_process",
-        "contract.keys",
-        "contract.provenance",
-        "credentials",
-        "errors",
-        "escape",
-        "events",
-        "globs",
-        "graph",
-        "heartbeat",
-        "memory",
-        "quantity",
-        "retry",
-        "runtime",
-        "signals",
-        "spec",
-        "storage",
-        "uris",
-    )
-)
-_FACADE = "trainyard"  # its own `__init__` offers people the control plane's functions, which no step calls
-_COMPUTES = frozenset({"trainyard.spec.feature_names"})  # the one module among the carriers that names what steps write
+_MOVES = "moves whole files, whose digests are compared"
+_REPORTS = "reports, and changes no output"
+_REFUSES = "refuses a recipe, and changes none of its values, which are in the key"
+_PLACES = "says where and when a run goes, not what it computes"
+_RUNS = "starts, watches and ends processes"
+
+EXCLUDED = {
+    "trainyard": "offers people the functions of the control plane, which no step calls",
+    "trainyard.child_process": _RUNS,
+    "trainyard.contract.keys": "names outputs",
+    "trainyard.contract.origin": "names outputs",
+    "trainyard.contract.provenance": "names outputs",
+    "trainyard.credentials": _MOVES,
+    "trainyard.errors": _REPORTS,
+    "trainyard.escape": _REPORTS,
+    "trainyard.events": _REPORTS,
+    "trainyard.graph": "names the sections and inputs of a key, which are in it",
+    "trainyard.heartbeat": _RUNS,
+    "trainyard.memory": _RUNS,
+    "trainyard.quantity": _PLACES,
+    "trainyard.retry": _RUNS,
+    "trainyard.runtime": _RUNS,
+    "trainyard.signals": _RUNS,
+    "trainyard.spec.beam": _PLACES,
+    "trainyard.spec.contradictions": _REFUSES,
+    "trainyard.spec.documents": _REFUSES,
+    "trainyard.spec.environment": _PLACES,
+    "trainyard.spec.hardware": _PLACES,
+    "trainyard.spec.plain_yaml": "reads the recipe, whose values are in the key",
+    "trainyard.spec.schedule": _PLACES,
+    "trainyard.storage.buckets": _MOVES,
+    "trainyard.storage.cache": _MOVES,
+    "trainyard.storage.cached_files": _MOVES,
+    "trainyard.storage.disk": "measures free space",
+    "trainyard.storage.file_stream": _MOVES,
+    "trainyard.storage.folders": _MOVES,
+    "trainyard.storage.manifest": _MOVES,
+    "trainyard.storage.storage": _MOVES,
+    "trainyard.uris": "joins and checks addresses",
+}
+"""Modules that are in no key, each with what is below it, and why."""
+
+EXCLUDED_LIBRARIES = {
+    "boto3": _MOVES,
+    "botocore": _MOVES,
+    "google": _MOVES,
+    "google_crc32c": _MOVES,
+    "grpc": _RUNS,
+    "packaging": "names outputs",
+    "pydantic": "validates documents, whose values are in the key",
+    "pydantic_core": "validates documents, whose values are in the key",
+    "pynvml": _REPORTS,
+    "requests": _MOVES,
+    "urllib3": _MOVES,
+    "yaml": "reads the recipe, whose values are in the key",
+}
+"""Libraries that are in no key, by what is imported, and why."""
+
+_FACADE = "trainyard"
+_MESSAGES = ("ConfigurationError", "DataError", "InfrastructureError", "TransientError")  # whose texts end a step
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 _NETWORKS = "trainyard.models.build"  # imports the recipe's network by its name
-_RECIPE_MODULE = "trainyard.data.module"  # loads the recipe's own module
+
+_HOOKS = {"preprocess": "preprocessing_fn", "train": "build_model", "evaluate": "metrics"}
+"""What each step takes from the recipe's own module."""
+
+_REFLECTION = frozenset(("*", "__getattr__", "exec", "globals", "setattr", "vars"))  # may define any name
 
 # The distributions of the libraries that compute, by what is imported; the first that there is counts.
-_SAME_NAMES = ("ai_edge_litert", "apache_beam", "jax", "jaxlib", "keras", "numpy", "tensorflow_transform", "tfx_bsl")
+_SAME_NAMES = (
+    "ai_edge_litert",
+    "apache_beam",
+    "flatbuffers",
+    "jax",
+    "jaxlib",
+    "keras",
+    "numpy",
+    "pyarrow",
+    "scipy",
+    "simplejpeg",
+    "tensorflow_transform",
+    "tfx_bsl",
+)
 _DISTRIBUTIONS = {name: (name.replace("_", "-"),) for name in _SAME_NAMES} | {
     "PIL": ("pillow",),
+    "google.protobuf": ("protobuf",),
     "sklearn": ("scikit-learn",),
     "tensorflow": ("tensorflow", "tensorflow-tpu"),
 }
@@ -104,10 +156,31 @@ def provenance(recipe: Recipe, step: str) -> Provenance:
         network, more = _closure(_PACKAGE, recipe.model.network_module, frozenset())
         modules, imported = modules | network, imported | more
     digests = {name: _parsed(path.read_bytes()).digest for name, path in modules.items()}
-    if _RECIPE_MODULE in modules and recipe.module:
-        digests["module"] = _digest(_meaning_or_text(recipe_module(recipe.module)))
-    libraries = {name: _version(_DISTRIBUTIONS[name], variant) for name in sorted(imported & _DISTRIBUTIONS.keys())}
+    if step in _HOOKS and recipe.module:
+        source = recipe_module(recipe.module)
+        if _may_define(source, _HOOKS[step]):
+            digests["module"] = _digest(_meaning_or_text(source))
+    counted = {library(name) for name in imported} & _DISTRIBUTIONS.keys()
+    libraries = {name: _version(_DISTRIBUTIONS[name], variant) for name in sorted(counted)}
     return Provenance(modules=digests, libraries=libraries, engine=engine if step == "train" else "")
+
+
+def library(imported: str) -> str:
+    """Return the library that the name `imported` belongs to, as keys call it."""
+    parts = imported.split(".")
+    return next((name for name in (".".join(parts[:2]), parts[0]) if name in _DISTRIBUTIONS), parts[0])
+
+
+def _may_define(source: bytes, name: str) -> bool:
+    """Whether the recipe's module may define `name`: it names it in any way, or defines names by other means."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # the step that loads it says so
+        return True
+    names: set[object] = set()
+    for node in ast.walk(tree):
+        names |= {getattr(node, field, None) for field in ("id", "name", "attr", "asname", "value")}
+    return name in names or not _REFLECTION.isdisjoint(names)
 
 
 def recipe_module(path: str) -> bytes:
@@ -137,19 +210,18 @@ def _closure(package: Path, entry: str, excluded: frozenset[str]) -> tuple[dict[
         path = _file(package, name)
         if path is None:
             todo.append(name.rpartition(".")[0])  # an attribute of a module
-        elif name not in files and name not in excluded and not _carries(name):
+        elif name not in files and name not in excluded and not _is_excluded(name):
             files[name] = path
             imports = _parsed(path.read_bytes()).imports
             todo += ["trainyard", *(imported for imported in imports if imported.startswith("trainyard."))]
             todo += [parent] if (parent := name.rpartition(".")[0]) else []
-            libraries |= {imported.partition(".")[0] for imported in imports}
+            libraries |= imports
     return dict(sorted(files.items())), frozenset(libraries)
 
 
-def _carries(name: str) -> bool:
+def _is_excluded(name: str) -> bool:
     parts = name.split(".")
-    prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    return name == _FACADE or (bool(prefixes & _CARRIERS) and name not in _COMPUTES)
+    return name == _FACADE or any(".".join(parts[:count]) in EXCLUDED for count in range(2, len(parts) + 1))
 
 
 def _file(package: Path, name: str) -> Path | None:
@@ -200,7 +272,7 @@ def _meaning_or_text(source: bytes) -> str:
 
 
 def _meaning(node: object) -> str:
-    """Return `node` as text, comments, docstrings and layout left out.
+    """Return `node` as text, without comments, docstrings, layout, descriptions of fields and messages of errors.
 
     It is the same in Python 3.11 to 3.13, whose `ast.dump` differs in empty fields.
     """
@@ -208,6 +280,9 @@ def _meaning(node: object) -> str:
         return ",".join([_meaning(item) for item in node])
     if not isinstance(node, ast.AST):
         return repr(node)
+    if isinstance(node, ast.Call) and _name(node.func) in _MESSAGES:
+        return f"Call(func={_meaning(node.func)})"
+    described = isinstance(node, ast.Call) and _name(node.func) == "Field"
     fields = []
     for name in node._fields:
         value = getattr(node, name, None)
@@ -215,8 +290,14 @@ def _meaning(node: object) -> str:
             continue
         if name == "body" and isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             value = value[1:]
+        if name == "keywords" and described:
+            value = [keyword for keyword in value if keyword.arg != "description"]
         fields.append(f"{name}={_meaning(value)}")
     return f"{type(node).__name__}({';'.join(fields)})"
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _version(names: tuple[str, ...], variant: str) -> str:
