@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from trainyard.quality.tables import cells
 from trainyard.values.columns import canonical_lists, canonical_texts, days
-from trainyard.values.text import canonical, canonical_list, day
+from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
+from trainyard.values.text import alike, canonical, canonical_list, day
 
 NFC, NFD = "café", unicodedata.normalize("NFD", "café")
 MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é\u0301你"), max_size=24)
@@ -96,10 +97,10 @@ def test_each_type_of_arrow_has_its_text():
     assert canonical_texts(pa.nulls(2)).to_pylist() == ["", ""]
 
 
-def test_a_time_with_a_zone_is_a_day_of_utc_and_midnight_has_an_hour():
+def test_a_time_with_a_zone_is_a_day_of_utc_and_a_day_alone_is_midnight():
     assert day("2024-03-01T05:00:00+09:00", hour=True) == "2024-02-29T20"
     assert day(" 2024-03-01 00:00:00", hour=True) == "2024-03-01T00"
-    assert day("2024-03-01", hour=True) == "2024-03-01"
+    assert day("2024-03-01", hour=True) == "2024-03-01T00"
     assert (day(""), day("2024-02-30"), day("1 March"), day("2024-03-01 noon", hour=True)) == ("", None, None, None)
     tokyo = pa.array([datetime.datetime(2024, 2, 29, 20)], pa.timestamp("us", "Asia/Tokyo"))
     assert days(tokyo, hour=True).to_pylist() == days(tokyo.cast(pa.timestamp("us", "UTC")), hour=True).to_pylist()
@@ -109,3 +110,18 @@ def test_true_and_false_are_numbers_where_numbers_are_expected():
     numbers, wrong = cells.numbers(pa.array(["True", "FALSE", "2.5", "", "x"]))
     np.testing.assert_array_equal(numbers, [1, 0, 2.5, np.nan, np.nan])
     assert wrong.tolist() == [False, False, False, False, True]
+
+
+def test_classes_that_differ_in_their_writing_alone_are_named():
+    assert alike(["Cat", "dog", "cat", "Ｃat", "a  b", "a b"]) == [["Cat", "cat", "Ｃat"], ["a  b", "a b"]]
+    assert alike(["Cat", "dog"]) == []
+
+
+def test_numbers_that_32_bits_do_not_tell_apart_are_named():
+    assert coarse(0, 1e9, 1e8, MOST_OF_FEATURE) is None
+    assert coarse(1.7e9, 1.7e9 + 1e8, 1e7, MOST_OF_TARGET) is None
+    assert coarse(1.7e9, 1.7e9, 0, MOST_OF_FEATURE) is None
+    assert coarse(1_700_000_000, 1_700_000_195, 57.7, MOST_OF_FEATURE) == (
+        "lies from 1700000000 to 1700000195 (standard deviation 57.7), where a 32-bit float, in which networks "
+        "compute, has steps of 128. Write it in the data less a constant, such as 1700000000"
+    )

@@ -27,7 +27,7 @@ def as_read(raw: Mapping[str, tf.Tensor], columns: Mapping[str, Numeric | Catego
 
 def _as_read(texts: tf.Tensor, kind: Numeric | Category | Date | Text) -> tf.Tensor:
     if isinstance(kind, Date):
-        return days_tensor(texts)
+        return days_tensor(texts, hour=kind.hour)
     if isinstance(kind, Text) and kind.separator is not None:
         return canonical_lists_tensor(texts, kind.separator)
     return canonical_tensor(texts)
@@ -46,9 +46,10 @@ def canonical_lists_tensor(texts: tf.Tensor, separator: str) -> tf.Tensor:
     return tf.strings.reduce_join(present, axis=1, separator=separator)
 
 
-def days_tensor(texts: tf.Tensor) -> tf.Tensor:
-    """Return the dates (n,) as texts, those with an offset in UTC."""
-    return _where_matching(_stripped(texts), patterns.TIMESTAMP, "1970-01-01 00:00", _time)
+def days_tensor(texts: tf.Tensor, *, hour: bool) -> tf.Tensor:
+    """Return the dates (n,) as texts, those with an offset in UTC, with `hour` those without a time at midnight."""
+    times = _where_matching(_stripped(texts), patterns.TIMESTAMP, "1970-01-01 00:00", _time)
+    return tf.strings.regex_replace(times, f"^({patterns.ONLY_DAY})$", r"\1T00") if hour else times
 
 
 def days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:

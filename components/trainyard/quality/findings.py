@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from trainyard.errors import listed
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec.recipe import Data
+from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
+from trainyard.values.text import alike
 
 MAX_BAD: float = Data.model_fields["max_bad_fraction"].default
 """The largest share of bad records with which the run of a drafted recipe goes on."""
@@ -140,6 +142,9 @@ def _classes(profile: Profile) -> Iterator[str]:
     if len(profile.classes) == 1:
         yield f"Every example has the class '{next(iter(profile.classes))}'. At least two are needed."
         return
+    if groups := alike(profile.classes):
+        shown = listed([" = ".join(map(repr, group)) for group in groups], _SHOWN)
+        yield f"Classes differ in their writing alone: {shown}. If they are one class, write it in one way."
     single = [name for name, count in profile.classes.items() if count == 1]
     if single:
         yield (
@@ -178,6 +183,11 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
             f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "
             "leave it out."
         )
+    numbers = column.statistics
+    if numbers.std and not (column.name == profile.label and profile.classes):
+        most = MOST_OF_TARGET if column.name == profile.label else MOST_OF_FEATURE
+        if why := coarse(numbers.min or 0.0, numbers.max or 0.0, numbers.std, most):
+            yield f"{name} {why}, or leave it out: preprocess refuses it as a number."
     if column.mistyped:
         yield (
             f"{name} is {_article(column.type)}, but {_count(column.mistyped, 'cell is', 'cells are')} not: "

@@ -14,6 +14,7 @@ from trainyard.spec.tables.columns import Quote
 from trainyard.spec.tables.files import ENDINGS, is_part
 from trainyard.storage import listing, tar
 from trainyard.storage.source_stream import open_file
+from trainyard.values.text import canonical
 
 Kind = Literal["csv", "parquet", "image_folder"]
 
@@ -63,7 +64,7 @@ class SourceFiles:
         """Return the class of the picture `name`, the first folder that it lies in; None if it lies in none."""
         relative = name.partition("/")[2] if self.has_splits else name
         folder, slash, _ = relative.partition("/")
-        return folder if slash else None
+        return canonical(folder) if slash else None
 
 
 def find_source(

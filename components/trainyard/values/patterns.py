@@ -13,6 +13,8 @@ MAX_EXACT = 1 << 53
 DAY = r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?"
 """A day, and what may follow it."""
 
+ONLY_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+
 TIME_OF_DAY = r"[T ]([01][0-9]|2[0-3])([:.].*)?"
 """What follows a day, with its hour."""
 

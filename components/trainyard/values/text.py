@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from trainyard.values import patterns
 
@@ -48,8 +49,16 @@ def canonical_list(text: str, separator: str) -> str:
     return separator.join(filter(None, map(canonical, text.split(separator))))
 
 
+def alike(names: Iterable[str]) -> list[list[str]]:
+    """Return the groups of names that differ by case, width or inner white space alone."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    return sorted(sorted(group) for group in groups.values() if len(group) > 1)
+
+
 def day(text: str, *, hour: bool = False) -> str | None:
-    """Return the day YYYY-MM-DD that `text` begins with, with `hour` and THH behind it if a time follows.
+    """Return the day YYYY-MM-DD that `text` begins with, with `hour` and THH behind it, T00 of a day without a time.
 
     A time with an offset is moved to UTC first. Return '' if `text` is empty, None if it is of another form or there is
     no such day, or with `hour` no such time.
@@ -65,8 +74,10 @@ def day(text: str, *, hour: bool = False) -> str | None:
         date = datetime.date.fromisoformat(found[1]).isoformat()
     except ValueError:
         return None
-    if not hour or not found[2]:
+    if not hour:
         return date
+    if not found[2]:
+        return f"{date}T00"
     time = re.fullmatch(patterns.TIME_OF_DAY, found[2])
     return f"{date}T{time[1]}" if time else None
 

@@ -64,12 +64,12 @@ class Numbers:
     def document(self) -> dict[str, Any]:
         """Return the statistics to six digits, for the rest depends on the order of the additions.
 
-        The mean has as many more as tell a hundredth of the standard deviation apart, where float32 can.
+        Mean and extremes have as many more as tell a hundredth of the standard deviation apart.
         """
         std = math.sqrt(self.squares / max(1, self.count))
         ratio = abs(self.mean) / std if std else 0.0
-        digits = 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e8 else 6
-        values = {"mean": (self.mean, digits), "std": (std, 6), "min": (self.low, 6), "max": (self.high, 6)}
+        digits = 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else 6
+        values = {"mean": (self.mean, digits), "std": (std, 6), "min": (self.low, digits), "max": (self.high, digits)}
         rounded = {name: float(f"{value:.{kept}g}") for name, (value, kept) in values.items() if self.count}
         drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
         return {"count": self.count, "missing": self.missing, **rounded, **drawn}

@@ -73,12 +73,15 @@ class Date(Strict):
 
     type: Literal["date"] = Field(description="Says that the column is a day.")
     hour: bool = Field(
-        False, description="Learn from the hour of the time that follows, too; a day without a time has none."
+        False, description="Learn from the hour of the time that follows, too; a day without a time is midnight."
     )
 
 
 class Text(Strict):
     """Words in any language: lower case, cut where neither letters nor digits stand, each with an id of a vocabulary.
+
+    In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is a word:
+    ngrams of 2 or 3 learn from words of two or three characters.
 
     The network adds up what it learns of the words of a row.
     """

@@ -14,9 +14,12 @@ from trainyard.errors import DataError, listed
 from trainyard.quality.findings import FEW_LEVELS, HALF, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.spec.tables.columns import SplitRows
+from trainyard.spec.tables.columns import Numeric, SplitRows
+from trainyard.spec.tables.formula import Call, Cell, parse
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.readers.records import LABELS_APART
+from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
+from trainyard.values.text import alike
 
 _SHOWN = 5
 
@@ -49,6 +52,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
         )
     _require_levels(collected)
     _require_values(collected, recipe)
+    _require_told_apart(collected, recipe)
     _require_weights(collected, recipe.data.weight)
     if recipe.task != "regression":
         _require_classes(collected, recipe.data)
@@ -85,6 +89,9 @@ def warnings(collected: Collected) -> list[str]:
     if collected.ignored:
         names = collected.ignored
         warnings.append(f"{len(names)} files are not of the data's format, and not read: {listed(names, _SHOWN)}.")
+    if groups := alike(dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)):
+        shown = listed([" = ".join(map(repr, group)) for group in groups], _SHOWN)
+        warnings.append(f"classes differ in their writing alone: {shown}. If they are one class, write it in one way.")
     warnings += collected.near
     warnings += _about_pixels(collected)
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
@@ -165,6 +172,25 @@ def _require_values(collected: Collected, recipe: Recipe) -> None:
             f"data.features: the column '{empty[0]}' is missing in all {train.examples} training examples "
             f"(empty columns: {', '.join(empty)}). A column needs values to learn from. Remove it from the recipe."
         )
+
+
+def _require_told_apart(collected: Collected, recipe: Recipe) -> None:
+    """Refuse numbers that a 32-bit float cuts: a model would learn little of them, and metrics would be of cut ones."""
+    statistics = collected.splits["train"].statistics
+    inputs = [name for name, feature in recipe.data.inputs.items() if isinstance(feature, Numeric)]
+    targets = recipe.data.labels if recipe.task == "regression" else []
+    for field, names, most in (("features", inputs, MOST_OF_FEATURE), ("label", targets, MOST_OF_TARGET)):
+        for name in names:
+            column = statistics[name]
+            if column["count"] and (why := coarse(column["min"], column["max"], column["std"], most)):
+                raise DataError(f"data.{field}: '{name}' {why}, or leave it out.")
+    for name, text in recipe.data.derived_features.items():
+        node = parse(text)
+        if isinstance(node, Call) and node.kernel == "subtract" and statistics[name]["count"]:
+            for cell in (cell for cell in node.arguments if isinstance(cell, Cell)):
+                column, std = statistics[cell.column], statistics[name]["std"]
+                if why := coarse(column["min"], column["max"], std, MOST_OF_FEATURE):
+                    raise DataError(f"data.derive: {name}: '{cell.column}' {why}, or leave it out.")
 
 
 def _require_weights(collected: Collected, weight: str | None) -> None:

@@ -1,0 +1,315 @@
+"""The same rows in each format, as several programs write it, are the same values through each reader."""
+
+import csv
+import datetime
+import io
+import math
+import random
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import csv as pa_csv
+from pyarrow import parquet
+
+from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.quality.source import find_source as find_table
+from trainyard.quality.tables.cells import cells
+from trainyard.quality.tables.table import RowBatch, read_table
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.reading.batches import InputBatch
+from trainyard.steps.predict.reading.inputs import items_of
+from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
+from trainyard.steps.preprocess.readers.tables.parquet_rows import read_parquet_batches
+from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
+
+KINDS = {
+    "id": "category",
+    "small": "category",
+    "flag": "category",
+    "price": "category",
+    "share": "numeric",
+    "on": "numeric",
+    "at": "category",
+    "instant": "category",
+    "day": {"type": "date", "hour": True},
+    "word": "category",
+    "prose": "text",
+}
+FEATURES = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in KINDS.items()}
+RECIPE = {"format": "csv", "path": "-", "label": "y", "features": FEATURES, "split": {"by": "group", "column": "id"}}
+WORDS = [
+    "",
+    "null",
+    "NA",
+    "None",
+    "[missing]",
+    "True",
+    "3.0",
+    "007",
+    "1.10",
+    " padded ",
+    "two\nlines",
+    "a,b;c",
+    'a "q"',
+]
+WORDS += [
+    "café",
+    "cafe\u0301",
+    "你好",
+    "日本\r\n語",
+    "हिन्दी",
+    "\u3000wide\u00a0",
+    "1e+05",
+    "7e3",
+    "2024-03-01T09:05:00Z",
+]
+TOKYO = datetime.timezone(datetime.timedelta(hours=9))
+SECONDS = datetime.datetime(2024, 3, 1)
+
+texts = st.one_of(
+    st.sampled_from(WORDS), st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=8)
+)
+times = st.one_of(
+    st.integers(0, 10**7).map(lambda second: SECONDS + datetime.timedelta(seconds=second)),
+    st.integers(0, 99).map(lambda number: SECONDS + datetime.timedelta(days=number)),
+)
+SIX_DIGITS = st.integers(-(10**6) + 1, 10**6 - 1)  # which a float32 keeps, so that tf.Example does
+row = st.fixed_dictionaries(
+    {
+        "id": st.one_of(st.integers(-(2**62), 2**62), st.integers(2**53 - 3, 2**53 + 3), st.integers(0, 9)),
+        "small": st.none() | st.integers(-(2**53), 2**53) | st.integers(0, 9),
+        "flag": st.none() | st.booleans(),
+        "price": st.none() | st.integers(-(10**6), 10**6).map(lambda cents: Decimal(cents) / 100),
+        "share": st.none()
+        | st.builds(lambda digits, places: float(f"{digits}e{places}"), SIX_DIGITS, st.integers(-20, 20)),
+        "on": st.none() | st.booleans(),
+        "at": st.none() | times,
+        "instant": st.none() | times,
+        "day": st.none() | times,
+        "word": st.none() | texts,
+        "prose": st.none() | texts,
+        "y": st.booleans(),
+    }
+)
+TYPES = {
+    "id": pa.int64(),
+    "small": pa.int64(),
+    "flag": pa.bool_(),
+    "price": pa.decimal128(12, 2),
+    "share": pa.float64(),
+    "on": pa.bool_(),
+    "at": pa.timestamp("us"),
+    "instant": pa.timestamp("us", "Asia/Tokyo"),
+    "day": pa.timestamp("ns"),
+    "word": pa.string(),
+    "prose": pa.string(),
+    "y": pa.bool_(),
+}
+
+
+def arrow(rows: list[dict]) -> pa.Table:
+    """The rows with types; instants are told in UTC."""
+    utc = datetime.UTC
+    columns = {name: [row[name] for row in rows] for name in TYPES}
+    columns["instant"] = [value and value.replace(tzinfo=utc) for value in columns["instant"]]
+    return pa.table({name: pa.array(columns[name], kind) for name, kind in TYPES.items()})
+
+
+def by_pandas(table: pa.Table) -> bytes:
+    """As pandas writes it: integers with gaps as floats, True and False, offsets with a colon."""
+    frame = table.to_pandas()
+    frame["price"] = frame["price"].map(lambda value: value if value is None else f"{value}")
+    stream = io.BytesIO()
+    frame.to_csv(stream, index=False)
+    return stream.getvalue()
+
+
+def by_arrow(table: pa.Table) -> bytes:
+    stream = pa.BufferOutputStream()
+    pa_csv.write_csv(table, stream)
+    return stream.getvalue().to_pybytes()
+
+
+def by_excel(table: pa.Table) -> bytes:
+    """As Excel writes CSV in UTF-8: a byte-order mark, CR LF, TRUE and FALSE."""
+    return _written(table, "\ufeff", "\r\n", {bool: lambda value: f"{value}".upper()})
+
+
+def by_spark(table: pa.Table) -> bytes:
+    """As Spark writes it: 1.0E10, times with T, milliseconds and an offset."""
+
+    def number(value: float) -> str:
+        text = repr(value)
+        mantissa, exponent, places = text.partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(places)}" if exponent else text
+
+    def time(value: datetime.datetime) -> str:
+        return value.isoformat(timespec="milliseconds")
+
+    return _written(table, "", "\n", {bool: lambda value: f"{value}".lower(), float: number, pd.Timestamp: time})
+
+
+def _written(table: pa.Table, start: str, end: str, texts: dict) -> bytes:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator=end)
+    writer.writerow(table.column_names)
+    columns = [column.to_pylist() for column in table.columns]
+    columns = [
+        [pd.Timestamp(value) if isinstance(value, datetime.datetime) else value for value in column]
+        for column in columns
+    ]
+    for values in zip(*columns, strict=True):
+        writer.writerow("" if value is None else texts.get(type(value), str)(value) for value in values)
+    return (start + stream.getvalue()).encode()
+
+
+def examples(table: pa.Table) -> list[bytes]:
+    """As tf.Example: integers, floats and bytes; times and booleans as Python writes them."""
+
+    def feature(value: object) -> tf.train.Feature:
+        if value is None:
+            return tf.train.Feature()
+        if isinstance(value, float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+        if isinstance(value, int) and not isinstance(value, bool):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[str(value).encode()]))
+
+    rows = table.to_pylist()
+    return [
+        tf.train.Example(
+            features=tf.train.Features(feature={name: feature(value) for name, value in row.items()})
+        ).SerializeToString()
+        for row in rows
+    ]
+
+
+def trained_on(path: Path, format: str) -> list[dict]:
+    """What preprocess makes of the file."""
+    recipe = Recipe.model_validate(
+        {"name": "rows", "data": RECIPE | {"format": format, "path": str(path)}, "model": {"name": "mlp"}}
+    )
+    where = str(path), path.name, recipe
+    batches = {
+        "csv": lambda: read_csv_batches(*where),
+        "parquet": lambda: read_parquet_batches(*where),
+        "tfrecord": lambda: read_tf_batches(*where, None),
+    }[format]()
+    rows = []
+    for batch in batches:
+        assert not isinstance(batch, Quarantined), batch
+        rows += batch.drop_columns("source").to_pylist()
+    return rows
+
+
+MODEL = PushedModel(
+    folder="",
+    inputs=tuple(
+        RawInput.model_validate(
+            {"name": name, "dtype": "float32" if kind["type"] == "numeric" else "string", "column": kind}
+        )
+        for name, kind in FEATURES.items()
+    ),
+    labels=None,
+    channels=None,
+)
+
+
+def asked_about(inputs: object) -> tuple[list[str], list[dict]]:
+    """The keys and inputs that `predict` makes of a file or of a table in memory."""
+    keys, rows = [], []
+    for batch in items_of(inputs, MODEL, "id"):
+        assert isinstance(batch, InputBatch), batch
+        keys += batch.keys.to_pylist()
+        columns = {f"raw/{name}": values.tolist() for name, values in batch.inputs.items()}
+        rows += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return keys, rows
+
+
+def inspected(path: Path) -> dict[str, list[str]]:
+    """The texts that `data inspect` counts, of the categories."""
+    found: dict[str, list[str]] = {name: [] for name in (*FEATURES, "y") if name not in ("share", "on", "day")}
+    for batch in read_table(find_table(str(path))):
+        assert isinstance(batch, RowBatch), batch
+        for name, kept in found.items():
+            kept += cells(batch.columns[name]).texts.to_pylist()
+    return found
+
+
+def plain(rows: list[dict]) -> list[dict]:
+    """With what a model takes alone: numbers as float32, NaN as None."""
+
+    def value(item: object) -> object:
+        return (None if math.isnan(item) else float(np.float32(item))) if isinstance(item, float) else item
+
+    return [{name: value(item) for name, item in row.items() if name.startswith("raw/")} for row in rows]
+
+
+def assert_one_meaning(rows: list[dict], folder: Path) -> None:
+    table = arrow(rows)
+    written = {"pandas": by_pandas, "arrow": by_arrow, "excel": by_excel, "spark": by_spark}
+    files = {}
+    for name, write in written.items():
+        files[name] = folder / f"{name}.csv"
+        files[name].write_bytes(write(table))
+    files["parquet"] = folder / "a.parquet"
+    parquet.write_table(table, files["parquet"])
+    files["dictionary"] = folder / "b.parquet"
+    parquet.write_table(table.set_column(9, "word", table["word"].dictionary_encode()), files["dictionary"])
+    files["tfrecord"] = folder / "a.tfrecord"
+    with tf.io.TFRecordWriter(str(files["tfrecord"])) as writer:
+        for serialized in examples(table):
+            writer.write(serialized)
+    expected = trained_on(files["parquet"], "parquet")
+    assert len(expected) == len(rows)
+    for name, path in files.items():
+        assert repr(trained_on(path, path.suffix[1:])) == repr(expected), name
+    keys = [row["split_by"] for row in expected]
+    for name, inputs in {**files, "frame": table.to_pandas(), "table": table}.items():
+        asked_keys, asked = asked_about(inputs)
+        assert asked_keys == keys, name
+        assert plain(asked) == plain(expected), name
+    for name, path in files.items():
+        if name != "tfrecord":
+            texts = inspected(path)
+            assert texts.pop("y") == [row["label"] for row in expected], name
+            assert texts == {column: [row[f"raw/{column}"] for row in expected] for column in texts}, name
+
+
+@settings(max_examples=30)
+@given(rows=st.lists(row, min_size=1, max_size=12), times=st.sampled_from([1, 1, 12]))
+def test_rows_mean_the_same_in_every_format_and_to_every_reader(rows, times):
+    with tempfile.TemporaryDirectory() as folder:
+        assert_one_meaning(rows * times, Path(folder))
+
+
+def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path):
+    draw = random.Random(7)
+    rows = []
+    for number, word in enumerate(WORDS * 12):
+        time = SECONDS + datetime.timedelta(hours=number % 50 * 12)
+        rows.append(
+            {
+                "id": 2**53 + number,
+                "small": None if number % 3 == 0 else 46_701_234_560 + number % 5,
+                "flag": draw.choice([None, True, False]),
+                "price": draw.choice([None, Decimal("1.10"), Decimal("3.00")]),
+                "share": draw.choice([None, 0.1, 3.0, 1e-7, 2e10]),
+                "on": number % 2 == 0,
+                "at": time,
+                "instant": time,
+                "day": time,
+                "word": word,
+                "prose": f"{word} {word}",
+                "y": number % 2 == 0,
+            }
+        )
+    assert_one_meaning(rows, tmp_path)
