@@ -30,7 +30,8 @@ from trainyard.steps.evaluate.predict import load_predictor, model_predictions
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict import run as step
 from trainyard.steps.predict.prediction import PredictionSummary, predict
-from trainyard.steps.predict.pushed_model import find_model
+from trainyard.steps.predict.pushed_model import PushedModel, find_model
+from trainyard.steps.predict.served import ServedModel
 from trainyard.steps.push import versions
 from trainyard.storage import storage
 from trainyard_control.api.model import Predictions
@@ -284,6 +285,17 @@ def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits
     for message, inputs in (refused | {r"of shape \(8, 8, 3\) looks like one picture": one}).items():
         with pytest.raises(DataError, match=message):
             model.predict(inputs)
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"", b"\x08\x01" * 50])
+def test_a_version_whose_saved_model_cannot_be_loaded_is_named(content: bytes, tmp_path: Path) -> None:
+    with storage.stage(str(tmp_path / "1"), "trainyard.push") as folder:
+        (folder / "saved_model.pb").write_bytes(content)
+        (folder / "variables").mkdir()
+        (folder / "variables" / "variables.index").write_bytes(content)
+    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"), channels=None)
+    with pytest.raises(DataError, match=rf"{tmp_path}/1: its SavedModel cannot be loaded \(.+\)\. Push"):
+        ServedModel(model)
 
 
 @pytest.fixture

@@ -151,7 +151,9 @@ def test_a_file_of_weights_holds_arrays_and_leads_nowhere(tmp_path: Path) -> Non
         with h5py.File(path, "a") as file:
             del file[kernel]
             change(file)
-        with pytest.raises(DataError, match=rf"model\.weights: {path}: (Keras refuses|conv2d/kernel holds no numbers)"):
+        with pytest.raises(
+            DataError, match=rf"model\.weights: {path}: (Keras refuses|conv2d/kernel holds no|its arrays)"
+        ):
             begin(path)
     content = (tmp_path / "good.weights.h5").read_bytes()
     for name, damaged in (("cut", content[:9000]), ("text", b"weights"), ("empty", b"")):

@@ -1,6 +1,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+def deserialize_keras_object(config: Mapping[str, Any], *, safe_mode: bool) -> Any: ...
+
 class KerasFileEditor:
     weights_dict: Mapping[str, Any]
     object_metadata: Mapping[str, Mapping[str, object]]

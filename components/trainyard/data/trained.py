@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import h5py
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainyard.contract import version
 from trainyard.contract.champion import EXTRA
+from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import Tensors as Tensors
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.graph import producer
@@ -21,6 +26,10 @@ from trainyard.storage import storage
 
 FILE = "model.keras"
 PRODUCER = producer("train")
+
+_CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+_MOST_CONFIG_BYTES = 64 << 20  # chosen: the largest networks of Keras have some hundred thousand
+_EXPANSION, _ROOM_BYTES = 4, 64 << 20  # chosen: Keras compresses nothing, others half of it
 
 _FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
 
@@ -53,12 +62,28 @@ def load_pushed(folder: str) -> keras.Model:
         raise ConfigurationError(
             f"{path}: no model that Trainyard pushed. Add keras to export.formats and push a model with it first."
         )
+    return load_foreign(path)
+
+
+def load_foreign(path: Path) -> keras.Model:
+    """Return the Keras model at `path`, which somebody else may have written; as `load_file`.
+
+    Raises `DataError` before anything is built if its layers would need more memory than its weights fill.
+    """
+    _require_weights(path, _config(path))
     return load_file(path)
 
 
 def load_file(path: Path) -> keras.Model:
-    """Return the Keras model at `path`, built from Keras' own classes alone; raises `ConfigurationError` otherwise."""
-    foreign = sorted(set(_foreign(_config(path))))
+    """Return the Keras model at `path`, built from Keras' own classes alone.
+
+    Raises `ConfigurationError` if other code belongs to it, `DataError` if it is damaged.
+    """
+    config = _config(path)
+    try:
+        foreign = sorted(set(_foreign(config)))
+    except RecursionError as error:
+        raise _damaged(path, error) from error
     if foreign:
         raise ConfigurationError(
             f"{path}: holds {', '.join(foreign)}. A model that is exported consists of Keras' own layers and "
@@ -67,8 +92,32 @@ def load_file(path: Path) -> keras.Model:
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
     except (ValueError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"{path}: Keras refuses to load it safely ({reason}).") from error
+        raise ConfigurationError(f"{path}: Keras refuses to load it safely ({reason(error)}).") from error
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
+
+
+def require_bounded(where: object, weights: IO[bytes], size: int) -> None:
+    """Raise `DataError` if the HDF5 file `weights` of `size` bytes promises arrays that it does not hold.
+
+    Those that were never written, or are compressed, take more memory than the file.
+    """
+    promised = 0
+
+    def add(_: str, item: h5py.Group | h5py.Dataset) -> None:
+        nonlocal promised
+        if isinstance(item, h5py.Dataset):
+            if item.external or item.is_virtual:
+                raise ValueError("an array in another file")
+            promised += item.nbytes
+
+    with h5py.File(weights, "r") as file:
+        file.visititems(add)
+    if promised > _most(size):
+        raise DataError(
+            f"{where}: its arrays would take {promised:,} bytes, and the file has {size:,}. Keras writes none like it. "
+            "Save the model again with Model.save."
+        )
 
 
 def in_float32(model: keras.Model) -> keras.Model:
@@ -109,11 +158,64 @@ def predictor(model: keras.Model, task: Task) -> Callable[[Tensors], tf.Tensor]:
 
 
 def _config(path: Path) -> Any:
+    """Return the configuration of the model at `path`. Raises `DataError` if the file is none that Keras wrote."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read("config.json"))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a .keras file ({error}). Run with --from train to write it again.") from error
+            members, size = archive.infolist(), path.stat().st_size
+            if any(member.flag_bits & 1 for member in members):
+                raise ValueError("it is encrypted")
+            if len({member.filename for member in members}) < len(members):
+                raise ValueError("a member is there twice")
+            if archive.getinfo(_CONFIG).file_size > _MOST_CONFIG_BYTES:
+                raise ValueError(f"{_CONFIG} has more than {_MOST_CONFIG_BYTES:,} bytes")
+            if sum(member.file_size for member in members) > _most(size):
+                raise ValueError("it unpacks to many times its size")
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} differs from its checksum")
+            config = json.loads(archive.read(_CONFIG))
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
+    if not isinstance(config, dict):
+        raise _damaged(path, ValueError(f"{_CONFIG} is no object"))
+    return config
+
+
+def _require_weights(path: Path, config: dict[str, Any]) -> None:
+    """Raise `DataError` if the layers of `config` need more memory than the weights beside it; nothing is allocated."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            weights = archive.read(_WEIGHTS)
+        require_bounded(path, io.BytesIO(weights), len(weights))
+        if set(_foreign(config)):
+            return  # `load_file` names them, and nothing of theirs is built
+        with keras.StatelessScope(initialize_variables=False):
+            skeleton = keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)
+        needed = sum(_variable_bytes(variable) for variable in skeleton.variables)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"{path}: Keras refuses to load it safely ({reason(error)}).") from error
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
+    if needed > _most(len(weights)):
+        raise DataError(
+            f"{path}: its layers would take {needed:,} bytes, and its weights have {len(weights):,}. They belong to "
+            "another model. Save the model again with Model.save."
+        )
+
+
+def _variable_bytes(variable: keras.Variable) -> int:
+    return math.prod(variable.shape) * np.dtype(variable.dtype if variable.dtype != "bfloat16" else "int16").itemsize
+
+
+def _most(size: int) -> int:
+    """Return the most bytes that a file of `size` bytes may stand for."""
+    return _EXPANSION * size + _ROOM_BYTES
+
+
+def _damaged(path: Path, error: BaseException) -> DataError:
+    return DataError(
+        f"{path}: not a .keras file, or damaged ({reason(error)}). Save the model again with Model.save, or run with "
+        "--from train if a train step wrote it."
+    )
 
 
 def _foreign(config: Any) -> Iterator[str]:
@@ -126,6 +228,8 @@ def _foreign(config: Any) -> Iterator[str]:
         registered = str(config.get("registered_name") or "")
         if name in ("Lambda", "__lambda__"):
             yield "a Lambda layer"
+        elif "class_name" in config and not (isinstance(module, str | None) and isinstance(name, str)):
+            yield f"the class '{str(module)[:40]}.{str(name)[:40]}', which is no name"
         elif isinstance(module, str) and module.split(".")[0] != "keras" and (module, name) != _FUNCTION_BY_NAME:
             yield f"the class '{module}.{name}'"
         elif ">" in registered:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from trainyard.contract.champion import EXTRA
 from trainyard.contract.training import weights as source
 from trainyard.contract.training.weights import FIELD
 from trainyard.data import trained
+from trainyard.data.damaged import UNREADABLE
 from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.models.published import first_line, published
 from trainyard.spec.networks import IMAGENET
@@ -80,7 +80,7 @@ def _arrays(weights: str, network: keras.Model) -> Arrays:
         return _by_name(trained.load_pushed(weights))
     with source.local_file(weights) as path:
         if weights.endswith(source.KERAS):
-            return _by_name(trained.load_file(path))
+            return _by_name(trained.load_foreign(path))
         return _from_hdf5(weights, path, network)
 
 
@@ -94,9 +94,11 @@ def _from_hdf5(weights: str, path: Path, network: keras.Model) -> Arrays:
     A layer's arrays are numbered there. Keras' editor reads arrays alone, and refuses links and virtual data.
     """
     try:
+        with path.open("rb") as stream:
+            trained.require_bounded(f"{FIELD}: {weights}", stream, path.stat().st_size)
         with contextlib.redirect_stdout(io.StringIO()):
             layers = _Editor(str(path))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{FIELD}: {weights}: Keras refuses to read it safely ({first_line(error)}). Save it again with "
             "Model.save_weights."

@@ -217,6 +217,6 @@ def _loaded(model: str | keras.Model) -> keras.Model:
     if not Path(model).is_file():
         raise ConfigurationError(f"{model}: there is no such file. Name a recipe, or a model that Keras saved.")
     with stderr_hidden():  # lines of TensorFlow's C++, when it is imported and when it looks for a GPU
-        from trainyard.data.trained import load_file
+        from trainyard.data.trained import load_foreign
 
-    return load_file(Path(model))
+    return load_foreign(Path(model))

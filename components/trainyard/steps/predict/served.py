@@ -10,9 +10,13 @@ import tensorflow as tf
 
 from trainyard.contract.champion import EXTRA
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
+from trainyard.data.damaged import UNREADABLE, reason
+from trainyard.errors import DataError
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Rejected
 from trainyard.storage import storage
+
+_SIGNATURE = "serving_default"
 
 Answers = tuple[pa.Array, Array]
 """The keys (n,) of inputs, and what the model gave: probabilities (n, classes), or predictions (n,), float32."""
@@ -23,8 +27,17 @@ class ServedModel:
 
     def __init__(self, model: PushedModel) -> None:
         folder = storage.local(model.folder, "push", lambda name: not name.startswith(f"{EXTRA}/"))
-        self._loaded = tf.saved_model.load(str(Path(folder)))
         self._output = "prediction" if model.labels is None else "probabilities"
+        try:
+            self._loaded = tf.saved_model.load(str(Path(folder)))
+            known = self._loaded.signatures[_SIGNATURE].structured_outputs
+            if self._output not in known:
+                raise ValueError(f"its outputs are {', '.join(known)}")
+        except UNREADABLE as error:
+            raise DataError(
+                f"{model.folder}: its SavedModel cannot be loaded ({reason(error)}). Push the model again, or name "
+                "another version."
+            ) from error
         self._pictures = model.pixels is not None
 
     def answer(self, batch: InputBatch) -> list[Answers | Rejected]:
@@ -46,7 +59,7 @@ class ServedModel:
         return answers
 
     def _serve(self, batch: InputBatch) -> Array:
-        serve = self._loaded.signatures["serving_default"]  # through `_loaded`, for it keeps the variables alive
+        serve = self._loaded.signatures[_SIGNATURE]  # through `_loaded`, for it keeps the variables alive
         inputs = {name: tf.constant(values) for name, values in batch.inputs.items()}
         outputs: Array = serve(**inputs)[self._output].numpy()
         return outputs

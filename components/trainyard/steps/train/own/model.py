@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.data.trained import load_file
+from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError
 
 _PROBABILITIES = ("softmax", "sigmoid")
@@ -18,9 +18,9 @@ def checked(path: Path, examples: Examples) -> keras.Model:
     """Return the model at `path`; one that takes the only feature without a name is written anew with it.
 
     Raises `ConfigurationError` if it does not map the features of `examples`, a dict by name, to logits of shape
-    (batch, classes), or (batch, targets) in their units for a regression, and as `load_file`.
+    (batch, classes), or (batch, targets) in their units for a regression, and as `load_foreign`.
     """
-    model = _with_names(load_file(path), path, examples)
+    model = _with_names(load_foreign(path), path, examples)
     outputs = examples.outputs
     expected = {feature.name: (None, *feature.shape) for feature in examples.features}
     tensors: Any = model.input

@@ -1,0 +1,34 @@
+"""What the libraries raise for a model's file that is damaged, foreign or hostile."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+
+import tensorflow as tf
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tf.errors.OpError,
+)
+"""Of Keras, HDF5, zipfile and TensorFlow."""
+
+_LONGEST = 200  # characters; chosen
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of `error` for a sentence."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_LONGEST]
