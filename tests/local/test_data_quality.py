@@ -3,17 +3,24 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, drift
 from trainyard.errors import DataError
+from trainyard.quality.schema.conformity import Conformity
 from trainyard.quality.tables.bins import Numbers
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
+from trainyard.steps.preprocess.by_class import split_by_class
 from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.facts import quality
-from trainyard.steps.preprocess.facts.summary import SplitSummary, Texts
+from trainyard.steps.preprocess.facts.expectation import conformity
+from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary, Texts
+from trainyard.steps.preprocess.parts import PartWriter
 from trainyard.steps.preprocess.readers.files import find_files
+from trainyard.steps.preprocess.readers.records import record_batch
+from trainyard.steps.preprocess.split import assign, draw
 from trainyard.steps.preprocess.work import Work
 
 RECIPE = Recipe.model_validate(
@@ -64,6 +71,54 @@ def test_good_data_pass_and_a_tolerated_share_of_bad_records_too():
 def test_data_that_cannot_be_judged_are_refused(summary, sentence):
     with pytest.raises(DataError, match=sentence):
         quality.require_usable(summary, RECIPE)
+
+
+COLUMNS = {"x": {"type": "numeric"}, "c": {"type": "category"}, "d": {"type": "date"}}
+LABELS = {
+    "classification": {"label": "k"},
+    "regression": {"label": "y"},
+    "targets": {"targets": ["y", "z"]},
+    "multi_label": {"label": "m", "label_separator": ";"},
+    "weight": {"label": "k", "weight": "y"},
+    "fraction": {"label": "k", "fraction": 0.5},
+    "group": {"label": "k", "split": {"by": "group", "column": "c"}},
+    "column": {"label": "y", "split": {"by": "column", "column": "s"}},
+    "time": {
+        "label": "k",
+        "split": {"by": "time", "column": "d", "eval_from": "2024-01-10", "test_from": "2024-02-01"},
+    },
+}
+
+
+def table_recipe(kind: str, path: str = "x") -> Recipe:
+    task = {"targets": "regression", "column": "regression"}.get(kind, kind)
+    data = {"format": "csv", "path": path, "features": COLUMNS, "max_bad_fraction": 1.0, **LABELS[kind]}
+    task = task if task in ("regression", "multi_label") else "classification"
+    return Recipe.model_validate({"name": "r", "task": task, "data": data, "model": {"name": "mlp"}})
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_a_batch_without_rows_counts_nothing(kind):
+    recipe = table_recipe(kind)
+    rows = record_batch([], recipe.data)
+    assigned, digests = assign(rows, recipe.seed, recipe.data)
+    targets = recipe.data.labels if recipe.task == "regression" else []
+    summary = Summary.of(assigned, targets)
+    assert summary.examples == 0 and set(digests.values()) == {0} and not summary.labels
+    assert {numbers.count for numbers in summary.numbers.values()} <= {0} and set(targets) <= set(summary.numbers)
+    assert conformity(rows, recipe.data) == Conformity()
+    assert split_by_class(draw(rows, recipe.seed), {}) == []
+    assert list(PartWriter(Work(""), "p").add(assigned)) == []
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_a_table_of_few_rows_is_refused_with_its_counts(kind, tmp_path):
+    cells = ["0.5,a,2024-01-09,yes,1.5,2,a;b,train", "0.6,b,2024-01-11,no,1.0,3,a,eval", "oops,b,,no,1.0,3,a,eval"]
+    for count in range(4):
+        path = tmp_path / f"{count}.csv"
+        path.write_text("\n".join(["x,c,d,k,y,z,m,s", *cells[:count]]) + "\n")
+        with pytest.raises(DataError, match=r"the split '\w+' is empty; examples: train|no records found"):
+            preprocess(table_recipe(kind, str(path)), tmp_path / "output")
 
 
 def test_a_column_without_any_value_is_refused():

@@ -96,7 +96,8 @@ class Summary:
         """Return that of `rows`; `targets` names the numbers to predict, for regression."""
         summary = cls(examples=len(rows))
         if targets:
-            numbers = np.array([[float(part) for part in label] for label in labels_apart(rows["label"])])
+            numbers = np.array([[float(part) for part in label] for label in labels_apart(rows["label"])], np.float64)
+            numbers = numbers.reshape(len(rows), len(targets))  # of no rows too
             summary.numbers = {name: Numbers.of(numbers[:, index], _BINS) for index, name in enumerate(targets)}
         else:
             for label, count in _counts(rows["label"]).items():
