@@ -1,13 +1,12 @@
 """The steps of a pipeline: what each reads, what its output depends on, how long and how often it may run.
 
-Local runs, the catalog, keys, environments, the summary and the command line read the steps here. A new step is one row
-more, beside its folder in `steps/`.
+Local runs, the catalog, keys, environments, records of runs and the command line read the steps here. A new step is
+one row more, beside its folder in `steps/`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
 
 _HOUR, _DAY = 3600, 86400
 
@@ -39,7 +38,7 @@ class StepSpec:
     always_run: bool = False
 
 
-CHECK, SUMMARY, PREDICT = "check", "summary", "predict"
+CHECK, PREDICT = "check", "predict"
 
 STEPS = {
     CHECK: StepSpec(_HOUR // 4, retries=1, optional=True, again_after="preprocess"),
@@ -79,7 +78,6 @@ STEPS = {
         optional=True,
         always_run=True,
     ),
-    SUMMARY: StepSpec(_HOUR // 4, retries=0),
     PREDICT: StepSpec(_DAY, retries=1),
 }
 """Every step by its name, in the order in which they run; predict is a pipeline of its own."""
@@ -87,8 +85,8 @@ STEPS = {
 OUTPUTS = tuple(name for name, step in STEPS.items() if step.sections)
 """The steps that have an output, in their order."""
 
-BEFORE_SUMMARY = tuple(takewhile(lambda name: name != SUMMARY, STEPS))
-"""The steps of a run that its summary tells of."""
+LAST = OUTPUTS[-1]
+"""The step that a run ends with, unless it ends earlier."""
 
 ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argument}
 """The arguments that name the committed output of another step, with that step."""

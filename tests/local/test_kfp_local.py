@@ -42,7 +42,7 @@ class Ended:
         return json.loads(file.read_text())
 
     def parameter(self, task: str, name: str) -> str:
-        values = self.executor_output(task)["parameterValues"]
+        values = self.executor_output(task).get("parameterValues", {})
         return str(values[name]) if name in values else next(self.tasks.glob(f"*/{task}/{name}")).read_text()
 
     def metadata(self, task: str, artifact: str) -> dict[str, Any]:
@@ -119,15 +119,18 @@ def test_the_evidence_is_where_the_pages_of_kfp_draw_it(first: Ended) -> None:
     assert "litert_float32_p50_ms" in first.metadata("export", "metrics")
 
 
-def test_the_summary_writes_record_and_report_and_the_page_of_the_pipeline(first: Ended) -> None:
+def test_the_last_step_writes_record_and_report_and_the_page_of_the_pipeline(first: Ended) -> None:
     assert first.record["failure"] is None
     assert first.record["gate"]["verdict"] == "blessed"
     assert first.record["pushed"]["version"] >= 1
-    assert set(first.record["seconds"]) == {"preprocess", "evaluate", "push"}
+    assert set(first.record["seconds"]) == {"preprocess", "train", "evaluate", "export", "push"}
+    assert min(first.record["seconds"].values()) > 0
     report = (first.folder / "report.html").read_text()
-    (page,) = first.tasks.glob("*/summary/report")
+    (page,) = first.tasks.glob("*/push/report")
     assert page.read_text() == report
-    assert "digits" in report
+    assert "digits" in report and "✓ Blessed" in report
+    (judged,) = first.tasks.glob("*/evaluate/report")
+    assert "3 steps" in judged.read_text()
 
 
 def test_a_second_run_uses_the_committed_outputs_again(folder: Path, first: Ended, capfd: Any) -> None:
@@ -148,8 +151,8 @@ def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_a
     # The examples are there already, but no champion that has learnt from them, and no model of this recipe.
     shutil.copytree(folder / "storage" / "digits" / "preprocess", storage / "digits" / "preprocess")
     for name, steps in (
-        ("first", {"check", "preprocess", "train", "push", "summary"}),
-        ("second", {"check", "summary"}),
+        ("first", {"check", "preprocess", "train", "push"}),
+        ("second", {"check"}),
     ):
         tasks = tmp_path / name
         local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=True)
@@ -201,17 +204,17 @@ def test_a_scheduled_run_looks_at_new_data_and_trains_only_where_they_have_drift
         retrain_on_drift_pipeline(recipe=text, storage=str(storage), code=code_digest(), when='{"drift": true}')
         return {folder.name for folder in tasks.glob("*/*") if folder.is_dir()}
 
-    assert scheduled("alike", lowest=103) == {"check", "preprocess", "check-2", "summary"}
-    assert scheduled("drifted", lowest=150) == {"check", "preprocess", "check-2", "train", "evaluate", "summary"}
+    assert scheduled("alike", lowest=103) == {"check", "preprocess", "check-2"}
+    assert scheduled("drifted", lowest=150) == {"check", "preprocess", "check-2", "train", "evaluate"}
     assert "the data have drifted from those of version 1: price: mean 120 before, 1" in capfd.readouterr().out
     before = set(storage.glob("table/runs/*/run.json"))
-    assert scheduled("bad", lowest=150, unsold="") == {"check", "summary"}  # a failed task leaves no folder
+    assert scheduled("bad", lowest=150, unsold="") == {"check"}  # a failed task leaves no folder
     (record,) = (json.loads(file.read_text()) for file in set(storage.glob("table/runs/*/run.json")) - before)
     assert (record["exit_code"], record["failed_step"]) == (10, "preprocess")
     assert "100 of 200 records are bad" in Path(record["report"]).read_text()
 
 
-def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder: Path, first: Ended) -> None:
+def test_a_refused_model_is_not_exported_and_its_run_has_record_and_report(folder: Path, first: Ended) -> None:
     refused = run(folder, "refused", gate=1.0)
     assert refused.parameter("evaluate", "Output") == "refused"
     assert not list(refused.tasks.glob("*/export")) + list(refused.tasks.glob("*/push"))
@@ -220,7 +223,7 @@ def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder
     assert (refused.folder / "report.html").is_file()
 
 
-def test_an_image_with_other_code_is_refused_and_the_summary_says_why(folder: Path) -> None:
+def test_an_image_with_other_code_is_refused_and_the_record_says_why(folder: Path) -> None:
     skewed = run(folder, "skewed", gate=0.1, code="0" * 64)
     assert skewed.record["failure"].startswith("preprocess: the pipeline was compiled by code 000000000000, this image")
     assert skewed.record["data"] is None

@@ -35,7 +35,7 @@ def test_stock_kfp_compiles_the_catalog(tmp_path: Path) -> None:
     subprocess.run([*command, "--output", str(package)], check=True, capture_output=True)
     spec = yaml.safe_load(package.read_text())
     assert set(spec["deploymentSpec"]["executors"]) == {
-        "exec-preprocess", "exec-train", "exec-evaluate", "exec-export", "exec-push", "exec-summary",
+        "exec-preprocess", "exec-train", "exec-evaluate", "exec-export", "exec-push",
     }  # fmt: skip
 
 
@@ -47,9 +47,7 @@ def test_what_comes_from_outside_the_pipeline_is_never_reused_by_kfp() -> None:
         for name, task in dag["tasks"].items()
         if "cachingOptions" in task
     }
-    assert cached == {
-        "preprocess": False, "train": True, "evaluate": False, "export": True, "push": False, "summary": False,
-    }  # fmt: skip
+    assert cached == {"preprocess": False, "train": True, "evaluate": False, "export": True, "push": False}
 
 
 def test_what_kfp_reuses_is_told_whether_it_is_still_there() -> None:
@@ -77,22 +75,43 @@ def test_a_package_says_from_which_step_on_all_is_done_again() -> None:
 def test_a_run_that_waits_for_drift_asks_for_no_accelerator_before_it_is_decided() -> None:
     gke = environments.load("gke")
     spec = compiled(recipes.load("digits"), gke, When(drift=True)).pipeline
-    executors, components = spec["deploymentSpec"]["executors"], spec["components"]
+    executors, tasks = spec["deploymentSpec"]["executors"], spec["root"]["dag"]["tasks"]
+    asking = [name for name in tasks if "accelerator" in executors[f"exec-{name}"]["container"]["resources"]]
+    assert asking == ["train"]
 
-    def accelerators(dag: dict[str, Any]) -> dict[str, Any]:
-        """Return what each task asks for, tasks of other DAGs left out."""
-        parts = {name: components[task["componentRef"]["name"]] for name, task in dag["tasks"].items()}
-        return {
-            name: executors[part["executorLabel"]]["container"]["resources"].get("accelerator")
-            for name, part in parts.items()
-            if "executorLabel" in part
-        }
+    def conditions(name: str) -> set[str]:
+        """Return the answers that `name` waits for, its own and those of the tasks that it reads."""
+        task = tasks[name]
+        own = task.get("triggerPolicy", {}).get("condition")
+        return {own, *(answer for other in task.get("dependentTasks", []) for answer in conditions(other))} - {None}
 
-    assert accelerators(spec["root"]["dag"]) == {"summary": None}
-    assert accelerators(components["comp-exit-handler-1"]["dag"]) == {"check": None}
-    assert accelerators(components["comp-condition-2"]["dag"]) == {"preprocess": None, "check-2": None}
-    assert {"train", "evaluate"} < components["comp-condition-3"]["dag"]["tasks"].keys()
-    assert "type" in executors["exec-train"]["container"]["resources"]["accelerator"]
+    assert conditions("check-2") == {"inputs.parameter_values['pipelinechannel--check-Output'] == 'due'"}
+    assert conditions("train") == conditions("check-2") | {
+        "inputs.parameter_values['pipelinechannel--check-2-Output'] == 'due'"
+    }
+
+
+def test_kubeflows_page_shows_every_step_of_every_pipeline_at_once() -> None:
+    digits, kind = recipes.load("digits"), environments.load("kind")
+    steps = {"preprocess", "train", "evaluate", "export", "push"}
+    for when, more in ((None, set()), (When(new_data=True), {"check"}), (When(drift=True), {"check", "check-2"})):
+        spec = compiled(digits, kind, when).pipeline
+        assert spec["root"]["dag"]["tasks"].keys() == steps | more
+        assert not [name for name, component in spec["components"].items() if "dag" in component]
+    nested = compiled(digits, environments.load("vertex")).pipeline
+    assert "condition-1" in nested["root"]["dag"]["tasks"]
+
+
+def test_what_a_condition_reads_is_an_input_of_the_task_that_has_it() -> None:
+    spec = compiled(recipes.load("digits"), environments.load("kind")).pipeline
+    tasks = spec["root"]["dag"]["tasks"]
+    for name, producer in (("export", "evaluate"), ("push", "export")):
+        read = f"pipelinechannel--{producer}-Output"
+        assert tasks[name]["triggerPolicy"] == {"condition": f"inputs.parameter_values['{read}'] == 'blessed'"}
+        answer = {"outputParameterKey": "Output", "producerTask": producer}
+        assert tasks[name]["inputs"]["parameters"][read] == {"taskOutputParameter": answer}
+        assert spec["components"][f"comp-{name}"]["inputDefinitions"]["parameters"][read] == {"parameterType": "STRING"}
+        assert producer in tasks[name]["dependentTasks"]
 
 
 def test_a_run_for_another_day_carries_it_and_only_a_window_of_days_takes_one() -> None:
@@ -104,8 +123,9 @@ def test_a_run_for_another_day_carries_it_and_only_a_window_of_days_takes_one() 
 
     def scheduled(day: str) -> Any:
         spec = compiled(recipe, gke, day=day).pipeline
-        parameters = spec["root"]["dag"]["tasks"]["exit-handler-1"]["inputs"]["parameters"]
-        return parameters["pipelinechannel--scheduled"]["runtimeValue"]["constant"]
+        return spec["root"]["dag"]["tasks"]["preprocess"]["inputs"]["parameters"]["scheduled"]["runtimeValue"][
+            "constant"
+        ]
 
     assert scheduled("2026-11-21") == "2026-11-21"
     assert scheduled("") == "{{$.pipeline_job_schedule_time_utc}}"

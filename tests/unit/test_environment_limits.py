@@ -14,7 +14,7 @@ from trainyard.steps.train.peers import launcher_heartbeat
 def test_a_step_has_a_deadline_and_few_retries_where_nothing_is_said_of_them(tmp_path: Path) -> None:
     silent = load(tmp_path, KUBEFLOW)
     assert (silent.timeout_of("train"), silent.retries_of("train")) == (7 * 86400, 3)
-    assert (silent.timeout_of("push"), silent.retries_of("summary")) == (3600, 0)
+    assert (silent.timeout_of("push"), silent.retries_of("push")) == (3600, 1)
     assert (silent.timeout_of("somebody-elses"), silent.retries_of("somebody-elses")) == (None, 0)
     loaded = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
     assert (loaded.timeout_of("train"), loaded.timeout_of("push"), loaded.retries_of("train")) == (90, 60, 0)
@@ -40,7 +40,7 @@ def test_a_run_has_a_deadline_of_its_steps_and_a_day_for_waits_unless_one_of_the
     silent = load(tmp_path, KUBEFLOW)
     twice, four_times = 2 * 60 + 30, 4 * 90 + 30 + 60 + 120
     assert silent.deadline_of([("preprocess", 60), ("train", 90)]) == 86400 + twice + four_times
-    assert silent.deadline_of([("summary", 60)]) == 86400 + 60
+    assert silent.deadline_of([("check", 60)]) == 86400 + twice
     assert silent.deadline_of([("train", None)]) is None
     assert silent.deadline_of([("somebody-elses", 60)]) is None
     assert load(tmp_path, KUBEFLOW + "deadline_seconds: 7\n").deadline_of([("somebody-elses", 60)]) == 7

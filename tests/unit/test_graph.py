@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import trainyard
-from trainyard.graph import ARGUMENTS, CHECK, OUTPUTS, PREDICT, STEPS, SUMMARY, model_sections
+from trainyard.graph import ARGUMENTS, CHECK, OUTPUTS, PREDICT, STEPS, model_sections
 from trainyard.spec.recipe import Recipe
 
 FOLDERS = Path(trainyard.__path__[0], "steps")
@@ -32,7 +32,7 @@ def test_an_output_depends_on_sections_that_recipes_have_and_every_section_is_in
     named = {section for step in STEPS.values() for section in step.sections}
     others = {"name", "description", "module"}  # names, and a part of the code's digest
     assert named == set(Recipe.model_fields) - others
-    assert [name for name in STEPS if name not in OUTPUTS] == [CHECK, SUMMARY, PREDICT]
+    assert [name for name in STEPS if name not in OUTPUTS] == [CHECK, PREDICT]
 
 
 @pytest.mark.parametrize("name", ["digits-kind.yaml", "retrain-kind.yaml"])

@@ -29,6 +29,6 @@ def test_a_step_that_found_its_output_and_ended_within_a_second_took_no_negative
 
 
 def test_a_step_without_a_line_of_its_own_begins_where_kfp_hands_over() -> None:
-    log = "\n".join([line(12.0, "I launcher"), line(13.0, "Looking for component `summary`"), line(15.5, "published")])
+    log = "\n".join([line(12.0, "I launcher"), line(13.0, "Looking for component `push`"), line(15.5, "published")])
     row, _ = spent(Times(at(8), at(10), at(16)), log, at(8))
     assert (row["startup"], row["own"]) == (3.0, 3.0)

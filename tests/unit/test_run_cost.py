@@ -186,10 +186,14 @@ def test_a_step_that_goes_on_costs_so_much_by_now_and_one_that_waits_for_a_node_
     assert _cost_text(view) == f"about {train.usd:,.2f} USD so far, at list price"
 
 
-def test_a_step_taken_from_the_cache_costs_nothing_and_says_so(yard: Yard, capsys: pytest.CaptureFixture[str]) -> None:
-    """The nodes are as Argo 4.0 makes them of a task whose `when` is false."""
+@pytest.mark.parametrize("wrapped", ["preprocess", "preprocess(0)"])
+def test_a_step_taken_from_the_cache_costs_nothing_and_says_so(
+    yard: Yard, capsys: pytest.CaptureFixture[str], wrapped: str
+) -> None:
+    """The nodes are as Argo 4.0 makes them of a task whose `when` is false, with and without a retryStrategy."""
     nodes = {
-        "w-1": {"type": "DAG", "displayName": "preprocess", "phase": "Succeeded", "boundaryID": "w"},
+        "w-0": {"type": "Retry", "displayName": "preprocess", "phase": "Succeeded", "boundaryID": "w"},
+        "w-1": {"type": "DAG", "displayName": wrapped, "phase": "Succeeded", "boundaryID": "w"},
         "w-2": {"type": "Skipped", "displayName": "executor", "phase": "Skipped", "boundaryID": "w-1"},
         "w-3": {"type": "DAG", "displayName": "train", "phase": "Succeeded", "boundaryID": "w"},
         "w-4": {"type": "Pod", "displayName": "executor", "phase": "Succeeded", "boundaryID": "w-3"},
@@ -219,7 +223,6 @@ def test_a_run_costs_at_most_the_times_of_kubeflow_when_its_pods_are_gone_and_in
         "preprocess": Cost(0.5, at_most=True),
         "train": Cost(2.0, at_most=True),
         "evaluate": Cost(0.25, at_most=True, so_far=True),  # no end is known, so it went on no longer than its run
-        "push": Cost(0.0),
     }
     assert costs(looked_at.view("r")) == expected
     (listed,) = looked_at.newest(20, False)

@@ -107,6 +107,8 @@ def test_who_may_not_read_pods_sees_the_states_of_kubeflow() -> None:
     tasks = [
         kfp_server_api.V2beta1PipelineTaskDetail(display_name="root", state="RUNNING", start_time=start),
         kfp_server_api.V2beta1PipelineTaskDetail(display_name="train", state="RUNNING", start_time=start),
+        kfp_server_api.V2beta1PipelineTaskDetail(display_name="export", state="SKIPPED", start_time=start),
+        kfp_server_api.V2beta1PipelineTaskDetail(display_name="push", state="RUNTIME_STATE_UNSPECIFIED"),
         kfp_server_api.V2beta1PipelineTaskDetail(
             display_name="preprocess", state="SUCCEEDED", start_time=start, end_time=now
         ),

@@ -15,6 +15,7 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def render(
     seconds: wall time of each step. usd_per_hour: as of `summary.write`.
     """
     training, evaluation = outputs.training, outputs.evaluation
-    figures = plots.figures(outputs.examples, training, evaluation, seconds)
+    figures = plots.figures(outputs.examples, training, evaluation, seconds) if _draws() else {}
     script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
     page: str = _template().render(
         title=title,
@@ -179,6 +180,11 @@ def _template() -> Any:
     environment.filters |= {"number": _number, "bytes": _bytes}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("report.html.j2")
+
+
+def _draws() -> bool:
+    """Return whether figures can be drawn: images that only train hold no plotly."""
+    return find_spec("plotly") is not None
 
 
 @cache

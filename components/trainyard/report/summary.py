@@ -69,7 +69,7 @@ def write(
         ending = report.Ending(
             ended["failure"], ended.get("not_due"), Prediction.model_validate(predicted) if predicted else None
         )
-        page = report.render(f"{recipe.name} · {run_id}", recipe, outputs, seconds, ending, usd_per_hour)
+        page = report.render(run_title(recipe, run_id), recipe, outputs, seconds, ending, usd_per_hour)
         storage.write_text(uri, page)
         record = summarize(recipe, run_id, outputs, seconds, uri, usd_per_hour)
         _write_record(root, recipe, run_id, record | ended)
@@ -104,6 +104,16 @@ def _failure(error: Exception) -> dict[str, Any]:
         "failure": f"{type(error).__name__}: {error}. This is a fault of Trainyard",
         "exit_code": int(ExitCode.BUG),
     }
+
+
+def run_title(recipe: Recipe, run_id: str) -> str:
+    """Return the title of a run's report."""
+    return f"{recipe.name} · {run_id}"
+
+
+def reopen(root: str, recipe: Recipe, run_id: str) -> None:
+    """Remove the record that a failed attempt left: the run goes on."""
+    storage.remove(_record(root, recipe, run_id))
 
 
 def _record(root: str, recipe: Recipe, run_id: str) -> str:

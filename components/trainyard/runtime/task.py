@@ -1,7 +1,7 @@
 """A step as a task of a pipeline: what every `component.py` does around the step's own code.
 
 KFP shows a task's exit code as 1 whatever it was and passes bulk data from task to task as URIs in parameters, so a
-task finds its own output folder, records why it failed, and notes its folder for the run's summary.
+task finds its own output folder, records why it failed, and notes its folder for the run's record.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +20,15 @@ from trainyard.contract import keys
 from trainyard.contract.champion import champion
 from trainyard.contract.training import warm_start
 from trainyard.contract.training.warm_start import TrainingPlan
-from trainyard.errors import ConfigurationError, TransientError
+from trainyard.errors import ConfigurationError, TrainyardError, TransientError
 from trainyard.graph import STEPS, is_from
+from trainyard.report import pipeline_run, summary
 from trainyard.runtime import step
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
+
+_RECORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the step failed
 
 
 @dataclass
@@ -37,6 +40,30 @@ class StepTask:
     root: str
     run_id: str
     uri: str = ""
+
+    def assign(self, run_id: str) -> None:
+        """Work for the run `run_id`, of which KFP does not tell the task; '' if nothing does.
+
+        Only for a task that makes its output: one that finds it there may have the maker's `run_id`.
+        """
+        self.run_id = run_id
+        self.begin()
+        self._note(None)
+
+    def begin(self) -> None:
+        """Remove what a failed attempt of this step said of the run's end."""
+        if self.run_id:
+            summary.reopen(self.root, self.recipe, self.run_id)
+
+    def report(self) -> str:
+        """Return the run's report as of the end of this step, as `pipeline_run.write_end`; '' of an unknown run."""
+        return pipeline_run.write_end(self.recipe, self.root, self.run_id, self.name) if self.run_id else ""
+
+    def record_failure(self, output: str) -> None:
+        """Write the record of the run that ends with the failure recorded beside `output`."""
+        with suppress(TrainyardError), storage.deadline(_RECORD_SECONDS):
+            if self.run_id:
+                pipeline_run.write_failure(self.recipe, self.root, self.run_id, output)
 
     def output(self, *inputs: str) -> str:
         """Return the folder of the step's output; `inputs` as in `keys.output_uri`."""
@@ -76,7 +103,7 @@ class StepTask:
         self._note(round(time.monotonic() - start, 2))
 
     def plan_training(self, examples: str, first: str) -> TrainingPlan:
-        """Return what train is to make of `examples`; the run's summary finds it too. `first`: as `redo`.
+        """Return what train is to make of `examples`; the run's record names it too. `first`: as `redo`.
 
         It is no matter for train itself: what KFP uses its model again for must be known before.
         """
@@ -115,7 +142,7 @@ class StepTask:
         return storage.read_text(record) or ""
 
     def decided(self, due: bool, why: str) -> str:
-        """Return the answer of a check, which the run's summary finds too: 'due' or 'not due'."""
+        """Return the answer of a check, which the run's record has too: 'due' or 'not due'."""
         events.emit("checked", step=self.name, due=due, why=why)
         self._write_note(self.name, {"due": due, "why": why})
         return "due" if due else "not due"
@@ -149,13 +176,19 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
     def output() -> str:
         return task.uri if task and task.uri else fallback
 
-    with step.recorded(name, output):
-        parsed = documents.parse(recipe, Recipe, name="recipe")
-        if run_id:
-            fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
-        check_code(name, code, parsed)
-        task = StepTask(name, parsed, root, run_id)
-        yield task
+    try:
+        with step.recorded(name, output):
+            parsed = documents.parse(recipe, Recipe, name="recipe")
+            if run_id:
+                fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
+            task = StepTask(name, parsed, root, run_id)
+            task.begin()
+            check_code(name, code, parsed)
+            yield task
+    except SystemExit:
+        if task:
+            task.record_failure(output())
+        raise
 
 
 def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:

@@ -168,8 +168,8 @@ class Environment(Strict):
     retries: dict[Step, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
         max_length=1000,
-        description="How often a failed step is started again, by step or default; without it 3 for train, 0 for "
-        "summary, 1 for others.",
+        description="How often a failed step is started again, by step or default; without it 3 for train, 1 "
+        "for others.",
     )
     _name: str = PrivateAttr("environment")
 

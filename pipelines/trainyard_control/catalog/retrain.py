@@ -1,4 +1,4 @@
-"""Training on a schedule: a first step on a CPU decides; a run with nothing to train ends there, with its summary."""
+"""Training on a schedule: a first step on a CPU decides; a run with nothing to train ends there, with its record."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ from kfp import dsl
 
 from trainyard.steps.check.component import check
 from trainyard.steps.preprocess.component import preprocess
-from trainyard.steps.summary.component import summary
 from trainyard_control.catalog.learn import learn
 
 
@@ -38,18 +37,16 @@ def _retrain(description: str, *, on_drift: bool) -> Any:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
         conditions = {**shared, "run_id": run_id, "when": when, "scheduled": scheduled}
-        ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
-        with dsl.ExitHandler(ended):
-            first = check(**conditions).set_caching_options(False)
-            with dsl.If(first.outputs["Output"] == "due", name="worth-a-look" if on_drift else "due"):
-                data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
-                data.set_caching_options(False)
-                if not on_drift:
-                    learn(shared, data, gang)
-                    return
-                due = check(**conditions, examples=data.outputs["examples"]).set_caching_options(False)
-                with dsl.If(due.outputs["Output"] == "due", name="due"):
-                    learn(shared, data, gang)
+        first = check(**conditions).set_caching_options(False)
+        with dsl.If(first.outputs["Output"] == "due", name="worth-a-look" if on_drift else "due"):
+            data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+            data.set_caching_options(False)
+            if not on_drift:
+                learn(shared, data, gang)
+                return
+            due = check(**conditions, examples=data.outputs["examples"]).set_caching_options(False)
+            with dsl.If(due.outputs["Output"] == "due", name="due"):
+                learn(shared, data, gang)
 
     return retrain
 

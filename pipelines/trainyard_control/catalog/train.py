@@ -3,7 +3,6 @@
 from kfp import dsl
 
 from trainyard.steps.preprocess.component import preprocess
-from trainyard.steps.summary.component import summary
 from trainyard_control.catalog.learn import learn
 
 
@@ -18,7 +17,7 @@ def train_pipeline(
     again: str = "",
     about: str = "",  # noqa: ARG001
 ) -> None:
-    """Preprocess, train and evaluate; export and push what the gates bless; write the run's summary whatever happened.
+    """Preprocess, train and evaluate; export and push what the gates bless.
 
     Args:
         recipe: YAML text of a resolved recipe.
@@ -34,7 +33,5 @@ def train_pipeline(
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
     # The run's id keeps KFP from reusing a task. Those that take it look at what changes outside the pipeline (the
     # source, the champion, the servers' folder); they find their own finished output in storage.
-    ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
-    with dsl.ExitHandler(ended):
-        data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled, again=again)
-        learn(shared, data.set_caching_options(False), gang, again)
+    data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled, again=again)
+    learn(shared, data.set_caching_options(False), gang, again)

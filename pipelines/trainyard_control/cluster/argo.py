@@ -20,6 +20,7 @@ BOUND = (
     "all attempts of a step must end within the backoffMaxDuration of its retryPolicy, counted from the first one's "
     "start. Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
 )
+_ATTEMPT = re.compile(r"\((\d+)\)$")  # what a Retry node's child is called after the node's own name
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
 # Why a step was given up for the time that all its attempts had taken together.
 OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
@@ -78,13 +79,15 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
 
 
 def cached(workflows: Iterable[Manifest]) -> set[str]:
-    """Return the tasks, as Kubeflow shows them, whose container was left out, for an earlier output is taken.
+    """Return the tasks, as Kubeflow shows them, whose container was left out because an earlier output is taken.
 
+    A workflow whose `templateDefaults` have a retryStrategy wraps each task in a node of type Retry: the container's
+    boundary is then an attempt, such as `train(0)`.
     Source: Kubeflow Pipelines 2.17, argocompiler/container.go (the task `executor`, unless `cached-decision` is true).
     """
     nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows]
     return {
-        str(of_run.get(node.get("boundaryID"), {}).get("displayName", ""))
+        _ATTEMPT.sub("", str(of_run.get(node.get("boundaryID"), {}).get("displayName", "")))
         for of_run in nodes
         for node in of_run.values()
         if node.get("displayName") == "executor" and node.get("phase") == "Skipped"
@@ -99,7 +102,7 @@ def node_of(pod: Manifest) -> str:
 def is_retry(pod: Manifest) -> bool:
     """Return whether the pod is a second or later attempt, by the number that ends its node's name."""
     name = (pod["metadata"].get("annotations") or {}).get(labels.NODE_NAME, "")
-    return bool(re.search(r"\([1-9]\d*\)$", name))
+    return bool((attempt := _ATTEMPT.search(name)) and attempt[1] != "0")
 
 
 def ended_at_deadline(pod: Manifest) -> bool:

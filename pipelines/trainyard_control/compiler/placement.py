@@ -1,7 +1,8 @@
 """Placement: a compiled pipeline that knows no hardware becomes one whose every step runs on the pool that suits it.
 
 It is a pure function of the compiled IR (a dict) and the environment, so it takes any pipeline that `kfp dsl compile`
-wrote. For Kubeflow the result is what calls of kfp and kfp-kubernetes in the pipeline's body would have compiled to.
+wrote. For Kubeflow the result is what calls of kfp and kfp-kubernetes in the pipeline's body would have compiled to,
+with the conditions around Trainyard's own steps flattened.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.machines import allocatable, machine_of
 from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, Resources, device_variables
 from trainyard.spec.recipe import Recipe
+from trainyard_control.compiler.flattening import flattened
 
 Spec = dict[str, Any]
 
@@ -75,7 +77,7 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     """
     if environment.target == "local":
         return PlacedSpec(spec, platform)
-    spec = copy.deepcopy(spec)
+    spec = flattened(spec, IMAGE) if environment.target == "kubeflow" else copy.deepcopy(spec)
     steps = _container_steps(spec)
     _check_names(environment, set(steps.values()))
     placements = _placements(spec, steps, environment)

@@ -21,9 +21,11 @@ from trainyard_control.planning.expectation import Expectation
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
 _STATES: dict[str, State] = {
+    "PENDING": "waiting",
+    "PAUSED": "waiting",
+    "CANCELING": "running",
     "RUNNING": "running",
     "SUCCEEDED": "done",
-    "SKIPPED": "done",
     "FAILED": "failed",
     "CANCELED": "failed",
 }
@@ -177,11 +179,14 @@ def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
 
 
 def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
-    """Return the steps as Kubeflow's own API has them, for those who may not read pods: states without reasons."""
+    """Return the steps as Kubeflow's own API has them, for those who may not read pods: states without reasons.
+
+    A step that a condition left out is none, nor is one whose upstream failed.
+    """
     views = {}
     for task in tasks:
         known = _task_of(str(task.display_name))
-        if known not in _TASKS:
+        if known not in _TASKS or str(task.state) not in _STATES:  # a task that Argo omitted has no state
             continue
         start, end = _text(task.start_time), _text(task.end_time)
         seconds = seconds_between(start, end or now.isoformat())
@@ -189,12 +194,12 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
         views[known] = StepView(
             task=known,
             pod="",
-            state=_STATES.get(str(task.state), "waiting"),
+            state=_STATES[str(task.state)],
             cause=str(task.state).lower(),
             sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
             since=start,
             seconds=seconds,
-            machine_seconds=0.0 if str(task.state) == "SKIPPED" else seconds or 0.0,
+            machine_seconds=seconds or 0.0,
         )
     return tuple(views[known] for known in sorted(views, key=_TASKS.index))
 

@@ -5,8 +5,19 @@ from kfp import dsl
 
 # The answer is the returned value: conditions of kfp.local 2.17 resolve no output but the one named "Output".
 @dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
-def check(recipe: str, storage: str, code: str, run_id: str, when: str, scheduled: str, examples: str = "") -> str:
+def check(
+    recipe: str,
+    storage: str,
+    code: str,
+    run_id: str,
+    when: str,
+    scheduled: str,
+    report: dsl.Output[dsl.HTML],
+    examples: str = "",
+) -> str:
     """Whether a scheduled run has anything to train from `examples`, or anything to preprocess: 'due' or 'not due'."""
+    from pathlib import Path
+
     from trainyard.runtime import task
 
     with task.opened("check", recipe, storage, code, run_id) as this:
@@ -15,4 +26,7 @@ def check(recipe: str, storage: str, code: str, run_id: str, when: str, schedule
         from trainyard.steps.check.run import run
 
         conditions = When.model_validate_json(when)
-        return this.decided(*run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples))
+        due, why = run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples)
+        answer = this.decided(due, why)
+        Path(report.path).write_text(this.report(), encoding="utf-8")
+        return answer

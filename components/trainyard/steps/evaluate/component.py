@@ -16,6 +16,7 @@ def evaluate(
     metrics: dsl.Output[dsl.Metrics],
     confusion: dsl.Output[dsl.ClassificationMetrics],
     roc: dsl.Output[dsl.ClassificationMetrics],
+    report: dsl.Output[dsl.HTML],
     maker: dsl.OutputPath(str),  # type: ignore[valid-type]
     again: str = "",
 ) -> str:
@@ -45,4 +46,5 @@ def evaluate(
             roc.log_roc_curve(*evidence.mean_roc(judged.roc))
         Path(evaluation).write_text(folder, encoding="utf-8")
         Path(maker).write_text(this.plan_export(examples, model, again), encoding="utf-8")
+        Path(report.path).write_text(this.report(), encoding="utf-8")
         return judged.gate.verdict

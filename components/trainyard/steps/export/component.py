@@ -11,11 +11,14 @@ def export(
     code: str,
     examples: str,
     model: str,
-    maker: str,  # noqa: ARG001 - evaluate's: KFP reuses the files only while they are there
+    maker: str,
     exported: dsl.OutputPath(str),  # type: ignore[valid-type]
     metrics: dsl.Output[dsl.Metrics],
 ) -> str:
-    """A trained model becomes files that serve; gives their URI and 'blessed' or 'refused' by their parity."""
+    """A trained model becomes files that serve; gives their URI and 'blessed' or 'refused' by their parity.
+
+    maker: the run that makes the files. KFP reuses them only while they are there, so that evaluate names the same one.
+    """
     from pathlib import Path
 
     from trainyard.runtime import task
@@ -27,6 +30,7 @@ def export(
         if this.unfinished():
             from trainyard.steps.export.run import run
 
+            this.assign(maker)
             this.execute(run, examples=examples, model=model)
         exports = Exports.read(folder)
         for file in exports.exports:
@@ -34,4 +38,5 @@ def export(
             metrics.log_metric(f"{file.format}_p50_ms", file.latency_ms.p50)
             metrics.log_metric(f"{file.format}_bytes", file.bytes)
         Path(exported).write_text(folder, encoding="utf-8")
+        this.report()
         return exports.gate.verdict

@@ -1,7 +1,5 @@
 """The step `push` as a component of a KFP pipeline."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 
 
@@ -13,14 +11,19 @@ def push(
     run_id: str,
     evaluation: str,
     exported: str,
-) -> NamedTuple("Outputs", [("pushed", str)]):  # type: ignore[valid-type]
+    pushed: dsl.OutputPath(str),  # type: ignore[valid-type]
+    report: dsl.Output[dsl.HTML],
+) -> None:
     """A blessed model becomes the next version of the folder that servers poll; gives the URI of what was done."""
+    from pathlib import Path
+
     from trainyard.runtime import task
 
     with task.opened("push", recipe, storage, code, run_id) as this:
-        pushed = this.output(evaluation, exported, this.destination)
+        folder = this.output(evaluation, exported, this.destination)
         if this.unfinished():
             from trainyard.steps.push.run import run
 
             this.execute(run, evaluation=evaluation, exported=exported, destination=this.destination)
-        return (pushed,)
+        Path(pushed).write_text(folder, encoding="utf-8")
+        Path(report.path).write_text(this.report(), encoding="utf-8")

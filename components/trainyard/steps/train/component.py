@@ -31,14 +31,16 @@ def train(
         warm_start = TrainingPlan.model_validate_json(plan)
         model = this.output_at(keys.labelled(warm_start.model, label))
         inputs = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": warm_start.start}
-        if this.unfinished() and gang:
-            from trainyard.steps.train.gang.pods.pods import run_in_pods
+        if this.unfinished():
+            this.assign("" if label else warm_start.maker)  # the plan's maker is that of the model without a label
+            if gang:
+                from trainyard.steps.train.gang.pods.pods import run_in_pods
 
-            this.delegate(run_in_pods, plan=gang, code=code, **inputs)
-        elif this.unfinished():
-            from trainyard.steps.train.run import run
+                this.delegate(run_in_pods, plan=gang, code=code, **inputs)
+            else:
+                from trainyard.steps.train.run import run
 
-            this.execute(run, **inputs)
+                this.execute(run, **inputs)
         step.drop_checkpoints(model)
         training = Training.read(model)
         for best in training.history:  # a program of the recipe's own may have told of none

@@ -1,0 +1,64 @@
+"""The record and report of a pipeline's run: the step that ends the run writes both.
+
+No step runs whatever happens. Kubeflow Pipelines 2.17 has two ways to run a task after a failure. An exit handler draws
+all other steps as one closed box. `ignore_upstream_failure` starts the task once for each step that it waits for, and
+the second start fails the run ("two tasks have the same task name").
+Source: kubeflow/pipelines 2.17.0, backend/src/v2/compiler/argocompiler/dag.go (taskToExitTemplate) and
+backend/src/v2/metadata/client.go (GetExecutionsInDAG).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.graph import CHECK, LAST, OUTPUTS
+from trainyard.report.outputs import read
+from trainyard.report.summary import run_title, write
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+
+
+def write_end(recipe: Recipe, root: str, run_id: str, step: str) -> str:
+    """Return the report as of the end of `step`; run.json and report.html are written if the run ends with it.
+
+    A run ends when it has nothing to train, when a gate refuses, and after the last step.
+    """
+    folder = keys.run_folder(root, recipe, run_id)
+    done, seconds = _finished(recipe, root, folder)
+    ended: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
+    checked = storage.read_json(f"{folder}/{CHECK}.json")
+    if checked and not checked["due"]:
+        ended["not_due"] = checked["why"]
+    outputs = read(done)
+    if step == LAST or "not_due" in ended or (outputs.evaluation and outputs.verdict == "refused"):
+        return write(root, recipe, run_id, done, seconds, ended)[1]
+    from trainyard.report import report  # with plotly and jinja2, which nothing else needs
+
+    return report.render(run_title(recipe, run_id), recipe, outputs, seconds)
+
+
+def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
+    """Write run.json and report.html of a run that ends with the failure recorded beside `output`."""
+    record = storage.read_json(keys.failure_record(output))
+    if record is None:
+        return
+    done, seconds = _finished(recipe, root, keys.run_folder(root, recipe, run_id))
+    failure = {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
+    write(root, recipe, run_id, done, seconds, failure)
+
+
+def _finished(recipe: Recipe, root: str, folder: str) -> tuple[dict[str, str], dict[str, float]]:
+    """Return the committed outputs of a run by step, in order, and the seconds that each took: 0 if it was reused.
+
+    A step that Kubeflow's cache answers leaves no note: preprocess notes where train's output is, and that of export
+    follows from what it reads.
+    """
+    notes = {name: note for name in OUTPUTS if (note := storage.read_json(f"{folder}/{name}.json"))}
+    outputs = {name: str(note["folder"]) for name, note in notes.items()}
+    evaluation = outputs.get("evaluate")
+    if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
+        outputs["export"] = keys.output_after(outputs, root, recipe, "export")
+    done = {name: outputs[name] for name in OUTPUTS if name in outputs and storage.committed(outputs[name])}
+    return done, {name: float(notes.get(name, {}).get("seconds") or 0.0) for name in done}

@@ -1,1 +1,0 @@
-"""The exit handler: a run's record and report."""

@@ -1,0 +1,78 @@
+"""Conditions without nesting: each task of a `dsl.If` becomes a task of the level above, which has the condition.
+
+KFP compiles `dsl.If` to a pipeline within the pipeline, which Kubeflow's page draws as one closed box. Its backend
+takes the condition of a container's task as well: if it is false, the task is skipped and so are those that read it.
+Source: kubeflow/pipelines 2.17.0, backend/src/v2/driver/container.go and backend/src/v2/compiler/argocompiler/dag.go.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+Spec = dict[str, Any]
+
+_PARAMETER = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
+
+
+def flattened(spec: Spec, image: str) -> Spec:
+    """Return a copy of the compiled pipeline `spec`, its conditions replaced by their tasks.
+
+    A condition stays if it has outputs, holds a loop or a task whose container image is not `image`, or is in a loop.
+    """
+    spec = copy.deepcopy(spec)
+    dag = spec["root"]["dag"]
+    while name := next((name for name, task in dag["tasks"].items() if _replaceable(spec, task, image)), ""):
+        _inline(spec, dag, name)
+    return spec
+
+
+def _replaceable(spec: Spec, task: Spec, image: str) -> bool:
+    """Return whether `task` is a condition around tasks of `image` alone, further conditions included."""
+    component = spec["components"][task["componentRef"]["name"]]
+    if "condition" not in task.get("triggerPolicy", {}) or "dag" not in component or "outputDefinitions" in component:
+        return False
+    dag = component["dag"]
+    return "parameterIterator" not in task and all(
+        _runs(spec, inner) == image or _replaceable(spec, inner, image) for inner in dag["tasks"].values()
+    )
+
+
+def _runs(spec: Spec, task: Spec) -> str:
+    """Return the image of the task's container, '' if it has none."""
+    label = spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
+    return str(spec["deploymentSpec"]["executors"].get(label, {}).get("container", {}).get("image", ""))
+
+
+def _inline(spec: Spec, dag: Spec, name: str) -> None:
+    """Put the tasks of the condition `name` in its place in `dag`."""
+    outer = dag["tasks"].pop(name)
+    component = spec["components"].pop(outer["componentRef"]["name"])
+    bound = outer["inputs"].get("parameters", {})
+    inner = component["dag"]["tasks"]
+    for task_name, task in inner.items():
+        first = not set(task.get("dependentTasks", [])) & inner.keys()
+        parameters = task.setdefault("inputs", {}).setdefault("parameters", {})
+        for key, value in parameters.items():
+            parameters[key] = bound.get(value.get("componentInputParameter"), value)
+        if first:
+            _restrict(spec, task, outer, component)
+        producers = {value["taskOutputParameter"]["producerTask"] for value in parameters.values() if _from_task(value)}
+        task["dependentTasks"] = sorted({*task.get("dependentTasks", []), *producers})
+        dag["tasks"][task_name] = task
+
+
+def _restrict(spec: Spec, task: Spec, outer: Spec, component: Spec) -> None:
+    """Give `task` the condition of `outer`, and the inputs that the condition reads."""
+    condition = outer["triggerPolicy"]["condition"]
+    own = task.get("triggerPolicy", {}).get("condition")
+    task["triggerPolicy"] = {"condition": f"({condition}) && ({own})" if own else condition}
+    definitions = spec["components"][task["componentRef"]["name"]].setdefault("inputDefinitions", {})
+    for read in _PARAMETER.findall(condition):
+        task["inputs"]["parameters"][read] = outer["inputs"]["parameters"][read]
+        definitions.setdefault("parameters", {})[read] = component["inputDefinitions"]["parameters"][read]
+
+
+def _from_task(value: Spec) -> bool:
+    return "taskOutputParameter" in value
