@@ -14,6 +14,8 @@ from trainyard import events
 from trainyard.errors import ExitCode, TransientError
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
+from trainyard.spec.hardware.pools import Pool
+from trainyard.steps.train.gang.pods.job import Gang, worker_job
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import find_obstacle, requests
@@ -24,6 +26,10 @@ from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.plan import Estimate
+
+ROOM = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+POOL = Pool.model_validate({"kind": "cpu", "resources": ROOM})
+GANG = Gang(run="digits", image="image:1", command=("train",), workers=2, pool=POOL, platform="kubernetes")
 
 
 def pod(name: str = "p", step: str = "train", created: str = "2026-01-01T00:00:00Z", **status: Any) -> dict[str, Any]:
@@ -149,7 +155,8 @@ def test_a_step_that_ended_with_its_cancelled_run_is_not_done_though_its_pod_end
 
 def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_another_ask_nobody_to_submit() -> None:
     end = {"exitCode": 75, "reason": "Error"}
-    failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
+    failed = pod(phase="Failed", containerStatuses=[{"name": "worker", "state": {"terminated": end}}])
+    failed["spec"]["containers"] = [{"name": "worker"}]
     failed["metadata"]["labels"] |= {"batch.kubernetes.io/job-name": "gang"}
     failed["metadata"]["annotations"] = {"workflows.argoproj.io/node-id": "n-0"}
     nodes = {"n": {"type": "Retry", "phase": "Running", "children": ["n-0"]}, "n-0": {"phase": "Failed"}}
@@ -166,11 +173,66 @@ def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_anot
         return explain(pod_evidence).sentence
 
     assert sentence([job], []).endswith("Its Job replaces it, and training goes on from its last checkpoint")
+    rules = worker_job(GANG)["spec"]["podFailurePolicy"]
+    lasting = job | {"spec": {"podFailurePolicy": rules}}
+    assert "Its Job replaces it" in sentence([lasting], [])
+    end["exitCode"] = 20  # which ends the gang
+    assert sentence([lasting], []).endswith("Correct the recipe or the environment, and submit again")
+    end["exitCode"] = 75
     assert sentence([over], [workflow]).endswith("It is tried again")
     nodes["n"]["phase"] = "Failed"
     assert "Submit again" in sentence([over], [workflow])
     nodes |= {"n": {"type": "Retry", "phase": "Running", "children": ["n-0"]}, "n-0": {"phase": "Running"}}
     assert "Submit again" in sentence([], [workflow])  # Argo has not looked yet
+
+
+def container_ends(**ends: dict[str, Any]) -> dict[str, Any]:
+    """Return a failed pod whose containers ended so."""
+    statuses = [{"name": name, "state": {"terminated": {"reason": "Error", **end}}} for name, end in ends.items()]
+    return pod(phase="Failed", containerStatuses=statuses)
+
+
+def test_a_step_whose_results_argo_could_not_store_is_not_said_to_have_ended_with_0() -> None:
+    message = "Error (exit code 1): failed to put file: connection refused"
+    finding = explain(Evidence(container_ends(main={"exitCode": 0}, wait={"exitCode": 64, "message": message})))
+    assert (finding.cause, finding.code) == ("not-stored", ExitCode.TRANSIENT)
+    assert (
+        "container wait, exit code 64: Error (exit code 1): failed to put file: connection refused" in finding.sentence
+    )
+    failed = explain(Evidence(container_ends(main={"exitCode": 10}, wait={"exitCode": 64, "message": message})))
+    assert failed.code == ExitCode.DATA
+
+
+def test_a_driver_that_failed_is_no_fault_of_trainyard_and_one_of_a_cancelled_run_ended_with_it() -> None:
+    driver = container_ends(main={"exitCode": 64, "message": "the metadata server does not answer"})
+    del driver["metadata"]["labels"]["app.kubernetes.io/component"]
+    driver["metadata"]["name"] = "trainyard-train-x-system-container-driver-1"
+    finding = explain(Evidence(driver))
+    assert finding.code == ExitCode.TRANSIENT and "fault of Trainyard" not in finding.sentence
+    assert finding.sentence.startswith(
+        "ended with exit code 64: the metadata server does not answer. Kubeflow prepares"
+    )
+    cancelled = {"spec": {"activeDeadlineSeconds": 0}, "metadata": {"name": "w"}, "status": {}}
+    (pod_evidence,) = evidence(Silent(), [driver], None, [cancelled])
+    assert explain(pod_evidence).sentence == "was ended with its run"
+
+
+LAUNCHER_LOG = """\
+I1126 00:10:01.000001      14 launcher_v2.go:151] PipelineTask component: train
+[KFP Executor 2026-11-26 00:10:02,001 INFO]: Looking for component `train` in --component_module_path `/tmp/x`
+{"event": "done", "step": "train"}
+the step's own last line
+[KFP Executor 2026-11-26 00:10:09,001 INFO]: Wrote executor output file to /tmp/y.
+I1126 00:10:10.000001      14 launcher_v2.go:700] Published
+time="2026-11-26T00:10:11.001Z" level=info msg="sub-process exited" argo=true error="<nil>"
+"""
+
+
+def test_the_last_lines_of_a_log_are_those_of_the_step() -> None:
+    lines = argo.step_lines(LAUNCHER_LOG)
+    assert lines == ['{"event": "done", "step": "train"}', "the step's own last line"]
+    failed = container_ends(main={"exitCode": 1})
+    assert "(bug): the step's own last line" in explain(Evidence(failed, log=LAUNCHER_LOG)).sentence
 
 
 def test_a_runs_deadline_reads_as_argo_writes_it_into_pods() -> None:
@@ -365,9 +427,10 @@ def test_a_step_is_shown_by_its_newest_pod_with_the_earlier_ones_below() -> None
     views = steps([second, data, first], datetime(2026, 1, 1, 0, 3, tzinfo=UTC))
     assert [(view.name, view.pod, view.attempts, view.seconds) for view in views] == [
         ("preprocess", "p0", 1, 180.0),
-        ("train", "p2", 2, 60.0),
+        ("train", "p2", 2, 180.0),
     ]
-    assert views[1].earlier[0].startswith("p1 was evicted")
+    assert views[1].earlier[0][0] == "p1" and views[1].earlier[0][1].startswith("was evicted")
+    assert views[1].document()["earlier"][0].startswith("p1 was evicted")
 
 
 def test_input_workers_stand_beside_the_step_that_they_feed() -> None:

@@ -13,8 +13,8 @@ from kubernetes.client import ApiException
 
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.spec.hardware.pools import Pool
-from trainyard.steps.train.gang.pods.job import Gang, network_policy, owner_reference, worker_job
-from trainyard.steps.train.gang.pods.launch import launch
+from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
+from trainyard.steps.train.gang.pods.launch import clear, launch
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 POOL = Pool.model_validate({"kind": "cpu", "resources": RESOURCES})
@@ -115,3 +115,19 @@ def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_on
     monkeypatch.setattr(time, "sleep", at_rest)
     launch(replace(TRAINING, input=INPUT), cluster)
     assert "earlier" in seen and not server.objects
+
+
+def test_a_retry_that_finds_the_output_removes_the_gang_that_a_killed_launcher_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server()
+    cluster = Cluster(server, "runs")
+    training = cluster.create("jobs", worker_job(TRAINING))
+    assert training
+    owner = owner_reference("batch/v1", "Job", TRAINING.name, training["metadata"]["uid"])
+    assert cluster.create("jobs", worker_job(INPUT, owner))
+    cluster.create("services", headless_service(TRAINING, training["metadata"]["uid"]))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    clear(replace(TRAINING, input=INPUT), cluster)
+    assert not server.objects
+    clear(replace(TRAINING, input=INPUT), cluster)

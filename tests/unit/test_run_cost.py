@@ -222,7 +222,7 @@ def test_a_run_costs_at_most_the_times_of_kubeflow_when_its_pods_are_gone_and_in
     expected = {
         "preprocess": Cost(0.5, at_most=True),
         "train": Cost(2.0, at_most=True),
-        "evaluate": Cost(0.25, at_most=True, so_far=True),  # no end is known, so it went on no longer than its run
+        "evaluate": Cost(0.25, at_most=True),  # no end is known, so it went on no longer than its run
     }
     assert costs(looked_at.view("r")) == expected
     (listed,) = looked_at.newest(20, False)

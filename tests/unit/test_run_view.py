@@ -11,6 +11,7 @@ import pytest
 from tests.unit.test_explanation import FAILED, ended, pod
 
 from trainyard.errors import ExitCode
+from trainyard_control.cli.follow import show_troubled_steps
 from trainyard_control.cluster.argo import overdue
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.kubeflow import run_view
@@ -138,3 +139,25 @@ def test_a_step_that_kubeflows_cache_answered_is_done_though_it_has_no_pod() -> 
         ("evaluate", "p", "running"),
     ]
     assert run_view.with_podless((), message) == message
+
+
+def test_explain_says_each_sentence_once(capsys: pytest.CaptureFixture[str]) -> None:
+    data = FAILED % (10, "row 7: no label.")
+    end = {"exitCode": 10, "reason": "Error", "finishedAt": "2026-01-01T00:01:00Z"}
+    statuses = [{"name": "main", "state": {"terminated": end}}]
+    pods = [pod(f"p{at}", created=f"2026-01-01T00:0{at}:00Z", phase="Failed", containerStatuses=statuses)
+            for at in range(3)]  # fmt: skip
+    view = run("FAILED", *(explain(Evidence(failed, log=data)) for failed in pods))
+    show_troubled_steps(view)
+    shown = capsys.readouterr().out
+    assert "row 7" in view.reason and shown == "✗ train (p2)\n    before: p0, p1: the same\n"
+
+
+def test_a_step_of_several_attempts_took_the_time_of_all_also_of_those_whose_pods_are_gone() -> None:
+    start, now = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 10, 12, tzinfo=UTC)
+    task = kfp_server_api.V2beta1PipelineTaskDetail(
+        display_name="train", state="SUCCEEDED", start_time=start, end_time=now
+    )
+    last = steps([explain(Evidence(pod("p2", created="2026-01-01T00:10:00Z")))], now)
+    assert [view.seconds for view in last] == [12.0]
+    assert [view.seconds for view in run_view.with_lost_attempts(last, steps_of_tasks([task], now))] == [612.0]

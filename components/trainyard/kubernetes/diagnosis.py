@@ -20,7 +20,13 @@ Cause = Literal["done", "running", "ending"] | Waiting | Disruption | Failure
 CONTAINER = "worker"
 """The container of a gang's pods; Kubeflow calls a step's `main`."""
 
-_HELPERS = ("wait", "init", "argoexec-init")  # Argo's own containers beside the step's
+DRIVER = "driver"
+"""What `task_of` calls the pods in which Kubeflow prepares steps."""
+
+WAIT = "wait"
+"""Argo's container that waits for the step's, and then stores its outputs and its log."""
+
+_HELPERS = (WAIT, "init", "argoexec-init")  # Argo's own containers beside the step's
 _LONGEST = 500  # characters of Kubernetes' own words
 # What the reason of a pod's DisruptionTarget stands for.
 _DISRUPTIONS: dict[str, tuple[Disruption, str]] = {
@@ -63,7 +69,8 @@ class Exit:
 class Diagnosis:
     """One pod. reason and message are Kubernetes' own words; ending: it was asked to stop.
 
-    image: of the container that cannot start. exit: of the container that does the work, else of another that failed.
+    image: of the container that cannot start. exit: of the container that does the work, or of another that failed
+    if that one did not.
     """
 
     state: State
@@ -143,7 +150,7 @@ def task_of(thing: Manifest) -> PodTask:
     own = thing["metadata"].get("labels", {})
     if (step := own.get(labels.STEP)) is None:
         name = name_of(thing)
-        return PodTask("driver" if "driver" in name else name)
+        return PodTask(DRIVER if "driver" in name else name)
     return PodTask(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
 
 
@@ -215,7 +222,8 @@ def _exit(pod: Manifest) -> Exit | None:
     if not ends:
         return None
     main = main_container(pod)
-    name = main if main in ends else next((name for name, end in ends.items() if end.get("exitCode")), "")
+    failed = next((name for name, end in ends.items() if end.get("exitCode")), "")
+    name = main if main in ends and (ends[main].get("exitCode") or not failed) else failed
     if not name:
         return None
     end = ends[name]

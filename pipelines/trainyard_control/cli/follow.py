@@ -47,12 +47,30 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
 
 
 def show_troubled_steps(view: RunView) -> None:
-    """Print a line for each step that failed, waits or was tried before, its earlier attempts below it."""
+    """Print a line for each step that failed, waits or was tried before, its earlier attempts below it.
+
+    A sentence that the run's reason or an earlier line has is not repeated: attempts are told by their pods, equal ones
+    together.
+    """
+    said = {view.reason}
     for step in view.steps:
-        if step.state in ("failed", "waiting") or step.earlier:
-            say(_line(step))
-            for attempt in step.earlier:
-                say(f"    before: {attempt}")
+        if step.state not in ("failed", "waiting") and not step.earlier:
+            continue
+        known = any(step.sentence in sentence for sentence in said)
+        say(f"{_MARKS[step.state]} {step.name} ({step.pod or step.cause})" if known else _line(step))
+        said.add(step.sentence)
+        for sentence, pods in _alike(step.earlier).items():
+            also = "the same" if any(sentence in known_one for known_one in said) else sentence
+            say(f"    before: {', '.join(pods)}: {also}")
+            said.add(sentence)
+
+
+def _alike(attempts: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
+    """Return the pods of `attempts`, (pod, sentence), by what is said of them."""
+    pods: dict[str, list[str]] = {}
+    for pod, sentence in attempts:
+        pods.setdefault(sentence, []).append(pod)
+    return pods
 
 
 def _line(step: StepView) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.diagnosis import WAIT
 from trainyard.kubernetes.pod_spec import variable
 from trainyard_control.cluster.durations import seconds_between
 
@@ -21,6 +22,11 @@ BOUND = (
     "start. Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
 )
 _ATTEMPT = re.compile(r"\((\d+)\)$")  # what a Retry node's child is called after the node's own name
+# What the launcher (klog), KFP's executor and Argo's write. Source: the logs of KFP 2.17.0 and Argo 4.0.5.
+_AROUND = re.compile(
+    r"[IWEF]\d{4} [\d:.]+ +\d+ \S+\.go:\d+\] |\[KFP Executor |time=\S+ level=\w+ msg=.*\bargo=true|"
+    r'\{.*"argo":\s?true'
+)
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
 # Why a step was given up for the time that all its attempts had taken together.
 OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
@@ -94,6 +100,11 @@ def cached(workflows: Iterable[Manifest]) -> set[str]:
     }
 
 
+def step_lines(log: str) -> list[str]:
+    """Return the lines of a step's log without those that Kubeflow's launcher and Argo's executor write around them."""
+    return [line for line in log.splitlines() if not _AROUND.match(line)]
+
+
 def node_of(pod: Manifest) -> str:
     """Return the id of the Workflow's node that the pod is, '' for a pod of no Workflow."""
     return str((pod["metadata"].get("annotations") or {}).get(labels.NODE_ID, ""))
@@ -108,7 +119,7 @@ def is_retry(pod: Manifest) -> bool:
 def ended_at_deadline(pod: Manifest) -> bool:
     """Return whether Argo's own container ended the step's at a deadline."""
     for status in pod.get("status", {}).get("containerStatuses", []):
-        if status["name"] == "wait":
+        if status["name"] == WAIT:
             return str((status.get("state", {}).get("terminated") or {}).get("message") or "").strip() == _DEADLINE
     return False
 

@@ -14,6 +14,8 @@ from trainyard.errors import ExitCode, known_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import (
+    DRIVER,
+    WAIT,
     Diagnosis,
     Exit,
     PodTask,
@@ -176,6 +178,10 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
     if argo.ended_at_deadline(evidence.pod):
         sentence = argo.deadline_sentence(evidence.pod, evidence.run_ends)
         return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
+    if end.container == WAIT:
+        return _not_stored(failed, end, evidence)
+    if failed.task.step == DRIVER:
+        return _driver_failed(failed, end, evidence)
     exited = _exited(failed, end, evidence)
     if evidence.stop_reason in argo.OUT_OF_TIME:
         return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
@@ -200,6 +206,27 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     sentence = f"ended with exit code {number} ({cause}): {text.rstrip('.')}. {evidence.again or advice(code)}"
     permanent = code not in (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
     return replace(finding, cause=cause, sentence=sentence.rstrip("."), code=code, permanent=permanent)
+
+
+def _not_stored(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
+    """Return the finding of a pod whose step ended well and whose outputs or log Argo could not store."""
+    text = one_line(end.message) or _last_line(evidence.log) or "it said nothing"
+    sentence = (
+        "ended well, but Argo could not store what it left (container wait, exit code "
+        f"{end.code}: {text.rstrip('.')}). {evidence.again or advice(ExitCode.TRANSIENT)}; if it happens again, "
+        "see that the pods reach the bucket of Kubeflow's artifacts, and with which credentials"
+    )
+    return replace(finding, cause="not-stored", sentence=sentence, code=ExitCode.TRANSIENT)
+
+
+def _driver_failed(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
+    """Return the finding of a failed pod of Kubeflow's own, whose exit codes are not those of Trainyard's table."""
+    text = one_line(end.message) or _last_line(evidence.log) or "it said nothing"
+    sentence = (
+        f"ended with exit code {end.code}: {text.rstrip('.')}. Kubeflow prepares a step in it. "
+        f"{evidence.again or 'Submit again; if it happens again, show this to those who look after Kubeflow'}"
+    )
+    return replace(finding, cause="driver", sentence=sentence, code=ExitCode.TRANSIENT)
 
 
 def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
@@ -321,5 +348,7 @@ def _until(pod: Manifest, over: bool) -> str:
 
 
 def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
+    """Return the last line that the step wrote itself, or else Kubeflow's."""
+    own = [line for line in argo.step_lines(text) if line.strip()]
+    lines = own or [line for line in text.splitlines() if line.strip()]
     return one_line(lines[-1]) if lines else ""

@@ -8,7 +8,17 @@ from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, name_of, owner_uids, task_of
+from trainyard.kubernetes.diagnosis import (
+    DRIVER,
+    WAIT,
+    PodTask,
+    conditions,
+    diagnose,
+    main_container,
+    name_of,
+    owner_uids,
+    task_of,
+)
 from trainyard.kubernetes.pod_spec import variable
 from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
@@ -65,7 +75,7 @@ def evidence(
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
     ends = next((text for workflow in workflows if (text := argo.run_ends(workflow))), "")
     stop_reasons = argo.stop_reasons(workflows)
-    replaced = {name_of(job) for job in jobs if _replaces(job)}
+    replacing = {name_of(job): job for job in jobs if _replaces(job)}
     retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
@@ -81,8 +91,8 @@ def evidence(
             expected=expected,
             run_ends=ends,
             stop_reason=stop_reasons.get(argo.node_of(pod), ""),
-            again=_again(pod, replaced, retried),
-            cancelled=argo.node_of(pod) in cancelled,
+            again=_again(pod, replacing, retried),
+            cancelled=_ended_with_run(pod, workflows, cancelled),
         )
         for pod in pods
     ]
@@ -118,11 +128,36 @@ def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
     return uncreated
 
 
-def _again(pod: Manifest, jobs: set[str], nodes: set[str]) -> str:
+def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
     """Return what starts the failed pod's work again: its gang's Job, of `jobs`, or Argo, of whose `nodes` it is."""
-    if pod["metadata"].get("labels", {}).get(labels.JOB) in jobs:
+    job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
+    if job and not _ends_job(job, pod):
         return "Its Job replaces it, and training goes on from its last checkpoint"
     return "It is tried again" if argo.node_of(pod) in nodes else ""
+
+
+def _ends_job(job: Manifest, pod: Manifest) -> bool:
+    """Return whether the Job's podFailurePolicy gives up at the exit code of `pod`: its first rule that fits decides.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+    """
+    disrupted, end = "DisruptionTarget" in conditions(pod), diagnose(pod).exit
+    for rule in job["spec"].get("podFailurePolicy", {}).get("rules", []):
+        if "onPodConditions" in rule and disrupted:
+            return bool(rule["action"] == "FailJob")
+        codes = rule.get("onExitCodes")
+        if codes and end and (end.code in codes["values"]) == (codes["operator"] == "In"):
+            return bool(rule["action"] == "FailJob")
+    return False
+
+
+def _ended_with_run(pod: Manifest, workflows: Sequence[Manifest], nodes: set[str]) -> bool:
+    """Return whether the pod ended because its run was cancelled: it is one of `nodes`, or a driver that failed.
+
+    A driver that is killed says nothing of it: Argo's executor in it ends with exit code 64.
+    """
+    failed_driver = task_of(pod).step == DRIVER and pod.get("status", {}).get("phase") == "Failed"
+    return argo.node_of(pod) in nodes or (failed_driver and any(argo.cancelled(workflow) for workflow in workflows))
 
 
 def _replaces(job: Manifest) -> bool:
@@ -147,8 +182,10 @@ def _log(cluster: Cluster, pod: Manifest, silent_nodes: set[str]) -> str:
         return ""
     if pod["spec"].get("nodeName") in silent_nodes:
         return ""
+    ended = diagnose(pod).exit
+    container = WAIT if ended and ended.container == WAIT else main_container(pod)
     try:
-        return cluster.log(name_of(pod), main_container(pod), _LOG_LINES)
+        return cluster.log(name_of(pod), container, _LOG_LINES)
     except TransientError:  # Kubernetes takes 40 s to notice that a node is silent
         return ""
 

@@ -11,7 +11,7 @@ from trainyard.contract import refusal
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
-from trainyard.kubernetes.diagnosis import PodTask, State
+from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.kubeflow import run_cost
@@ -40,13 +40,15 @@ _TASKS = tuple(
 class StepView(Finding):
     """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods.
 
+    earlier: pod and sentence of each attempt that failed before.
+    seconds: from when its first pod was made, or its task began at Kubeflow, until the newest one ended.
     machine_seconds: how long all of them had a node, or if Kubeflow alone tells of the step, how long that took.
     cost: None if it is not known, or another step's.
     """
 
     seconds: float | None = None
     attempts: int = 1
-    earlier: tuple[str, ...] = ()
+    earlier: tuple[tuple[str, str], ...] = ()
     output: str = ""
     machine_seconds: float = 0.0
     cost: Cost | None = None
@@ -58,7 +60,7 @@ class StepView(Finding):
 
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
-        fields = asdict(self)
+        fields = asdict(self) | {"earlier": [f"{pod} {sentence}" for pod, sentence in self.earlier]}
         return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "started", "until")}
 
 
@@ -172,7 +174,7 @@ def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
     """Return the steps of `findings` in the pipeline's order; drivers are left out unless they hold it up."""
     by_task: dict[PodTask, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.since):
-        if finding.task.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
+        if finding.task.step != DRIVER or finding.state == "failed" or finding.cause not in _ROUTINE:
             by_task.setdefault(finding.task, []).append(finding)
     views = [_step(task_findings, now) for task_findings in by_task.values()]
     return tuple(sorted(views, key=_order))
@@ -226,6 +228,15 @@ def with_podless(
     return tuple(sorted(views, key=_order))
 
 
+def with_lost_attempts(views: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
+    """Return `views` with the time of attempts whose pods are gone, as Kubeflow's tasks have it."""
+    lasted = {view.task: view.seconds for view in by_task if view.seconds is not None}
+    return tuple(
+        replace(view, seconds=max(view.seconds, lasted.get(view.task, 0.0))) if view.seconds is not None else view
+        for view in views
+    )
+
+
 def _task_of(name: str) -> PodTask:
     """Return the task that KFP shows as `name`, such as `check-2` for the second of one component."""
     step, _, use = name.partition("-")
@@ -236,10 +247,10 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
     newest = findings[-1]
     return StepView(
         **vars(newest),
-        seconds=seconds_between(newest.since, newest.until or now.isoformat()),
+        seconds=seconds_between(findings[0].since, newest.until or now.isoformat()),
         attempts=len(findings),
         machine_seconds=round(sum(_machine_seconds(finding, now) for finding in findings), 1),
-        earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in findings[:-1] if finding.state == "failed"),
+        earlier=tuple((finding.pod, finding.sentence) for finding in findings[:-1] if finding.state == "failed"),
     )
 
 

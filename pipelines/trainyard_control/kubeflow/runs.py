@@ -13,18 +13,27 @@ from typing import Any
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
-from trainyard.kubernetes.diagnosis import PodTask, main_container, name_of, task_of
+from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_cost, run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
-from trainyard_control.kubeflow.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_podless
+from trainyard_control.kubeflow.run_view import (
+    OVER,
+    RunView,
+    StepView,
+    steps,
+    steps_of_tasks,
+    with_lost_attempts,
+    with_podless,
+)
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
 _NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
+_LAUNCHER_LINES = 200  # chosen: more than Kubeflow's launcher writes after a step
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
@@ -85,7 +94,7 @@ class KubeflowRuns:
             views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
         by_task = _by_task(run)
-        views = self._priced(run, with_podless(views_by_pod, by_task, cached), by_task)
+        views = self._priced(run, with_lost_attempts(with_podless(views_by_pod, by_task, cached), by_task), by_task)
         folder = self._folder(view.recipe, run_id)
         record = self._record(folder)
         folders = (record or {}).get("folders", {})
@@ -93,18 +102,25 @@ class KubeflowRuns:
         return replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
-        """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0."""
+        """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0.
+
+        tail: how many of its last lines, those of Kubeflow's launcher and of Argo not counted.
+        """
         pods, _, _ = run_pods.of_run(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
         chief = [pod for pod, task in zip(pods, tasks, strict=True) if task == PodTask(step, worker="0")]
         candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
         if not candidates:
-            known = sorted({task.name for task in tasks} - {"driver"})
+            known = sorted({task.name for task in tasks} - {DRIVER})
             raise ConfigurationError(
                 f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
                 f"{did_you_mean(step, known)}"
             )
-        return self.cluster.log(name_of(candidates[-1]), main_container(candidates[-1]), tail)
+        pod, container = name_of(candidates[-1]), main_container(candidates[-1])
+        if tail is None:
+            return self.cluster.log(pod, container)
+        lines = argo.step_lines(self.cluster.log(pod, container, tail + _LAUNCHER_LINES))
+        return "".join(f"{line}\n" for line in lines[-tail:])
 
     def cancel(self, run_id: str) -> None:
         """The run, its pods and the gangs that it started are gone. Raises `TransientError` if they do not end."""
@@ -191,8 +207,11 @@ class KubeflowRuns:
         if purpose.trains_on in where.pools:
             where = where.model_copy(update={"placement": where.placement | {TRAIN: purpose.trains_on}})
         lasted = {step.task: step.machine_seconds for step in by_task}
+        over = str(run.state) in OVER
+        costs = [run_cost.of_step(step, where, ours, lasted.get(step.task, 0.0)) for step in views]
         return tuple(
-            replace(step, cost=run_cost.of_step(step, where, ours, lasted.get(step.task, 0.0))) for step in views
+            replace(step, cost=replace(cost, so_far=cost.so_far and not over) if cost else None)
+            for step, cost in zip(views, costs, strict=True)
         )
 
     def _outcome(self, run: Any) -> str:

@@ -41,6 +41,10 @@ def train(
                 from trainyard.steps.train.run import run
 
                 this.execute(run, **inputs)
+        elif gang:
+            from trainyard.steps.train.gang.pods.pods import clear_pods
+
+            clear_pods(this.recipe, gang, inputs["checkpoints"], model)
         step.drop_checkpoints(model)
         training = Training.read(model)
         for best in training.history:  # a program of the recipe's own may have told of none

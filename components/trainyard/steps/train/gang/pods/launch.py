@@ -58,9 +58,16 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
             events.emit("gang_detached", job=gang.name, reason=detached)
         elif job is not None:
             _remove(gang, cluster, job["metadata"]["uid"])
-            if gang.input and (stale_job := _job(gang.input, cluster)):
-                _remove(gang.input, cluster, stale_job["metadata"]["uid"])
+            if gang.input:
+                clear(gang.input, cluster)
         log.close()
+
+
+def clear(gang: Gang, cluster: Cluster) -> None:
+    """Remove what a launcher that was killed at its gang's end left: the Job, its pods and what it owns."""
+    for left in filter(None, (gang, gang.input)):
+        if job := _job(left, cluster):
+            _remove(left, cluster, job["metadata"]["uid"])
 
 
 class _Watch:

@@ -11,6 +11,7 @@ from functools import partial
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.training.gang import GangSpec, InputPods
+from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
 from trainyard.signals import handle_sigterm
@@ -18,7 +19,7 @@ from trainyard.spec import documents, plain_yaml
 from trainyard.spec.hardware.pools import device_variables
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods.job import Gang
-from trainyard.steps.train.gang.pods.launch import launch
+from trainyard.steps.train.gang.pods.launch import clear, launch
 from trainyard.steps.train.peers import launcher_heartbeat, settings
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
@@ -33,16 +34,37 @@ def run_in_pods(
     plan: JSON text of a `GangSpec`. code: what the workers' image must hold, as `task.opened` reads it. start: as
     `train.run.run`. A SIGTERM to this process ends the gang too (see `launch`). Raises as `launch`.
     """
-    parsed = documents.parse(plan, GangSpec, name="gang")
     signal.signal(signal.SIGTERM, handle_sigterm)
-    cluster = launchers_cluster()
-    own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
+    cluster, own = launchers_cluster(), own_pod()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{keys.split(output)[1]}", options)
+    planned = _planned(recipe, plan, cluster, own, options)
     with launcher_heartbeat.beating(heartbeat):
         launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
     launcher_heartbeat.remove(heartbeat)
+
+
+def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None:
+    """Remove the gang that has committed `output` and whose launcher was killed before it removed the gang.
+
+    What cannot be removed is told, and goes with its Job's time to live: the output is there.
+    """
+    options = dict.fromkeys(("code", "examples", "start"), "") | {"checkpoints": checkpoints, "output": output}
+    try:
+        cluster = launchers_cluster()
+        clear(_planned(recipe, plan, cluster, own_pod(), options), cluster)
+    except TrainyardError as error:
+        events.emit("warning", message=f"a gang that an earlier attempt left was not looked for ({error})")
+
+
+def _planned(recipe: Recipe, plan: str, cluster: Cluster, own: str, options: dict[str, str]) -> Gang:
+    name = f"{run_name(cluster, own)}-{keys.split(options['output'])[1]}"
+    return gang(documents.parse(plan, GangSpec, name="gang"), recipe, name, options)
+
+
+def own_pod() -> str:
+    """Return the name of the pod that this process runs in."""
+    return os.environ.get("KFP_POD_NAME") or socket.gethostname()
 
 
 def launchers_cluster() -> Cluster:
