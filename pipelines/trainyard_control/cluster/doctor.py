@@ -13,7 +13,7 @@ from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.cluster import checks
+from trainyard_control.cluster import checks, controller
 from trainyard_control.cluster.checks import Check, bad, good, unknown
 from trainyard_control.cluster.step_pods import pool_pod
 
@@ -113,11 +113,24 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
     yield from _rights(cluster, environment)
     yield from _objects(cluster, environment)
     yield from _pools(cluster, environment)
+    yield _controller(cluster, environment.kubeflow.namespace)
     path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
     config = _allowed(cluster, path)
     read = None if config is _REFUSED else config
     yield checks.retries(read, environment.kubeflow.namespace)
     yield checks.deadlines(read, environment.kubeflow.namespace)
+
+
+def _controller(cluster: Cluster, namespace: str) -> Check:
+    try:
+        since = controller.silent_since(cluster, namespace)
+    except InfrastructureError:
+        return unknown("workflow controller", f"its Lease in namespace {namespace} may not be read")
+    if since is None:
+        return unknown("workflow controller", f"there is no Lease workflow-controller in namespace {namespace}")
+    if since:
+        return bad("workflow controller", controller.sentence(since, namespace))
+    return good("workflow controller", "runs")
 
 
 def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:

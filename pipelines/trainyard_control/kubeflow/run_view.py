@@ -69,6 +69,7 @@ class RunView:
     """One run. record is its run.json, None if that is not written yet or not readable from here.
 
     overdue: the deadline in seconds that ended it, None if none did. expected: of its training, by the plan.
+    stuck: why nothing goes on though no step says so, '' if that is not known.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class RunView:
     record: dict[str, Any] | None = None
     error: str = ""
     overdue: int | None = None
+    stuck: str = ""
     expected: Expectation | None = None
     facts: dict[str, str] = field(default_factory=dict)
 
@@ -89,6 +91,11 @@ class RunView:
     def over(self) -> bool:
         """Whether nothing will change any more."""
         return self.state in OVER
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is not over, and no step runs, waits or failed: Kubeflow is to start the next one."""
+        return not self.over and all(step.state == "done" for step in self.steps)
 
     @property
     def cost(self) -> Cost | None:
@@ -145,6 +152,8 @@ class RunView:
         running = [step for step in self.steps if step.state == "running"]
         if running:
             return "; ".join(f"{step.name} {step.sentence}" for step in running)
+        if self.stuck:
+            return f"{self.name}: {self.stuck}"
         done = [step.name for step in self.steps]
         if done and not self.over:
             return f"{self.name}: {done[-1]} is done, and Kubeflow prepares what comes next"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +17,7 @@ from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.storage import storage
-from trainyard_control.cluster import argo
+from trainyard_control.cluster import argo, controller
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_cost, run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -34,6 +35,7 @@ _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten secon
 _ENDING = OVER | {"CANCELING"}
 _NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
 _LAUNCHER_LINES = 200  # chosen: more than Kubeflow's launcher writes after a step
+_PROMPT_SECONDS = 20  # chosen: a controller that runs ends a run within seconds
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
@@ -99,7 +101,17 @@ class KubeflowRuns:
         record = self._record(folder)
         folders = (record or {}).get("folders", {})
         views = tuple(replace(step, output=folders.get(step.name, "")) for step in views)
-        return replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
+        view = replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
+        return replace(view, stuck=self._controller_fault()) if view.idle else view
+
+    def _controller_fault(self) -> str:
+        """Return what is wrong with the controller that starts and ends steps, '' if nothing is, or nobody may look."""
+        namespace = self.environment.kubeflow.namespace
+        try:
+            since = controller.silent_since(self.cluster, namespace)
+        except (ConfigurationError, InfrastructureError):
+            return ""
+        return controller.sentence(since, namespace) if since else ""
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0.
@@ -123,9 +135,13 @@ class KubeflowRuns:
         return "".join(f"{line}\n" for line in lines[-tail:])
 
     def cancel(self, run_id: str) -> None:
-        """The run, its pods and the gangs that it started are gone. Raises `TransientError` if they do not end."""
+        """The run, its pods and the gangs that it started are gone.
+
+        Raises `TransientError` if they do not end, `InfrastructureError` if nobody is there to end them.
+        """
         self._terminate(run_id)
         deadline = time.monotonic() + _GONE_SECONDS
+        looks_at_controller = time.monotonic() + _PROMPT_SECONDS
         heartbeats: set[str] = set()
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
@@ -141,6 +157,10 @@ class KubeflowRuns:
                 with suppress(TrainyardError, OSError), storage.deadline(_NOTE_SECONDS):
                     storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
                 return
+            if time.monotonic() > looks_at_controller:
+                if fault := self._controller_fault():
+                    raise InfrastructureError(f"run {run_id}: its end was asked for, and cannot come. {fault}.")
+                looks_at_controller = math.inf
             if time.monotonic() > deadline:
                 remaining = ", ".join([*alive, *map(name_of, jobs)]) or f"the run, which says {state}"
                 raise TransientError(
