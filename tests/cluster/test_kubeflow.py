@@ -102,7 +102,7 @@ def test_digits_go_from_raw_data_to_a_pushed_model(finished: str, environment: P
     run = document("runs", "show", finished, "-e", str(environment))
     assert (run["state"], run["recipe"], run["environment"]) == ("SUCCEEDED", "digits", "own")
     steps = {step["name"]: step["state"] for step in run["steps"]}
-    assert steps == dict.fromkeys(("preprocess", "train", "evaluate", "export", "push", "summary"), "done")
+    assert steps == dict.fromkeys(("preprocess", "train", "evaluate", "export", "push"), "done")
     assert all(step["pool"] == "cpu" and step["node"] for step in run["steps"])
     assert not run["cost"]["at_most"] and 0 < run["cost"]["usd"] < 0.5 * len(steps) * run["seconds"] / 3600
 
@@ -270,7 +270,7 @@ def test_a_schedule_fires_and_a_run_without_new_data_ends_at_its_check(finished:
         log = trainyard("runs", "logs", ended[0]["run_id"], "check", "-e", str(environment)).stdout
     finally:
         assert trainyard("schedule", "remove", str(file)).returncode == 0  # with the pods of its runs
-    assert {step["name"] for step in run["steps"]} == {"check", "summary"}
+    assert {step["name"] for step in run["steps"]} == {"check"}
     assert '"due": false, "why": "version 1 stands: no condition of the schedule holds"' in log
 
 

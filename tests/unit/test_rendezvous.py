@@ -312,3 +312,36 @@ def test_silence_counts_only_while_somebody_listens(monkeypatch: pytest.MonkeyPa
     assert line.is_silent()
     line.close()
     there.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_own_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(tmp_path / "gang" / "launcher"))
+    restart = {"reason": "worker 1 is lost", "step": 7, "resumed_at": 5, "lost_steps": 2, "seconds": 3.0}
+    kept = tmp_path / "gang" / "launcher.past"
+
+    def first_start(token: str) -> tuple[Caller, dict[str, Any]]:
+        port = free_port()
+        Rendezvous("127.0.0.1", port, 1, 60, token, lambda: None).open()
+        chief = Caller(port, token).ready(0)
+        return chief, chief.hears("start")
+
+    chief, start = first_start(TOKEN)
+    assert start["past"]["restarts"] == [] and start["past"]["last_break"] is None
+    chief.send(type="began", generation=1, step=6, began_at=0)
+    chief.send(type="recovered", generation=1, step=8, restart=restart)
+    deadline = time.monotonic() + 10
+    while not kept.exists() or not json.loads(kept.read_text())["past"]["restarts"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    _, start = first_start(TOKEN)  # on another node; the first one is gone
+    assert start["past"]["restarts"] == [restart] and start["past"]["began_at"] == 0
+    assert start["past"]["last_break"][:2] == ["worker 0 was lost, and its pod was started again", 8]
+    _, start = first_start("of a later gang")
+    assert start["past"]["restarts"] == []

@@ -18,6 +18,7 @@ from multiprocessing import connection
 from trainyard import events
 from trainyard.contract.artifacts.train import Restart
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
+from trainyard.steps.train.gang import history
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
@@ -84,6 +85,7 @@ class Rendezvous:
             acceptor.close()
 
     def _serve(self, acceptor: handshake.Acceptor) -> None:
+        self._past = history.read(self.token)
         stall_guard = StallGuard()
         while self._end is None:
             streams = {stream.socket: stream for stream in self._streams()}
@@ -126,9 +128,11 @@ class Rendezvous:
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
             self._past.began_at = _natural_number(message["began_at"])
+            history.keep(self.token, self._past, self._step)
         elif kind == "recovered":
             self._past.restarts.append(Restart.model_validate(message["restart"]))
             self._past.last_break = None
+            history.keep(self.token, self._past, self._step)
         elif kind == "broke":
             self._handle_break(message)
 
