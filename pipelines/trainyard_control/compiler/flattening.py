@@ -56,10 +56,12 @@ def _inline(spec: Spec, dag: Spec, name: str) -> None:
         parameters = task.setdefault("inputs", {}).setdefault("parameters", {})
         for key, value in parameters.items():
             parameters[key] = bound.get(value.get("componentInputParameter"), value)
+        waits_for = set(task.get("dependentTasks", []))
         if first:
             _restrict(spec, task, outer, component)
+            waits_for |= set(outer.get("dependentTasks", []))
         producers = {value["taskOutputParameter"]["producerTask"] for value in parameters.values() if _from_task(value)}
-        task["dependentTasks"] = sorted({*task.get("dependentTasks", []), *producers})
+        task["dependentTasks"] = sorted(waits_for | producers)
         dag["tasks"][task_name] = task
 
 
