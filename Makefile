@@ -29,7 +29,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Where it is set, every process of a test would compile our modules anew, a tenth of a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench docs goldens help images profiles run sbom setup test test-cluster test-fast test-wheel update verify wheel
+.PHONY: bench docs goldens help images profiles run sbom screenshots setup test test-cluster test-fast test-wheel update verify wheel
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -99,6 +99,9 @@ test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py \
 	  tests/unit/test_time_to.py
+
+screenshots: setup ## Run the commands that README and site show, and draw their screens and report again
+	$(BIN)/python tests/golden/screenshots.py
 
 docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

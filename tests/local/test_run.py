@@ -15,10 +15,15 @@ import pytest
 import yaml
 from processes import descendants
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "golden"))
+import screenshots
+
+import trainyard as ty
 from trainyard.contract import keys
 from trainyard.errors import DataError, InfrastructureError
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
+from trainyard_control.cli import screen
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 FEW = ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
@@ -77,6 +82,15 @@ def test_the_default_recipe_reaches_its_accuracy_and_tells_all_of_the_run(record
     assert record["train"]["bottleneck"] in ("input", "compute", "unclear")
     assert (Path(record["pushed"]["path"]) / "saved_model.pb").is_file()
     assert "<html" in Path(record["report"]).read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_the_screen_of_such_a_run(
+    here: Path, record: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen.show(ty.runs(str(here))[record["run_id"]])
+    shown = screenshots.structure(capsys.readouterr().out.splitlines())
+    drawn = screenshots.structure(screenshots.lines((screenshots.ASSETS / "run.svg").read_text(encoding="utf-8")))
+    assert drawn[drawn.index("digits · ✓ blessed") :] == shown, "`make screenshots` draws it again"
 
 
 def test_a_second_run_uses_what_is_there_and_pushes_nothing_new(here: Path, record: dict[str, Any]) -> None:

@@ -39,7 +39,9 @@ def files(package: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path, name: str) -> None:
-    packed = {path.removeprefix(f"{name}/") for path in zipfile.ZipFile(wheel).namelist() if path.startswith(f"{name}/")}
+    packed = {
+        path.removeprefix(f"{name}/") for path in zipfile.ZipFile(wheel).namelist() if path.startswith(f"{name}/")
+    }
     assert packed == files(PACKAGES[name])
 
 
