@@ -1,11 +1,9 @@
 """The reference pages say what the program says of itself; `make goldens` writes them again."""
 
-import inspect
 import json
 import os
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-import trainyard as ty
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.cli.main import app
@@ -81,42 +78,6 @@ def commands() -> str:
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
         parts.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}\n```\n")
     return "\n".join(parts)
-
-
-def functions() -> str:
-    """Return a page with what `import trainyard` offers, from signatures and docstrings."""
-    parts = ["# Functions\n\nMade from the docstrings. [How to use them](../how-to/python.md).\n"]
-    for name in ty.__all__:
-        offered = getattr(ty, name)
-        if inspect.isfunction(offered):
-            parts.append(f"## `ty.{name}`\n\n```\n{_signature(f'ty.{name}', offered)}\n```\n\n{_text(offered)}\n")
-            continue
-        parts.append(f"## `ty.{name}`\n\n{_text(offered)}\n")
-        for member in sorted(set(dir(offered)) - set(dir(BaseException))):
-            attribute = inspect.getattr_static(offered, member)
-            if member.startswith("_") or not inspect.getdoc(attribute) or isinstance(attribute, classmethod):
-                continue
-            if isinstance(attribute, property | cached_property):
-                parts.append(f"**`{member}`** {_text(attribute)}\n")
-            elif inspect.isfunction(attribute) and attribute.__module__.startswith("trainyard"):
-                parts.append(f"**`{member}`**\n\n```\n{_signature(member, attribute)}\n```\n\n{_text(attribute)}\n")
-    return "\n".join(parts)
-
-
-def _signature(name: str, function: Any) -> str:
-    """Return how to call it, its types as they stand in the source."""
-    text = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
-    return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
-
-
-def _text(offered: object) -> str:
-    """Return its docstring, the example as code."""
-    text, _, example = (inspect.getdoc(offered) or "").partition("\n>>> import trainyard as ty\n")
-    lines = [
-        line.removeprefix(">>> ").partition("  # doctest")[0] if line.startswith(">>> ") else f"# {line}"
-        for line in example.splitlines()
-    ]
-    return "\n".join([text.strip(), *(["", "```python", *lines, "```"] if lines else [])])
 
 
 def keys(title: str, schema: dict[str, Any]) -> str:
@@ -215,12 +176,10 @@ def _default(value: dict[str, Any]) -> str:
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
-@pytest.mark.parametrize("name", ["cli.md", "python.md", "recipe.md", "environment.md", "schedule.md"])
+@pytest.mark.parametrize("name", ["cli.md", "recipe.md", "environment.md", "schedule.md"])
 def test_the_reference_is_what_the_program_says(name: str) -> None:
     if name == "cli.md":
         page = commands()
-    elif name == "python.md":
-        page = functions()
     else:
         title, model = MODELS[name]
         page = keys(title, model.model_json_schema(by_alias=True))
@@ -288,7 +247,11 @@ def test_every_path_of_the_walkthroughs_and_of_the_architecture_exists() -> None
     assert named and [path for path in sorted(named) if not any((root / path).exists() for root in roots)] == []
 
 
-def test_every_decision_has_its_context_the_decision_and_its_consequence() -> None:
-    for page in (ROOT / "docs" / "decisions").glob("*.md"):
+def test_every_decision_has_its_context_the_decision_and_its_consequence_and_is_in_the_index() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text(encoding="utf-8")
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].partition(". ")[2] for page in pages]
+    assert re.findall(r"\[(.+)\]\((.+)\)", index) == [(t, page.name) for t, page in zip(titles, pages, strict=True)]
+    for page in pages:
         parts = re.findall(r"^\*\*(Context|Decision|Consequence)\.\*\*", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert parts == ["Context", "Decision", "Consequence"], page.name
