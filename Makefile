@@ -103,8 +103,10 @@ goldens: setup ## Write the golden files again, to be reviewed as a diff
 screenshots: setup ## Run the commands that README and site show, and draw their screens and report again
 	$(BIN)/python tests/golden/screenshots.py
 
-docs: setup ## Build the documentation into site/
+docs: setup ## Build the documentation into site/, which loads nothing from elsewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@! grep -rnoE '(<(img|script|iframe|source)[^>]* src|<link[^>]* href)="?https?://[^" >]*|url\(.?https?://[^)]*|@import[^;]*//[^;]*' \
+	  site --include=*.html --include=*.css --include=*.svg
 
 profiles: setup ## Measure again what the named networks cost, for the planner
 	$(BIN)/python -m trainyard.models.costs.profiles
