@@ -24,7 +24,7 @@ PLAN = "trainyard plan imagenet-resnet50 -e gke --examples 1281167 --set train.b
 CHROMIUM = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--window-size=1200,900", "--virtual-time-budget=8000"),
+    *("--window-size=1200,780", "--virtual-time-budget=8000"),
 ]
 _CHARACTER = 12.2  # width of a character in rich's SVG
 # rich's own format loads its font from another site.

@@ -206,6 +206,12 @@ def test_every_row_of_a_table_has_the_columns_of_its_head() -> None:
             width = columns
 
 
+def test_every_file_that_a_page_outside_the_site_links_to_exists() -> None:
+    for page in ROOT.glob("*.md"):  # MkDocs checks the links of the site
+        links = re.findall(r"\]\((?!https?:|#|\.\./)([^)#]+)", page.read_text(encoding="utf-8"))
+        assert [link for link in links if not (ROOT / link).exists()] == [], page.name
+
+
 def test_every_command_of_the_docs_exists() -> None:
     known = {command.split()[-1] for command in COMMANDS if command}
     used = [
