@@ -29,7 +29,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Where it is set, every process of a test would compile our modules anew, a tenth of a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench docs goldens help images profiles run sbom screenshots setup test test-cluster test-fast test-wheel update verify wheel
+.PHONY: bench docs goldens help images profiles run sbom screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -95,6 +95,11 @@ test-wheel: wheel ## Install the wheel into a new environment and run a short tr
 
 test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
 	$(BIN)/pytest $(CLUSTER_PROCESSES) -m cluster tests/cluster
+
+test-kubeflow: export TRAINYARD_KFP_NAMESPACE ?= kubeflow
+test-kubeflow: setup ## Run the tests that need Kubeflow on the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
+	@$(BIN)/python tests/cluster/kubeflow_needs.py
+	$(BIN)/pytest -m cluster tests/cluster/test_kubeflow.py
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py \

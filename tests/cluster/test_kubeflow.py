@@ -1,11 +1,9 @@
 """The whole way through a real Kubeflow Pipelines: submit, follow, show, explain, cancel and schedule.
 
-TRAINYARD_KFP is the address of its API, KUBECONFIG its cluster, TRAINYARD_KFP_NAMESPACE where it is installed
-(kubeflow) and TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node has. A ReadWriteMany volume is
-made there.
+`make test-kubeflow` runs them. KUBECONFIG is the cluster, TRAINYARD_KFP_NAMESPACE where Kubeflow is installed (without
+it they are skipped), TRAINYARD_KFP the address of its API if it shall not be reached through that of Kubernetes,
+TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node has. A ReadWriteMany volume is made there.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -21,11 +19,11 @@ from typing import Any
 import pytest
 
 ENDPOINT = os.environ.get("TRAINYARD_KFP", "")
-SPACE = os.environ.get("TRAINYARD_KFP_NAMESPACE", "kubeflow")
+SPACE = os.environ.get("TRAINYARD_KFP_NAMESPACE", "")
 IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(not ENDPOINT, reason="TRAINYARD_KFP names no Kubeflow"),
+    pytest.mark.skipif(not SPACE, reason="TRAINYARD_KFP_NAMESPACE names no Kubeflow"),
     pytest.mark.timeout(1200),
 ]
 
@@ -56,7 +54,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     document = {
         "target": "kubeflow",
         "namespace": SPACE,
-        "kubeflow": {"endpoint": ENDPOINT, "namespace": SPACE, "experiment": f"test-{RUN}"},
+        "kubeflow": ({"endpoint": ENDPOINT} if ENDPOINT else {}) | {"namespace": SPACE, "experiment": f"test-{RUN}"},
         "volume": {"claim": "trainyard-runs", "path": "/mnt/runs"},
         "storage": f"/mnt/runs/{RUN}",
         "images": {"cpu": IMAGE},
