@@ -1,4 +1,5 @@
-from typing import IO, Any, Callable
+from collections.abc import Callable
+from typing import IO
 
 class Group:
     def visititems(self, function: Callable[[str, Group | Dataset], object]) -> object: ...
