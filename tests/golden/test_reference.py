@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
@@ -204,6 +205,18 @@ def test_every_row_of_a_table_has_the_columns_of_its_head() -> None:
             columns = len(re.findall(r"(?<!\\\\)\|", line)) if line.startswith("|") else 0
             assert not (width and columns) or columns == width, (page.name, line)
             width = columns
+
+
+def test_no_group_of_the_navigation_has_more_than_seven_entries() -> None:
+    def groups(entries: list[Any]) -> Iterator[list[Any]]:
+        yield entries
+        for entry in entries:
+            (content,) = entry.values()
+            if isinstance(content, list):
+                yield from groups(content)
+
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2])
+    assert max(map(len, groups(nav))) <= 7
 
 
 def test_every_file_that_a_page_outside_the_site_links_to_exists() -> None:
