@@ -22,9 +22,9 @@ def flattened(spec: Spec, image: str) -> Spec:
     A condition stays if it has outputs, holds a loop or a task whose container image is not `image`, or is in a loop.
     """
     spec = copy.deepcopy(spec)
-    dag = spec["root"]["dag"]
-    while name := next((name for name, task in dag["tasks"].items() if _replaceable(spec, task, image)), ""):
-        _inline(spec, dag, name)
+    tasks = spec["root"].get("dag", {}).get("tasks", {})
+    while name := next((name for name, task in tasks.items() if _replaceable(spec, task, image)), ""):
+        _inline(spec, tasks, name)
     return spec
 
 
@@ -45,9 +45,9 @@ def _runs(spec: Spec, task: Spec) -> str:
     return str(spec["deploymentSpec"]["executors"].get(label, {}).get("container", {}).get("image", ""))
 
 
-def _inline(spec: Spec, dag: Spec, name: str) -> None:
-    """Put the tasks of the condition `name` in its place in `dag`."""
-    outer = dag["tasks"].pop(name)
+def _inline(spec: Spec, tasks: Spec, name: str) -> None:
+    """Put the tasks of the condition `name` in its place in `tasks`."""
+    outer = tasks.pop(name)
     component = spec["components"].pop(outer["componentRef"]["name"])
     bound = outer["inputs"].get("parameters", {})
     inner = component["dag"]["tasks"]
@@ -62,7 +62,7 @@ def _inline(spec: Spec, dag: Spec, name: str) -> None:
             waits_for |= set(outer.get("dependentTasks", []))
         producers = {value["taskOutputParameter"]["producerTask"] for value in parameters.values() if _from_task(value)}
         task["dependentTasks"] = sorted(waits_for | producers)
-        dag["tasks"][task_name] = task
+        tasks[task_name] = task
 
 
 def _restrict(spec: Spec, task: Spec, outer: Spec, component: Spec) -> None:
