@@ -318,6 +318,72 @@ def test_folders_for_servers_lie_open_with_their_last_file_last(store: Store, ur
     assert all("deep/b" in seen for seen in uploads if "'a'" in seen)
 
 
+def write_open(uri: str, content: str) -> None:
+    with storage.stage(uri, "test", last="done.json") as folder:
+        for number in range(2):
+            (folder / f"part-{number}-{content}").write_text(content)
+        (folder / "done.json").write_text(content)
+
+
+def names_of_open(content: str) -> set[str]:
+    return {"/manifest.json", "/done.json", f"/part-0-{content}", f"/part-1-{content}"}
+
+
+def test_an_open_folder_whose_writer_was_killed_at_any_request_holds_nothing_of_it_once_another_published(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "DEADLINE_SECONDS", 0.1)  # as if killed: from then on nothing reaches the store
+    outcomes = []
+    for fatal in range(1, 40):
+        final = f"{uri}/{fatal}"
+        storage.write_text(f"{final}/theirs", "not ours to remove")
+        store.calm()
+        store.before = lambda request, fatal=fatal: request.number >= fatal  # type: ignore[misc]
+        try:
+            write_open(final, "old")
+        except (TransientError, InfrastructureError):
+            pass
+        else:
+            break
+        store.calm()
+        outcomes.append(storage.committed(final) is not None)
+        if outcomes[-1]:
+            storage.remove_abandoned(final)
+            assert set(names(store, final)) == {*names_of_open("old"), "/theirs"}
+        else:
+            write_open(final, "new")
+            assert set(names(store, final)) == {*names_of_open("new"), "/theirs"}
+            assert (storage.local(final, "test") / "done.json").read_text() == "new"
+    assert set(outcomes) == {True, False} and fatal > 10
+
+
+def test_of_two_writers_of_an_open_folder_only_the_winners_files_stay(store: Store, uri: str) -> None:
+    """The loser stood still for longer than its lease lasts, and another began and ended meanwhile."""
+    writes: list[Request] = []
+
+    def overtake(request: Request) -> None:
+        if request.method != "GET":
+            writes.append(request)
+            if len(writes) == 2:  # the list of its files is written, and the first part is on its way
+                write_open(uri, "winner")
+
+    store.before = overtake
+    with pytest.raises(InfrastructureError, match=r"something else is there \(test\)"):
+        write_open(uri, "loser")
+    assert set(names(store, uri)) == names_of_open("winner")
+    assert (storage.local(uri, "test") / "part-1-winner").read_text() == "winner"
+    with pytest.raises(InfrastructureError, match=r"something else is there \(test\)"):
+        write_open(uri, "late")
+    assert set(names(store, uri)) == names_of_open("winner")
+
+
+def test_an_open_folder_never_replaces_files_of_others(store: Store, uri: str) -> None:
+    storage.write_text(f"{uri}/done.json", "theirs")
+    with pytest.raises(InfrastructureError, match=r"done\.json: is there already, and Trainyard did not write it"):
+        write_open(uri, "new")
+    assert names(store, uri) == ["/done.json"] and storage.read_text(f"{uri}/done.json") == "theirs"
+
+
 def test_what_killed_writers_left_in_a_bucket_is_removed_and_nothing_else(store: Store, uri: str) -> None:
     write(f"{uri}/1", "whole")
     storage.write_text(f"{uri}/pointer", "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 from pathlib import Path
 
 import export_folders as made
@@ -12,8 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from object_stores import Store
 from PIL import Image
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 from typer.testing import CliRunner
 
 import trainyard as ty
@@ -34,6 +36,7 @@ from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.served import ServedModel
 from trainyard.steps.push import versions
 from trainyard.storage import storage
+from trainyard.storage.buckets import stores
 from trainyard_control.api.model import Predictions
 from trainyard_control.cli.main import app
 
@@ -222,7 +225,9 @@ def test_the_command_says_what_it_did_and_ends_with_10_where_nothing_could_be_re
 def by_the_verb(root: Path, source: str, out: Path) -> pa.Table:
     done = CliRunner().invoke(app, ["predict", str(root / "models" / "1"), source, "--out", str(out)])
     assert done.exit_code == 0, done.exception
-    return parquet.read_table(out)
+    table = parquet.read_table(out)
+    assert " ".join(done.stdout.split()).endswith(f"written {table.num_rows:,} answers in {out}")
+    return table
 
 
 def equal_but_for_keys(answers: Predictions, table: pa.Table, keys: list[str]) -> bool:
@@ -321,7 +326,9 @@ def test_the_parts_of_a_folder_hold_the_answers_of_the_one_file(
     summary, whole = run(table, lake, tmp_path / "whole.parquet")
     step.run(str(table / "models" / "1"), str(lake), str(tmp_path / "out"), "", beam_options)
     predicted = Predicted.read(str(tmp_path / "out"))
-    assert predicted.parts == [f"part-{number:05}-of-00005.parquet" for number in range(3)]
+    assert [name.rpartition("-")[0] for name in predicted.parts] == [
+        f"part-{number:05}-of-00005" for number in range(3)
+    ]
     assert (predicted.predicted, predicted.reasons, predicted.classes) == (
         summary.predicted, summary.reasons, summary.classes,
     )  # fmt: skip
@@ -346,6 +353,32 @@ def test_a_prediction_that_is_there_is_used_again_and_never_taken_for_another(
     (lake / "2.csv").write_text("age,net worth,city\n1,2,a\n")
     with pytest.raises(ConfigurationError, match="of files that have changed since"):
         step.run(model, f"{lake}/[02].csv", out)
+
+
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
+def test_a_folder_of_answers_in_a_bucket_holds_plain_files_as_on_a_disk(
+    table: Path, lake: Path, tmp_path: Path, store: Store
+) -> None:
+    model, out = str(table / "models" / "1"), f"{store.uri}/{secrets.token_hex(4)}"
+    storage.write_text(f"{out}/.attempts/killed", json.dumps(["part-00000-of-00009-00000000.parquet"]))
+    storage.write_text(f"{out}/part-00000-of-00009-00000000.parquet", "half of another prediction")
+    step.run(model, f"{lake}/[023].csv", out)
+    step.run(model, f"{lake}/[023].csv", str(tmp_path / "here"))
+    files = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    assert {name.partition("-")[0] for name in files} == {"part", "predicted.json", "rejected.csv", "manifest.json"}
+    assert set(storage.sizes(out)) == set(files)  # no other prediction's parts, and nothing hidden
+    parts = [name for name in sorted(files) if name.startswith("part-")]
+    assert [stores.locate(f"{out}/{name}")[0].read(stores.locate(f"{out}/{name}")[1])[0] for name in parts] == [
+        files[name] for name in parts
+    ]
+    assert Predicted.read(out).parts == parts
+    here = dataset.dataset([str(tmp_path / "here" / name) for name in parts]).count_rows()
+    assert here == Predicted.read(out).predicted == 42
+    storage.write_text(f"{out}-other/table.csv", "theirs")
+    with pytest.raises(
+        ConfigurationError, match=r"-other: holds other files, such as table\.csv\. Name another folder"
+    ):
+        step.run(model, f"{lake}/0.csv", f"{out}-other")
 
 
 def test_a_prediction_without_any_answer_leaves_nothing(table: Path, lake: Path, tmp_path: Path) -> None:

@@ -13,13 +13,16 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import PipelineJob
 from google.protobuf import json_format
 
+from trainyard.contract.artifacts.predict import Predicted
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.kubernetes import client
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard.storage import storage
 from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
+from trainyard_control.cli.verbs.predict import _answers
 from trainyard_control.compiler.about import About, read
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, request, submission
@@ -75,6 +78,15 @@ def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path
     ]
     with pytest.raises(ConfigurationError, match=r"its target is local\. Leave --submit out"):
         prepare_prediction("digits", "gs://b/x", "local", "gs://b/y", None)
+
+
+def test_the_last_line_of_a_prediction_says_how_many_answers_are_where(tmp_path: Path) -> None:
+    folder, counts = str(tmp_path / "answers"), {"predicted": 12345, "rejected": 2, "reasons": {}, "classes": {}}
+    assert _answers(folder) == f"the answers are in {folder}, which this machine cannot read"
+    with storage.stage(folder, "trainyard.predict") as staging:
+        Predicted(model="m", inputs="i", kind="csv", files=3, ignored=[], parts=["a", "b"], **counts).write(staging)
+    found = f"12,345 answers in {folder}/part-*.parquet (2 files), 2 rejected: {folder}/rejected.csv"
+    assert _answers(folder) == found
 
 
 def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def stage(
 
     After an error the staging folder is removed and `uri` is as it was. If another writer published `uri` meanwhile,
     equal content counts as success. With `last` the files are directly below `uri` in a bucket too, for readers that
-    know no manifest; the file `last`, by which they recognize a complete folder, is uploaded after all others. The
-    manifest records `origin`.
+    know no manifest; the file `last`, by which they recognize a complete folder, is uploaded after all others. Files
+    whose content may differ from one attempt to the next need names that differ, too. The manifest records `origin`.
 
     Raises `InfrastructureError` on a full disk, a missing permission, or a different folder already at `uri`.
     """

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract import keys
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 from trainyard_control.api.arguments import LOCAL, known_step, overrides
 from trainyard_control.local import local_runs
 
 if TYPE_CHECKING:
+    from trainyard.contract.artifacts.predict import Predicted
     from trainyard.spec.environment import Environment
     from trainyard.spec.recipe import Recipe
     from trainyard_control.compiler.submission import Submission
+
+_ANSWER_SECONDS = 20.0  # chosen: a person waits for the last line
 
 
 def compile(recipe: str = "digits", *, environment: str = LOCAL, set_: Sequence[str] = (), **settings: Any) -> str:
@@ -143,6 +148,15 @@ def prepare_prediction(
         model = keys.models_folder(where.storage, recipes.load(model))
     placed = compiled_prediction(model, inputs, out.rstrip("/"), key or "", where)
     return submission(PREDICT, where, placed, name or _run_name(PREDICT))
+
+
+def predicted(folder: str) -> Predicted | None:
+    """Return what a prediction has left in `folder`, None if that cannot be read from this machine."""
+    from trainyard.contract.artifacts.predict import Predicted
+
+    with suppress(TrainyardError), storage.deadline(_ANSWER_SECONDS):
+        return Predicted.read(folder)
+    return None
 
 
 def _cluster(environment: str, instead: str) -> Environment:

@@ -24,6 +24,7 @@ from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.reading.inputs import source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.storage import storage
+from trainyard.storage.manifest import ATTEMPTS
 
 _PICTURES = 1024  # files of a part; chosen: some ten seconds of a processor
 
@@ -32,9 +33,10 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     """Leave in the committed folder `output` the answers of the pushed `model` to the files `inputs`.
 
     The folder holds a Parquet part for each file of rows, or for 1,024 pictures, `rejected.csv` with what has no answer
-    and why, and `Predicted`. key: the column that names a row. beam_options: Beam's own, whose workers do the parts.
-    What is there of the same model, files and key stays; raises `ConfigurationError` if it is of others, or there is no
-    column that `key` names, and `DataError` as `prediction.predict`.
+    and why, and `Predicted`, all of them directly below its name, for other programs. key: the column that names a row.
+    beam_options: Beam's own, whose workers do the parts. What is there of the same model, files and key stays; raises
+    `ConfigurationError` if other predictions or other files are there, or there is no column that `key` names, and
+    `DataError` as `prediction.predict`.
     """
     start = time.monotonic()
     forgo_pandas()
@@ -47,12 +49,14 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
             _require_same(output, committed.origin, made_from)
             events.emit("reused", step="predict", output=output)
             return
+        _require_own(output)
         step.assume_killed("predict", output)
-        with storage.stage(output, "trainyard.predict", origin=made_from) as folder:
+        with storage.stage(output, "trainyard.predict", last=Predicted.file, origin=made_from) as folder:
             predicted = _predict(pushed, source, key or None, beam_options, folder)
             predicted.write(folder)
         storage.remove(keys.failure_record(output))
-    events.emit("done", step="predict", output=output, seconds=round(time.monotonic() - start, 2))
+    counts = {"predicted": predicted.predicted, "rejected": predicted.rejected, "parts": len(predicted.parts)}
+    events.emit("done", step="predict", output=output, **counts, seconds=round(time.monotonic() - start, 2))
 
 
 def _digest(source: InputFiles) -> str:
@@ -66,6 +70,13 @@ def _require_same(output: str, before: dict[str, Any], now: dict[str, str]) -> N
         if before.get(name) != value:
             what = "files that have changed since" if name == "files" else f"{name} '{before.get(name, '')}'"
             raise ConfigurationError(f"{output}: holds predictions of {what}. Name another folder, or remove this one.")
+
+
+def _require_own(output: str) -> None:
+    """Raise `ConfigurationError` if the folder holds files, and no killed prediction has begun to write there."""
+    names = storage.sizes(output)
+    if names and not any(name.startswith(ATTEMPTS) for name in names):
+        raise ConfigurationError(f"{output}: holds other files, such as {min(names)}. Name another folder.")
 
 
 def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_options: str, folder: Path) -> Predicted:
@@ -117,5 +128,11 @@ def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: P
         rejected=reasons.total(),
         reasons=dict(reasons.most_common()),
         classes=dict(classes.most_common()),
-        parts=sorted(path.name for path in folder.glob("*.parquet")),
+        parts=[_named_by_content(path) for path in sorted(folder.glob("*.parquet"))],
     )
+
+
+def _named_by_content(part: Path) -> str:
+    """Rename the file `part` so that no other attempt in a bucket has another file of its name; return the name."""
+    named = part.with_name(f"{part.stem}-{storage.measure(part).crc32c}{part.suffix}")
+    return part.rename(named).name

@@ -3,6 +3,11 @@
     <final>/manifest.json              the marker: the manifest, and which attempt's files it lists
     <final>/.attempts/<attempt>/...    the files of one attempt to write it; attempts never share a folder
 
+Folders that others read, who know no manifest, lie open (`last` of `stage`):
+
+    <final>/...                        the files
+    <final>/.attempts/<attempt>        the names of the files of an attempt that has not ended
+
 The marker is created with a generation match (Google) or If-None-Match (S3), so one of several writers wins, and a
 reader that opened a marker sees the files of that writer alone. The next writer to publish removes what killed ones
 left.
@@ -11,6 +16,7 @@ left.
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -20,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import events
-from trainyard.errors import DataError, InfrastructureError
+from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.storage import cache, cached_files
 from trainyard.storage import manifest as manifests
 from trainyard.storage.buckets import stores, transfer
@@ -36,12 +42,14 @@ from trainyard.storage.manifest import ATTEMPTS, MANIFEST, Manifest
 class _Published:
     """A folder as its marker describes it, or some files of it.
 
-    prefix: what the names of its files' objects begin with. digest: that of the whole manifest.
+    prefix: what the names of its files' objects begin with. digest: that of the whole manifest. is_open: its files lie
+    directly below its name.
     """
 
     manifest: Manifest
     prefix: str
     digest: str
+    is_open: bool
 
 
 def committed(uri: str) -> Manifest | None:
@@ -137,7 +145,11 @@ def remove_abandoned(uri: str) -> None:
     Nothing is removed without a marker: a writer that stood still could wake up and publish what was removed.
     """
     published = _published(uri)
-    if published is not None:
+    if published is None:
+        return
+    if published.is_open:
+        _remove_strays(uri, published.manifest)
+    else:
         _remove_attempts(uri, keep=published.prefix)
 
 
@@ -184,7 +196,7 @@ def _published(uri: str) -> _Published | None:
     manifest, document = manifests.parse(marker[0], f"{uri}/{MANIFEST}")
     attempt = document.get("attempt", "")
     prefix = f"{name}/{ATTEMPTS}{attempt}/" if attempt else f"{name}/"
-    return _Published(manifest, prefix, manifest.digest)
+    return _Published(manifest, prefix, manifest.digest, is_open=not attempt)
 
 
 def _open(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> _Published:
@@ -203,33 +215,98 @@ def _gone(uri: str, made_by: str, error: Missing) -> DataError:
 
 def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
     """Publish the files of `manifest`: those that are in `staging`, and those that the attempt has already."""
+    if last:
+        _publish_open(uri, staging, manifest, last, attempt)
+        return
     store, name = stores.locate(uri)
     start = time.monotonic()
     own = f"{name}/{ATTEMPTS}{attempt}/"
-    prefix = f"{name}/" if last else own
-    if last:
-        store.write(own.rstrip("/"), b"")  # marks files without a manifest as unfinished
-    here = {path: file for path, file in manifest.files.items() if path != last and (staging / path).is_file()}
-    transfer.upload(store, prefix, staging, here)
-    if last in manifest.files:
-        transfer.upload(store, prefix, staging, {last: manifest.files[last]})
-    # The attempt's name makes the marker unlike any other, also if the files lie beside it.
-    document = manifest.to_json(attempt="" if last else attempt, writer=attempt)
+    here = {path: file for path, file in manifest.files.items() if (staging / path).is_file()}
+    transfer.upload(store, own, staging, here)
     try:
-        store.write(f"{name}/{MANIFEST}", document.encode(), match=ABSENT)
+        store.write(f"{name}/{MANIFEST}", manifest.to_json(attempt=attempt, writer=attempt).encode(), match=ABSENT)
     except Changed as error:
-        if not last:
-            transfer.delete(store, [own + path for path in manifest.files])
-        winner = committed(uri)
-        if winner is None or winner.digest != manifest.digest:
-            raise InfrastructureError(
-                f"{uri}: something else is there ({winner.producer if winner else 'no manifest'}). "
-                "Remove it or name another storage."
-            ) from error
+        transfer.delete(store, [own + path for path in manifest.files])
+        _require_same(uri, manifest, error)
         return
     _remove_attempts(uri, keep=own)
+    _tell_published(uri, manifest, start)
+
+
+def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
+    """Publish the files of `manifest`, all in `staging`, directly below `uri`.
+
+    What killed attempts left there goes before the marker comes, and nothing else does. Raises `InfrastructureError`
+    also if a file of another's has one of the names, `TransientError` if another writer is at work there too.
+    """
+    store, name = stores.locate(uri)
+    start, own = time.monotonic(), f"{name}/{ATTEMPTS}{attempt}"
+    if committed(uri) is not None:
+        _require_same(uri, manifest, None)
+        return
+    ours = {path for marker in _open_attempts(uri) for path in _listed(store, marker)}
+    found = (item.name.removeprefix(f"{name}/") for item in store.list(f"{name}/").objects)
+    if foreign := sorted(set(found) & manifest.files.keys() - ours):
+        raise InfrastructureError(
+            f"{uri}/{foreign[0]}: is there already, and Trainyard did not write it. Remove it, or name another folder."
+        )
+    store.write(own, json.dumps(sorted(manifest.files)).encode())
+    transfer.upload(store, f"{name}/", staging, {path: file for path, file in manifest.files.items() if path != last})
+    if committed(uri) is None:  # no other writer was faster, which only one that lost its lease can meet
+        _remove_strays(uri, manifest, keep=own)
+        transfer.upload(store, f"{name}/", staging, {last: manifest.files[last]})
+        sizes = {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
+        if manifests.mismatch(manifest, sizes, uri, manifest.producer):
+            raise TransientError(f"{uri}: another process has removed its files meanwhile. Run the same command again.")
+    try:
+        # The attempt's name makes the marker unlike any other.
+        store.write(f"{name}/{MANIFEST}", manifest.to_json(attempt="", writer=attempt).encode(), match=ABSENT)
+    except Changed as error:
+        winner = committed(uri)
+        if winner is not None:
+            transfer.delete(store, [f"{name}/{path}" for path in manifest.files if path not in winner.files])
+        store.delete(own)
+        _require_same(uri, manifest, error)
+        return
+    store.delete(own)
+    _tell_published(uri, manifest, start)
+
+
+def _require_same(uri: str, manifest: Manifest, error: Changed | None) -> None:
+    """Raise `InfrastructureError` if another writer has published other content than that of `manifest`."""
+    winner = committed(uri)
+    if winner is None or winner.digest != manifest.digest:
+        raise InfrastructureError(
+            f"{uri}: something else is there ({winner.producer if winner else 'no manifest'}). "
+            "Remove it or name another storage."
+        ) from error
+
+
+def _tell_published(uri: str, manifest: Manifest, start: float) -> None:
     seconds = round(time.monotonic() - start, 2)
     events.emit("published", uri=uri, files=len(manifest.files), bytes=manifest.bytes, seconds=seconds)
+
+
+def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
+    """Remove what attempts to write the open folder `uri` left; the files of `manifest` and the attempt `keep` stay."""
+    store, name = stores.locate(uri)
+    for marker in _open_attempts(uri):
+        if marker != keep:
+            strays = [path for path in _listed(store, marker) if path not in manifest.files]
+            transfer.delete(store, [f"{name}/{path}" for path in strays])
+            store.delete(marker)
+
+
+def _open_attempts(uri: str) -> list[str]:
+    """Return the names of the objects that list the files of attempts to write the open folder `uri`."""
+    store, name = stores.locate(uri)
+    return [item.name for item in store.list(f"{name}/{ATTEMPTS}", deep=False).objects]
+
+
+def _listed(store: ObjectStore, marker: str) -> list[str]:
+    """Return the names of the files of an attempt to write an open folder."""
+    content = store.read(marker)
+    return json.loads(content[0]) if content and content[0] else []
 
 
 def _remove_attempts(uri: str, keep: str) -> None:

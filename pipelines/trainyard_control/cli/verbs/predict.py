@@ -72,6 +72,8 @@ def predict(
 
         what = prepare_prediction(model, input_, environment, out, key, name)
         send_and_follow(what, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
+        if not dry_run:
+            typer.echo(f"✓ {_answers(out.rstrip('/'))}" if wait else f"· the answers will be in {out}", err=True)
         return
     if name or dry_run or wait:
         raise ConfigurationError(
@@ -110,6 +112,17 @@ def _predict_here(
     return summary
 
 
+def _answers(folder: str) -> str:
+    """Return where the answers of a run that has ended are, and how many, if that can be read from here."""
+    from trainyard_control.api.packages import predicted
+
+    found = predicted(folder)
+    if found is None:
+        return f"the answers are in {folder}, which this machine cannot read"
+    rejected = f", {found.rejected:,} rejected: {folder}/rejected.csv" if found.rejected else ""
+    return f"{found.predicted:,} answers in {folder}/part-*.parquet ({len(found.parts):,} files){rejected}"
+
+
 def _show(summary: PredictionSummary) -> None:
     from trainyard_control.api.drawing import counts_text, facts_table, markup, table_console
 
@@ -126,5 +139,5 @@ def _show(summary: PredictionSummary) -> None:
         )
     if summary.ignored:
         facts.add_row("ignored", markup(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
-    facts.add_row("written", markup(summary.out))
+    facts.add_row("written", markup(f"{summary.predicted:,} answers in {summary.out}"))
     table_console().print(facts)
