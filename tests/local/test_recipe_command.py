@@ -8,10 +8,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from object_stores import Store
 from PIL import Image
 
+from trainyard.errors import ConfigurationError
+from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
+from trainyard.spec.plain_yaml import MAX_BYTES
+from trainyard.storage import storage
+from trainyard_control.kubeflow import schedules
 
+SCRIPTED = """name: scripted
+data: {format: image_folder, bundled: digits}
+train: {command: [python, my_train.py]}
+"""
+SCHEDULE = "name: nightly\nrecipe: {uri}\nenvironment: kind\ncron: 0 3 * * *\n"
+NETWORK = "name: own\ndata: {format: image_folder, bundled: digits}\nmodel: {name: cnn_small%s}\n"
+BESIDE = {
+    SCRIPTED: "train.command: 'my_train.py'",
+    SCRIPTED.replace("bundled: digits", "path: /data").replace("my_train.py]", "-m, x], files: [x.py]"): (
+        "train.files: 'x.py'"
+    ),
+    NETWORK.replace("bundled: digits", "path: photos") % "": "data.path: 'photos'",
+    NETWORK.replace("bundled: digits", "bundled: digits, schema: seen.yaml") % "": "data.schema: 'seen.yaml'",
+    NETWORK % "" + "module: own.py\n": "module: 'own.py'",
+    NETWORK % ", weights: best.keras": "model.weights: 'best.keras'",
+    NETWORK % "" + "train: {teacher: {model: models/3}}\n": "train.teacher.model: 'models/3'",
+}
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 
 
@@ -37,6 +60,42 @@ def test_validate_prints_every_default_and_what_it_prints_is_a_recipe(tmp_path: 
     (tmp_path / "again.yaml").write_text(printed)
     assert yaml.safe_load(printed)["train"]["epochs"] == 3
     assert recipes.load(str(tmp_path / "again.yaml")) == recipes.load("digits", changes)
+
+
+def test_a_recipe_in_a_bucket_is_taken_as_a_file_is(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "scripted.yaml").write_text(SCRIPTED)
+    (tmp_path / "my_train.py").write_text("print('trained')\n")
+    for name in ("digits", str(tmp_path / "scripted.yaml")):
+        loaded, uri = recipes.load(name), f"{store.uri}/sweeps/best.yaml"
+        # As a sweep writes its winner.
+        storage.write_text(uri, plain_yaml.dump(loaded.model_dump(mode="json", exclude_defaults=True)))
+        assert recipes.load(uri) == loaded
+        changed = recipes.load(uri, ["train.epochs=2"])
+        assert changed == recipes.load(name, ["train.epochs=2"])
+    (tmp_path / "nightly.yaml").write_text(SCHEDULE.format(uri=uri))
+    assert schedules.load(tmp_path / "nightly.yaml").recipe == uri
+    printed = trainyard("recipe", "validate", uri)
+    assert yaml.safe_load(printed.stdout)["name"] == "scripted" and f"✓ {uri} is a valid recipe" in printed.stderr
+    assert "my_train.py" in trainyard("compile", uri, "-e", "kind").stdout
+
+
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
+def test_what_no_recipe_in_a_bucket_can_be_is_told_in_a_sentence(store: Store) -> None:
+    uri = f"{store.uri}/own.yaml"
+    for missing in (uri, f"{store.scheme}://no-such-bucket/own.yaml"):
+        refused = trainyard("recipe", "validate", missing, code=20).stderr
+        assert refused == f"✗ {missing}: there is no such bucket or object. Correct the name.\n"
+    storage.write_text(uri, "#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigurationError, match=rf"own.yaml: is larger than {MAX_BYTES} bytes"):
+        recipes.load(uri)
+    for beside, key in BESIDE.items():
+        storage.write_text(uri, beside)
+        with pytest.raises(ConfigurationError) as fault:
+            recipes.load(uri)
+        assert str(fault.value).startswith(f"{uri}: {key} is relative, and beside a recipe in a bucket no files are")
+    storage.write_text(uri, SCRIPTED.replace("my_train.py", "/no/my_train.py") + "module: /no/own.py\n")
+    with pytest.raises(ConfigurationError, match=r"own.yaml:\d+: module: there is no such file"):
+        recipes.load(uri)
 
 
 def test_the_schema_is_what_editors_need() -> None:

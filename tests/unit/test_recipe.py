@@ -203,8 +203,11 @@ def test_only_plain_files_are_read_and_none_is_waited_for(tmp_path: Path) -> Non
     for name in (str(tmp_path / "pipe.yaml"), "/dev/zero"):
         with pytest.raises(ConfigurationError, match="is no plain file"):
             recipe.load(name)
-    with pytest.raises(ConfigurationError, match="recipes are files of this machine"):
-        recipe.load("s3://bucket/pets.yaml")
+    with pytest.raises(ConfigurationError, match=r"Name a file, or a gs:// or s3:// URI"):
+        recipe.load("https://host/pets.yaml")
+    with pytest.raises(ConfigurationError, match="credentials do not belong into a URI") as refused:
+        recipe.load("s3://key:hunter2@bucket/pets.yaml")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_paths_are_relative_to_the_recipe_and_buckets_are_left_alone(tmp_path: Path) -> None:

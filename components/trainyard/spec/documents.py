@@ -15,10 +15,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from trainyard.credentials import is_secret
-from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.escape import one_line
 from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, YamlText, dotted
-from trainyard.uris import is_bucket, resolve, scheme, without_secrets
+from trainyard.uris import is_bucket, path_error, resolve, scheme, without_secrets
 
 FOLDER = "folder"
 SECRETS = "secrets"
@@ -45,6 +45,11 @@ def contradictory(contradictions: Sequence[tuple[Location, str]]) -> PydanticCus
 T = TypeVar("T", bound=BaseModel)
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether `name` is that of a document's file, here or in a bucket."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def find(kind: str, name: str, bundled: Path) -> Path:
     """Return the file of the document `name`: a path, or the name of one in the folder `bundled`.
 
@@ -52,7 +57,7 @@ def find(kind: str, name: str, bundled: Path) -> Path:
     """
     if scheme(name):
         raise ConfigurationError(f"{safe(name)}: {kind}s are files of this machine. Name one, or copy it here.")
-    if name.endswith((".yaml", ".yml")) or "/" in name:
+    if is_file_name(name) or "/" in name:
         return Path(name)
     known = sorted(path.stem for path in bundled.glob("*.yaml"))
     if name not in known:
@@ -104,22 +109,47 @@ def require_source(source: str, info: ValidationInfo, advice: str) -> str:
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """Return the text of the plain file at `path`, of at most `most` bytes. Raises `ConfigurationError`."""
+    return _decoded(_content(path, most), str(path), most)
+
+
+def read_object(uri: str) -> str:
+    """Return the text of the object at `uri` in a bucket, of at most MAX_BYTES.
+
+    Raises `ConfigurationError` if there is none or it is no text, `TransientError` if the store does not answer.
+    """
+    from trainyard.storage.buckets import bucket_source
+
+    if why := path_error(uri):
+        raise ConfigurationError(f"{safe(uri)}: {why}.")
+    try:
+        with bucket_source.source_errors(uri, ""), bucket_source.open_object(uri, MAX_BYTES + 1) as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except DataError as error:
+        raise ConfigurationError(str(error)) from error
+    return _decoded(content, uri, MAX_BYTES)
+
+
+def _content(path: Path, most: int) -> bytes:
+    """Return up to `most` + 1 bytes of the plain file at `path`."""
     try:
         # Without waiting: to open a pipe that nobody writes into would last for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise ConfigurationError(f"{path}: is no plain file. Name a YAML file.")
-            content = stream.read(most + 1)
+            return stream.read(most + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"{safe(path)}: cannot be read ({reason}). Name a YAML file that exists.") from error
+
+
+def _decoded(content: bytes, name: str, most: int) -> str:
     if len(content) > most:
-        raise ConfigurationError(f"{path}: is larger than {most} bytes. At most so many are read.")
+        raise ConfigurationError(f"{name}: is larger than {most} bytes. At most so many are read.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(f"{path}:{line}: is not UTF-8 text.") from error
+        raise ConfigurationError(f"{name}:{line}: is not UTF-8 text.") from error
 
 
 def _refusal(faults: Sequence[str]) -> ConfigurationError:

@@ -339,11 +339,25 @@ class Recipe(Strict):
 BUNDLED = Path(__file__).parent.parent / "recipes"
 
 
+_NO_FOLDER = Path(os.devnull)
+"""Beside a recipe in a bucket there are no files; absolute paths are of this machine there too."""
+
+
 def load(name: str, overrides: list[str] | None = None) -> Recipe:
-    """Return the recipe `name` (see `documents.find`), every path in it absolute. Raises `ConfigurationError`."""
-    path = documents.find("recipe", name, BUNDLED)
-    recipe = documents.load(path, Recipe, overrides or [])
-    folder, module, source = path.parent, recipe.module, recipe.data.path
+    """Return the recipe `name` (see `documents.find`, or a bucket's URI), every path in it absolute.
+
+    Raises `ConfigurationError`, `TransientError` if the bucket does not answer.
+    """
+    if uris.is_bucket(name):
+        recipe, folder = _of_bucket(name, overrides or []), _NO_FOLDER
+    elif uris.scheme(name):
+        raise ConfigurationError(
+            f"{documents.safe(name)}: is no known place of a recipe. Name a file, or a gs:// or s3:// URI."
+        )
+    else:
+        path = documents.find("recipe", name, BUNDLED)
+        recipe, folder = documents.load(path, Recipe, overrides or []), path.parent
+    module, source = recipe.module, recipe.data.path
     push, weights = recipe.push.path, recipe.model.weights
     data = {"path": source and uris.resolve(folder, source), "schema_": _schema(recipe.data, folder)}
     weights = weights if weights in (None, IMAGENET) else uris.resolve(folder, weights)
@@ -356,6 +370,34 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
             "push": recipe.push.model_copy(update={"path": push and uris.resolve(Path(), push)}),
         }
     )
+
+
+def _of_bucket(uri: str, overrides: list[str]) -> Recipe:
+    """Return the recipe at `uri`. Raises `ConfigurationError`, also for paths that would be beside it."""
+    text = documents.read_object(uri)
+    recipe = documents.parse(text, Recipe, name=uri, overrides=overrides)
+    teacher, train = recipe.train.teacher, recipe.train
+    weights = None if recipe.model.weights == IMAGENET else recipe.model.weights
+    schema = recipe.data.schema_
+    scripts = [argument for argument in train.command or [] if argument.endswith(".py")]
+    named = [
+        ("module", recipe.module),
+        ("data.path", recipe.data.path),
+        ("data.schema", None if schema is None or is_schema(schema) else schema),
+        ("model.weights", weights),
+        ("train.teacher.model", teacher and teacher.model),
+        *(("train.files", name) for name in train.files if isinstance(train.files, list)),
+        *(("train.command", name) for name in scripts if name not in train.files),
+    ]
+    relative = [
+        f"{uri}: {key}: '{documents.safe(path)}' is relative, and beside a recipe in a bucket no files are read. "
+        "Write an absolute path or a URI, or copy the recipe to this machine."
+        for key, path in named
+        if path and not uris.is_bucket(path) and not os.path.isabs(os.path.expanduser(path))  # noqa: PTH111, PTH117
+    ]
+    if relative:
+        raise ConfigurationError("\n".join(relative))
+    return documents.parse(text, Recipe, name=uri, overrides=overrides, folder=_NO_FOLDER)
 
 
 def _train(train: Train, folder: Path) -> Train:

@@ -14,6 +14,7 @@ from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.escape import shell
 from trainyard.quality.source import require_libraries
+from trainyard.spec import documents
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.api.arguments import LOCAL
@@ -138,7 +139,8 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     why = uris.path_error(name)
     if why and uris.is_bucket(name):
         raise DataError(f"{uris.without_secrets(name)}: {why}.")
-    if uris.is_bucket(name) or (not why and os.path.isdir(name)):  # noqa: PTH112 - false too for no possible name
+    in_bucket = uris.is_bucket(name) and not documents.is_file_name(name)
+    if in_bucket or (not why and os.path.isdir(name)):  # noqa: PTH112 - false too for no possible name
         return Model(find_model(name.rstrip("/")))
     recipe = recipes.load(name)
     folder = keys.models_folder(environments.load(environment).storage, recipe)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.contract import keys
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
+from trainyard.spec import documents
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
@@ -144,7 +145,7 @@ def prepare_prediction(
     from trainyard_control.compiler.submission import submission
 
     where = _cluster(environment, "Leave --submit out")
-    if not reachable(model, where):
+    if documents.is_file_name(model) or not reachable(model, where):
         model = keys.models_folder(where.storage, recipes.load(model))
     placed = compiled_prediction(model, inputs, out.rstrip("/"), key or "", where)
     return submission(PREDICT, where, placed, name or _run_name(PREDICT))

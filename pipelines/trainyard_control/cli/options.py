@@ -20,7 +20,7 @@ class Output(StrEnum):
 
 Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401
 
-RecipeName = Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")]
+RecipeName = Annotated[str, typer.Argument(help="Bundled recipe, YAML file, or its gs:// or s3:// URI.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")
 ]

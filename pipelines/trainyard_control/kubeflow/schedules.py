@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from trainyard import uris
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.schedule import When
@@ -37,7 +38,7 @@ class Schedule(Strict):
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")] = Field(
         description="Of the schedule at the server, and the beginning of its runs' names."
     )
-    recipe: _Name = Field(description="Name of a bundled recipe, or a file beside this one.")
+    recipe: _Name = Field(description="Name of a bundled recipe, a file beside this one, or a gs:// or s3:// URI.")
     environment: _Name = Field(description="Name of an environment, or a file beside this one.")
     overrides: list[_Name] = Field(
         [], alias="set", max_length=100, description="Overrides of the recipe, such as train.epochs=3."
@@ -121,7 +122,7 @@ def load(path: Path) -> Schedule:
     beside = {
         key: str(path.parent / value)
         for key in ("recipe", "environment")
-        if (value := getattr(schedule, key)).endswith((".yaml", ".yml"))
+        if documents.is_file_name(value := getattr(schedule, key)) and not uris.is_bucket(value)
     }
     return schedule.model_copy(update=beside)
 
