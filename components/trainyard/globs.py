@@ -18,7 +18,8 @@ def expression(glob: str) -> re.Pattern[str]:
 
     Source: https://cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob
     """
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob)
+    # Several in a row mean what one does, and would be tried in every combination.
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", re.sub(r"(\*\*/){2,}", "**/", glob))
     return re.compile("".join(map(_meaning, parts)), re.DOTALL)
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from pyarrow import csv, parquet
 
-from trainyard.errors import TrainyardError
+from trainyard.errors import DataError, TrainyardError
 from trainyard.quality import hashes
 from trainyard.quality.figures import spark
 from trainyard.quality.inspect import inspect, inspect_recipe
@@ -343,3 +343,10 @@ def test_pictures_that_lose_their_content_are_said(tmp_path: Path) -> None:
     source = {"format": "image_folder", "path": str(tmp_path), "white_level": 1020}
     named = inspect_recipe(Recipe.model_validate({"name": "pics", "data": source, "model": {"name": "cnn_small"}}))
     assert named.pictures is not None and named.pictures.level == -1 and not named.pictures.broken
+
+
+def test_a_table_of_too_many_columns_is_refused_before_they_are_counted(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(10_001)]
+    (tmp_path / "wide.csv").write_text(f"{','.join(names)}\n{','.join(['1'] * len(names))}\n")
+    with pytest.raises(DataError, match=r"wide\.csv: the table has 10,001 columns\. At most 10,000 are looked into"):
+        inspect(str(tmp_path / "wide.csv"))

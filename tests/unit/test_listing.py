@@ -12,6 +12,7 @@ from trainyard.quality import source as inspected
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.reading import source as predicted
 from trainyard.steps.preprocess.readers.files import find_files, open_file
+from trainyard.storage import listing
 from trainyard.storage.listing import list_files
 
 
@@ -184,3 +185,17 @@ def test_a_file_that_is_too_large_for_an_image_is_not_read(bytes_: int, reason: 
     os.truncate(folder / "cat" / "1.png", bytes_)  # a hole: it takes no room on the disk
     files = find_files(recipe(folder, max_image_pixels=10).data, str(folder))
     assert [item.reason for item in files.bad] == [reason] * bool(reason)
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/**/**/**", "/**/*.csv", "/tmp/../**", "/./**/x"])
+def test_the_whole_file_system_is_not_looked_through(path: str) -> None:
+    with pytest.raises(DataError, match=r"data\.path: .*: means the whole file system\. Name the folder"):
+        list_files(path)
+
+
+def test_a_folder_of_too_many_files_is_refused_in_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert listed(f"{folder}/**/**/**/**/*.png") == listed(f"{folder}/**/*.png")
+    monkeypatch.setattr(listing, "MOST_ENTRIES", 1)
+    for path in (str(folder), f"{folder}/**"):
+        with pytest.raises(DataError, match=r"there are more than 1 files and folders to look through\. Name a folder"):
+            list_files(path)

@@ -24,8 +24,8 @@ class Console(rich_console.Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, emoji=False, **options)
 
-    @property
-    def file(self) -> IO[str]:  # type: ignore[misc]  # nobody gives it another
+    @property  # type: ignore[misc]  # nobody gives it another file
+    def file(self) -> IO[str]:
         """The stream behind all that stand before it: bars put one more there while they are shown."""
         file = super().file
         return getattr(file, "rich_proxied_file", file)

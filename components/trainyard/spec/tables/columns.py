@@ -11,6 +11,9 @@ from pydantic import AfterValidator, Field, model_validator
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
 
+MOST_COLUMNS = 10_000
+"""Of a table that is looked into, and of those that a recipe names. Chosen: read and checked within seconds."""
+
 _NAME, _LONGEST_NAME = r"^[^\x00-\x1f\x7f]+$", 256
 Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
