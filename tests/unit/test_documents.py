@@ -395,3 +395,18 @@ def test_a_hostile_value_is_refused_with_its_line_or_can_run(kind: str, at: Loca
     refused = [(is_refused(kind, text), good) for text, good in mutations(kind, at)]
     assert sum(refusal for refusal, good in refused if not good) >= len(SYNTAX)
     assert not all(refusal for refusal, _ in refused), "nothing is accepted: the place is not what was tried"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)),
+        "a: &a [*a]",
+        f"[{'1,' * 200_001}]",
+        f"{'[' * 200}{']' * 200}",
+    ],
+    ids=["aliases of aliases", "a list that holds itself", "values", "depth"],
+)
+def test_what_another_program_wrote_is_limited_too(text: str) -> None:
+    with pytest.raises(ValueError, match=r"more than [\d,]+ (values|levels)"):
+        plain_yaml.load_all(text)

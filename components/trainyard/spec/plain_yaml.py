@@ -123,9 +123,15 @@ class YamlText:
 
 
 def load_all(text: str) -> list[Any]:
-    """Return the documents that another program has written as YAML 1.1 into `text`. Raises `ValueError`."""
+    """Return the documents that another program has written as YAML 1.1 into `text`.
+
+    Raises `ValueError`, also if they are nested too deep, or hold too many values where every alias stands for its own.
+    """
     try:
-        return list(yaml.load_all(text, Loader=_Shallow))
+        documents = list(yaml.load_all(text, Loader=_Shallow))
+        if _count(documents, {}) > _Shallow.most_values:
+            raise _Refused(None, f"aliases that stand for more than {_Shallow.most_values:,} values")
+        return documents
     except (yaml.YAMLError, _Refused, KeyError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:200]) from error
 
@@ -149,6 +155,17 @@ def dotted(at: Sequence[str | int]) -> str:
     return ".".join(map(str, at)) or "document"
 
 
+def _count(value: Any, counts: dict[int, float]) -> float:
+    """Return how many values `value` holds; infinitely many if it holds itself. counts: those known, by identity."""
+    if not isinstance(value, list | dict):
+        return 1
+    if id(value) not in counts:
+        counts[id(value)] = math.inf  # until it is known
+        inside = value if isinstance(value, list) else value.values()
+        counts[id(value)] = 1 + sum(_count(item, counts) for item in inside)
+    return counts[id(value)]
+
+
 class _Refused(Exception):
     def __init__(self, mark: yaml.Mark | None, why: str) -> None:
         super().__init__(why)
@@ -160,6 +177,14 @@ class _Shallow(yaml.SafeLoader):
     """Refuses while it scans: PyYAML's own time for nested brackets grows with the cube of their number."""
 
     depth = 100
+    most_values = 200_000  # chosen: two hundred times what the catalog's pipelines hold, read within seconds
+    values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.values += 1
+        if self.values > self.most_values:
+            raise _Refused(self.get_mark(), f"more than {self.most_values} values")
+        return super().compose_node(parent, index)
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         if self.flow_level >= self.depth:
@@ -176,7 +201,7 @@ class _Plain(_Shallow):
     """Refuses what is no plain data too."""
 
     depth = MAX_DEPTH
-    _values = 0
+    most_values = MAX_VALUES
 
     def fetch_alias(self) -> None:
         raise _Refused(self.get_mark(), "anchors and aliases are not allowed. Write the value out")
@@ -185,12 +210,6 @@ class _Plain(_Shallow):
         mark = self.get_mark()
         handle, suffix = self.scan_tag().value
         raise _Refused(mark, f"the tag {handle or ''}{suffix[:40]} is not allowed. Leave it out")
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._values += 1
-        if self._values > MAX_VALUES:
-            raise _Refused(self.get_mark(), f"more than {MAX_VALUES} values")
-        return super().compose_node(parent, index)
 
 
 class _Dumper(yaml.SafeDumper):
