@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
@@ -186,3 +187,35 @@ def test_moving_statistics_remember_a_tenth_of_the_training_at_most(steps: int, 
     model = keras.Model({"image": image}, keras.layers.BatchNormalization(momentum=0.999)(image))
     limit_batch_norm_momentum(model, steps)
     assert model.layers[-1].momentum == pytest.approx(momentum)
+
+
+@pytest.mark.parametrize(
+    ("model", "columns", "expected"),
+    [
+        ({"name": "mlp", "hidden": [65_536] * 3}, True, r"model\.hidden: the network has 8,590,393,347 weights"),
+        (
+            {"name": "wide_deep", "hidden": [4096] * 9, "width": 16.0},
+            True,
+            r"model\.width: .* model\.width: \d\.\d+ fits",
+        ),
+        (
+            {"name": "cnn_small", "width": 16.0, "depth": 16.0},
+            False,
+            r"model\.width: .* model\.width: \d+(\.\d+)? fits",
+        ),
+    ],
+)
+def test_a_network_beyond_the_memory_is_refused_before_it_is_built_with_a_size_that_fits(
+    model: dict[str, object], columns: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 4 << 30)
+    features = [Feature(name="x", dtype="float32", shape=(1,))] if columns else [image(96, 96, 3)]
+    with pytest.raises(
+        ConfigurationError, match=expected + r".* may use 4\.0 GiB" if "hidden" in expected else expected
+    ):
+        build(ModelConfig.model_validate(model), features, 3, 1)
+    small = build(
+        ModelConfig.model_validate({**model, "width": 1.5, "hidden": [9000, 9000], "depth": 1.0}), features, 3, 1
+    )
+    assert small.count_params() * 8 < 4 << 30
+    assert not columns or "dense" in {layer.name for layer in small.layers}, "names count from one, as without a check"

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import keras
 
+from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
-from trainyard.spec.networks import MINIMUM_SIDE
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE
 from trainyard.spec.training.model import ModelConfig
+
+_SMALL = 1 << 26  # weights between hidden layers; chosen: less than a gigabyte to train
+_BYTES = 8  # of a weight and its gradient in float32; an optimizer may keep as much again
+_LEAST_SCALE = 1e-3
 
 
 def build(model: ModelConfig, features: Sequence[Feature], outputs: int, seed: int) -> keras.Model:
     """Return the named network with weights drawn from `seed`.
 
     It takes a dict by feature name, images float32 (batch, height, width, channels) in 0..255, and gives float32
-    (batch, outputs). Raises `ConfigurationError` if the features do not suit the network.
+    (batch, outputs). Raises `ConfigurationError` if the features do not suit the network, or if it needs more memory
+    than there is.
     """
     if model.name is None:
         raise ConfigurationError(
             "model.name: is missing, and the recipe's module has no build_model. Give one of them."
         )
-    family = importlib.import_module(model.network_module)
+    if _may_be_large(model):
+        _require_memory(model, features, outputs)
     keras.utils.set_random_seed(seed)
+    return _network(model, features, outputs)
+
+
+def _network(model: ModelConfig, features: Sequence[Feature], outputs: int) -> keras.Model:
+    family = importlib.import_module(model.network_module)
     if model.name in MINIMUM_SIDE:
         image = _image(model.name, features)
         inputs = {image.name: keras.Input(image.shape, name=image.name)}
@@ -39,6 +53,45 @@ def build(model: ModelConfig, features: Sequence[Feature], outputs: int, seed: i
         }
         logits = family.network(model, features, inputs, outputs)
     return keras.Model(inputs, logits, name=model.name)
+
+
+def _may_be_large(model: ModelConfig) -> bool:
+    """Return whether the widths that the recipe names, and not the data, may make a network of gigabytes."""
+    if model.name in COLUMN_NETWORKS:
+        return sum(one * other for one, other in pairwise(model.hidden_units)) > _SMALL
+    return model.width > 1 or model.depth > 1
+
+
+def _require_memory(model: ModelConfig, features: Sequence[Feature], outputs: int) -> None:
+    """Raise `ConfigurationError` if weights and gradients need more memory than there is, and say which width fits."""
+    usable = memory.usable_bytes()
+    parameters = _count(model, features, outputs)
+    if parameters * _BYTES <= usable:
+        return
+    by_width = model.width != 1 or model.name not in COLUMN_NETWORKS
+    scale, fitting = math.sqrt(usable / _BYTES / parameters), model
+    while True:
+        if by_width:
+            fitting = model.model_copy(update={"width": model.width * scale})
+        else:
+            fitting = model.model_copy(update={"hidden": [max(1, int(units * scale)) for units in model.hidden]})
+        if _count(fitting, features, outputs) * _BYTES <= usable or scale < _LEAST_SCALE:
+            break
+        scale *= 0.9
+    fits = f"model.width: {math.floor(100 * fitting.width) / 100:g}" if by_width else f"model.hidden: {fitting.hidden}"
+    raise ConfigurationError(
+        f"{'model.width' if by_width else 'model.hidden'}: the network has {parameters:,} weights, which take "
+        f"{parameters * _BYTES / 2**30:,.1f} GiB with their gradients, and this process may use "
+        f"{usable / 2**30:,.1f} GiB. {fits} fits. Lower it, or give the process more memory."
+    )
+
+
+def _count(model: ModelConfig, features: Sequence[Feature], outputs: int) -> int:
+    """Return how many weights the network has. None is allocated, and names of layers count from one again."""
+    with keras.StatelessScope(initialize_variables=False):
+        count = _network(model, features, outputs).count_params()
+    keras.utils.clear_session(free_memory=False)
+    return count
 
 
 def _require_names(features: Sequence[Feature]) -> None:
