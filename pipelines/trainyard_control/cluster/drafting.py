@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from trainyard import quantity
 from trainyard.errors import ConfigurationError
 from trainyard.kubernetes.client import Manifest
+from trainyard.spec import plain_yaml
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform, catalog, hosts, named
 from trainyard.spec.hardware.pools import Pool, placement
@@ -67,7 +68,8 @@ def draft(nodes: list[Manifest]) -> str:
                 if isinstance(error, ValidationError)
                 else str(error)
             )
-            skipped.append(f"# {group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}")
+            what = f"{group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}"
+            skipped.append(plain_yaml.comment(what))
             continue
         if machines.faults(pool, platform):  # a type that the catalog knows otherwise: the nodes themselves are right
             del fields["machine"]
@@ -87,8 +89,7 @@ def draft(nodes: list[Manifest]) -> str:
         *(f"  {variant}: registry.example.com/trainyard/{variant}:0.1.0   # change me" for variant in variants),
         "pools:",
     ]
-    tail = ["placement:", *(f"  {step}: {name}" for step, name in _placement(pools).items())]
-    return "\n".join([*head, *blocks, *skipped, *tail]) + "\n"
+    return "\n".join([*head, *blocks, *skipped, plain_yaml.dump({"placement": _placement(pools)})])
 
 
 def _platform(nodes: list[Manifest]) -> Platform:

@@ -14,6 +14,7 @@ from trainyard import events
 from trainyard.contract import version
 from trainyard.contract.document import Split
 from trainyard.data import trained
+from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
 from trainyard.spec.feature_names import input_name
@@ -103,8 +104,8 @@ def _require_finite(outputs: Floats, folder: str) -> None:
 def _signature(folder: str) -> _ConcreteFunction:
     try:
         loaded = tf.saved_model.load(folder)
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise DataError(f"{folder}: is not a SavedModel that loads ({str(error).splitlines()[0]}).") from error
+    except UNREADABLE as error:
+        raise DataError(f"{folder}: is not a SavedModel that loads ({reason(error)}).") from error
     if "serving_default" not in loaded.signatures:
         raise DataError(f"{folder}: has no signature 'serving_default' but {_listed(loaded.signatures)}.")
     return loaded.signatures["serving_default"]
