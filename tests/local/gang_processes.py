@@ -57,6 +57,10 @@ train:
 """
 
 
+NOBODY = "http://127.0.0.1:9"
+"""A proxy for the outside, which no process of a gang may ask for another one."""
+
+
 @dataclass
 class Trained:
     """A run of the train step, the folder of its recipe, and the one that it writes."""

@@ -53,8 +53,9 @@ def two(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[str, Tr
 
 
 def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(
-    examples: str, two: dict[str, Trained], tmp_path: Path
+    examples: str, two: dict[str, Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
     four = start(tmp_path / "4", examples, 4)
     runs = [train_here(tmp_path / "1", examples), two["plain"], four]
     four.finish()

@@ -68,7 +68,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     return gang
 
 
-def test_two_workers_end_with_the_losses_and_weights_of_one(examples: str, alone: Gang, tmp_path: Path) -> None:
+def test_two_workers_end_with_the_losses_and_weights_of_one(
+    examples: str, alone: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
     two = start(tmp_path, examples, 2, normalization=True, clip_norm=0.05, **JAX)
     two.finish()
     for gang, workers in ((alone, 1), (two, 2)):
@@ -84,7 +87,10 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(examples: str, alone
     assert not gang_processes.processes_of(tmp_path)
 
 
-def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(examples: str, alone: Gang, tmp_path: Path) -> None:
+def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(
+    examples: str, alone: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
     fed = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, input_workers=1, **JAX)
     fed.finish()
     assert (fed.training.engine, fed.training.input_workers) == ("jax", 1)

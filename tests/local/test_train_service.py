@@ -86,9 +86,10 @@ def test_a_micro_batch_out_of_its_turn_ends_the_training() -> None:
 
 
 def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_and_no_batch(
-    examples: str, tmp_path: Path
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = gang_processes.train_here(tmp_path / "alone", examples, epochs=EPOCHS)
+    monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
     served = gang_processes.start(tmp_path / "served", examples, 1, epochs=EPOCHS, input_workers=WORKERS)
     served.wait_for(lambda: served.step() >= 8)
     os.kill(served.events("input_process")[0]["process"], signal.SIGSTOP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import struct
 import threading
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from trainyard import grpc_proxy
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
@@ -23,6 +25,29 @@ from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream,
 TOKEN = "of this gang"
 INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'
 DEEP = b'{"type": ' + b"[" * 100_000 + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "kept"),
+    [
+        ({}, ""),
+        ({"no_proxy": "a.example,127.0.0.1"}, "a.example,127.0.0.1,localhost,"),
+        ({"no_proxy": "a.example", "no_grpc_proxy": "b.example"}, "b.example,"),
+    ],
+)
+def test_grpc_asks_no_proxy_for_the_gang_and_what_is_set_for_the_outside_stays(
+    variables: dict[str, str], kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, others = "no_grpc_proxy", "no_proxy"
+    for name in (ours, others):
+        monkeypatch.setenv(name, variables.get(name, ""))
+    grpc_proxy.bypass(["127.0.0.1:2000", "digits-0.digits:2222"])
+    grpc_proxy.bypass(["127.0.0.1:2000"])
+    hosts = os.environ[ours]
+    assert hosts.startswith(kept) and sorted(hosts.removeprefix(kept).split(",")) == sorted(
+        {"localhost", "127.0.0.1", "digits-0.digits"} - set(kept.split(","))
+    )
+    assert os.environ[others] == variables.get(others, "")
 
 
 class Caller:

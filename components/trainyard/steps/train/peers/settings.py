@@ -26,3 +26,8 @@ PORT_RANGE = 8
 def start_deadline_seconds() -> float:
     """Return how long the workers wait for each other, and for their input workers."""
     return float(os.environ.get(START_DEADLINE_SECONDS, "300"))
+
+
+def input_addresses() -> list[str]:
+    """Return host:port of every input worker, in the order of their turns; none if the environment names none."""
+    return [address for address in os.environ.get(INPUT_WORKERS, "").split(",") if address]

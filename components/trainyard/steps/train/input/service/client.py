@@ -98,8 +98,8 @@ class InputService:
     @classmethod
     def from_environment(cls) -> InputService | None:
         """Return the workers that the environment names, once they serve; None if it names none."""
-        addresses, token = os.environ.get(settings.INPUT_WORKERS), os.environ.get(settings.GANG_TOKEN, "")
-        return cls.connect(addresses.split(","), token, settings.start_deadline_seconds()) if addresses else None
+        addresses, token = settings.input_addresses(), os.environ.get(settings.GANG_TOKEN, "")
+        return cls.connect(addresses, token, settings.start_deadline_seconds()) if addresses else None
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from trainyard import events
+from trainyard import events, grpc_proxy
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, failure_fields
 from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _serve(examples: str, output: str) -> None:
-    addresses = os.environ.get(settings.INPUT_WORKERS, "").split(",")
+    addresses = settings.input_addresses()
     index, token = os.environ.get(settings.WORKER_INDEX, ""), os.environ.get(settings.GANG_TOKEN, "")
     if not index.isdigit() or int(index) >= len(addresses) or not token:
         raise ConfigurationError(
@@ -40,6 +40,7 @@ def _serve(examples: str, output: str) -> None:
             f"input worker {index!r}, or the token is missing. Trainyard sets all three: start it by an environment "
             "with input_workers."
         )
+    grpc_proxy.bypass(addresses)
     # Here and not above: its seconds of import must not hold up a usage error.
     from trainyard.steps.train.input.service import server
 
