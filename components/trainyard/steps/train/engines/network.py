@@ -10,6 +10,7 @@ import numpy as np
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
+from trainyard.models import probabilities
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
@@ -81,7 +82,11 @@ def _build_model(recipe: Recipe, document: Examples) -> keras.Model:
     keras.utils.set_random_seed(recipe.seed)
     own: keras.Model = build_model(document.features, document.outputs)
     _check(recipe.module, own, document)
-    return own
+    if own.output.dtype in ("float32", keras.config.dtype_policy().compute_dtype):
+        return own
+    # As of a last layer with a float16 of its own, in which neither a loss nor an answer belongs.
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(own.output)
+    return keras.Model(own.input, logits, name=own.name)
 
 
 def _check(module: str, model: keras.Model, document: Examples) -> None:
@@ -91,8 +96,18 @@ def _check(module: str, model: keras.Model, document: Examples) -> None:
             f"{module}: build_model returned {type(model).__name__}. "
             f"Return a functional keras.Model whose inputs are a dict of {', '.join(names)}."
         )
-    if sorted(model.input) != names or list(model.output.shape) != [None, document.outputs]:
+    outputs = keras.tree.flatten(model.output)
+    if sorted(model.input) != names or [list(output.shape) for output in outputs] != [[None, document.outputs]]:
+        shapes = ", ".join(str(tuple(output.shape)) for output in outputs)
+        given = f" with {len(outputs)} outputs" if len(outputs) != 1 else ""
         raise ConfigurationError(
-            f"{module}: build_model's model maps {', '.join(sorted(model.input))} to {tuple(model.output.shape)}. "
-            f"It must map {', '.join(names)} to (None, {document.outputs})."
+            f"{module}: build_model's model{given} maps {', '.join(sorted(model.input))} to {shapes}. "
+            f"It must map {', '.join(names)} to one output, (None, {document.outputs})."
         )
+    if not hasattr(model.output, "shape"):
+        raise ConfigurationError(
+            f"{module}: build_model's model gives its output in a {type(model.output).__name__}. "
+            "Return keras.Model(inputs, output) with the output itself."
+        )
+    if fault := probabilities.fault(model, document):
+        raise ConfigurationError(f"{module}: build_model's model {fault}.")

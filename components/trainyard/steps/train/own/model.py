@@ -10,8 +10,7 @@ import keras
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError
-
-_PROBABILITIES = ("softmax", "sigmoid")
+from trainyard.models import probabilities
 
 
 def checked(path: Path, examples: Examples) -> keras.Model:
@@ -31,11 +30,8 @@ def checked(path: Path, examples: Examples) -> keras.Model:
     if shape != (None, outputs):
         what = "the logits of its classes" if examples.labels else "numbers in the unit of the label"
         raise _wrong(f"gives {shape}. It must give (None, {outputs}), {what}")
-    last = model.layers[-1]
-    activation = getattr(getattr(last, "activation", None), "__name__", "") or type(last).__name__.lower()
-    if examples.labels and activation in _PROBABILITIES:
-        added = "softmax" if examples.task == "classification" else "sigmoid"
-        raise _wrong(f"ends in {activation} (layer '{last.name}'). It must give logits: Trainyard adds the {added}")
+    if fault := probabilities.fault(model, examples):
+        raise _wrong(fault)
     return model
 
 
