@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.values.text import canonical, canonical_list
+
 _K0, _K2, _64_BITS = 0xC3A5C85C97CB3127, 0x9AE16A3B2F90404F, (1 << 64) - 1
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.ASCII)
 
@@ -41,19 +43,20 @@ class Device:
         for column in self._columns:
             name, kind, learned = column["name"], column["column"]["type"], column["learned"]
             if kind == "category":
-                features[name] = self._id(row[name].encode(), learned)
+                features[name] = self._id(canonical(row[name]).encode(), learned)
             elif kind == "text":
                 features[name] = self._term_ids(row[name], column["column"], learned)
             elif kind == "numeric":
                 features[name] = _number(float(np.float32(row[name])), learned)
             else:
-                month, date = row[name][5:7], _date(row[name])
+                text = _as_read(row[name], column["column"]["hour"])
+                month, date = text[5:7], _date(text)
                 days = (date - datetime.date(1970, 1, 1)).days if date else math.nan
                 features[f"{name}_days"] = _number(days, learned)
                 features[f"{name}_month"] = int(month) if date else 0
                 features[f"{name}_weekday"] = date.isoweekday() if date else 0
                 if column["column"]["hour"]:
-                    time = re.fullmatch(r"[T ]([01]\d|2[0-3])([:.].*)?", row[name][10:], re.ASCII)
+                    time = re.fullmatch(r"[T ]([01]\d|2[0-3])([:.].*)?", text[10:], re.ASCII)
                     features[f"{name}_hour"] = int(time[1]) + 1 if date and time else 0
         return {
             model_input["name"]: np.array(features[model_input["feature"]], model_input["dtype"]).reshape(
@@ -72,7 +75,7 @@ class Device:
 
     def _term_ids(self, text: str, settings: dict[str, Any], learned: dict[str, Any]) -> list[int]:
         if separator := settings.get("separator"):
-            plain = [value for part in text.split(separator) if (value := part.strip(" \t\n\v\f\r"))]
+            plain = canonical_list(text, separator).split(separator) if canonical_list(text, separator) else []
         else:
             plain = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
         runs = [
@@ -101,6 +104,11 @@ def _number(value: float, learned: dict[str, Any]) -> float:
 
 def _divide(dividend: float, divisor: float) -> float:
     return dividend / divisor if divisor else 0.0
+
+
+def _as_read(text: str, hour: bool) -> str:
+    """Return the text of a date as docs/reference/values.md reads it: a day alone is midnight."""
+    return f"{text.strip()}T00" if hour and re.fullmatch(r"\d{4}-\d{2}-\d{2}", text.strip(), re.ASCII) else text.strip()
 
 
 def _date(text: str) -> datetime.date | None:

@@ -53,8 +53,8 @@ def pushed(root: Path, recipe: str) -> str:
     examples = open_examples(str(root / "examples"))
     with storage.stage(str(root / "exported"), producer="trainyard.export") as staging:
         transform = load_transform(examples.uri)
-        signature.save(load(str(root / "model")), transform, examples.document, staging / "saved_model")
         parsed = documents.parse(recipe, Recipe, name="recipe.yaml")
+        signature.save(load(str(root / "model")), transform, examples.document, staging / "saved_model", parsed.data)
         device.write(parsed, examples.document, examples.uri, [], staging)
         (staging / Statistics.file).write_text("{}")
         Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(staging)

@@ -1,4 +1,4 @@
-"""The same rows in each format, as several programs write it, are the same values through each reader."""
+"""The same rows in each format, as several programs write it, are the same values through each reader and the graph."""
 
 import csv
 import datetime
@@ -6,6 +6,7 @@ import io
 import math
 import random
 import tempfile
+import unicodedata
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,20 +16,30 @@ import pyarrow as pa
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import PRODUCER
+from trainyard.data.examples import load_transform, open_examples
+from trainyard.data.values import canonical_lists_tensor, canonical_tensor, days_tensor
+from trainyard.models.build import build
 from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
 from trainyard.quality.tables.table import RowBatch, read_table
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.export import device, signature
+from trainyard.steps.predict.prediction import Predictor
+from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
 from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.steps.predict.reading.inputs import items_of
 from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
 from trainyard.steps.preprocess.readers.tables.parquet_rows import read_parquet_batches
 from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
+from trainyard.storage import storage
+from trainyard.values.text import canonical, canonical_list, day
 
 KINDS = {
     "id": "category",
@@ -74,6 +85,7 @@ WORDS += [
 TOKYO = datetime.timezone(datetime.timedelta(hours=9))
 SECONDS = datetime.datetime(2024, 3, 1)
 
+MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é你"), max_size=24)
 texts = st.one_of(
     st.sampled_from(WORDS), st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=8)
 )
@@ -313,3 +325,82 @@ def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path)
             }
         )
     assert_one_meaning(rows, tmp_path)
+
+
+@settings(max_examples=100)
+@given(cells=st.lists(st.one_of(texts, MADE_OF), min_size=1, max_size=20))
+def test_the_graph_reads_texts_in_nfc_as_the_readers_do(cells):
+    cells = [unicodedata.normalize("NFC", cell) for cell in cells]
+    raw = tf.constant(cells)
+    assert [text.decode() for text in canonical_tensor(raw).numpy()] == [canonical(cell) for cell in cells]
+    lists = canonical_lists_tensor(raw, ":")
+    assert [text.decode() for text in lists.numpy()] == [canonical_list(cell, ":") for cell in cells]
+    for cell, text in zip(cells, days_tensor(raw, hour=True).numpy(), strict=True):
+        if expected := day(cell, hour=True):
+            assert day(text.decode(), hour=True) == expected
+
+
+def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_path):
+    rows = {
+        "work": [" Private", " Self-emp-not-inc", " ?", " Private"],
+        "merchant": ["4.6701234565e+10", "46701234566.0", "", "46701234565"],
+        "open": ["True", "FALSE", "true", ""],
+        "address": ["1 Main St\nOslo", "2 High St\r\nRome", "1 Main St Oslo", "3"],
+        "at": ["2024-03-01T05:00+09:00", "2024-02-29 20:00:00", "2024-03-01", ""],
+        "title": ["[ILUG] DEAL", "好美棒", "deal ilug", "差烂丑"],
+        "tags": ["a; b", "b", " a ;;b", ""],
+        "y": ["1.0", "0", "1", "0.0"],
+    }
+    table = pa.table({name: [f"{cell}" for cell in cells] * 60 for name, cells in rows.items()})
+    table = table.append_column("size", pa.array([f"{row}" if row % 5 else "" for row in range(240)]))
+    pa_csv.write_csv(table, tmp_path / "a.csv")
+    features = {name: {"type": "category"} for name in ("work", "merchant", "open", "address")}
+    features |= {"at": {"type": "date", "hour": True}, "title": {"type": "text"}, "size": {"type": "numeric"}}
+    features["tags"] = {"type": "text", "separator": ";"}
+    data = {"format": "csv", "path": str(tmp_path / "a.csv"), "label": "y", "features": features}
+    recipe = Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp", "hidden": [8]}})
+    examples = open_examples(preprocess(recipe, tmp_path / "examples"))
+    document = examples.document
+    assert document.labels == ["0", "1"]
+    vocabularies = Path(examples.uri, "transform", "transform_fn", "assets")
+    known = {path.name.partition("_")[2][2:]: path.read_text().split("\n")[:-1] for path in vocabularies.iterdir()}
+    assert sorted(known["merchant"]) == ["46701234565", "46701234566", "[missing]"]
+    assert sorted(known["open"]) == ["[missing]", "false", "true"]
+    assert sorted(known["address"]) == ["1 Main St Oslo", "2 High St Rome", "3"]
+    assert sorted(known["title"]) == sorted(["deal", "ilug", *"好美棒差烂丑"])
+    assert sorted(known["tags"]) == ["a", "b"]
+
+    network = build(recipe.model, document.features, 2, seed=1)
+    version = tmp_path / "models" / "1"
+    with storage.stage(str(version), PRODUCER) as folder:
+        signature.save(network, load_transform(examples.uri), document, folder, recipe.data)
+        (folder / EXTRA).mkdir()
+        device.write(recipe, document, examples.uri, [], folder / EXTRA)
+    model = find_model(str(version))
+    predictor = Predictor(model)
+
+    def answers(inputs: object) -> np.ndarray:
+        found = predictor.predict(inputs, None)
+        assert all(counts.unknown == 0 for counts in found.unknown.counts().values())
+        return np.stack([found.table[f"score_{label}"].to_numpy() for label in document.labels], axis=1)
+
+    inputs = table.drop_columns("y")
+    expected = answers(str(tmp_path / "a.csv"))
+    assert len(np.unique(expected.round(4), axis=0)) > 2
+    parquet.write_table(inputs, tmp_path / "a.parquet")
+    pd.read_csv(tmp_path / "a.csv").to_csv(tmp_path / "pandas.csv", index=False)
+    pd.read_csv(tmp_path / "a.csv").to_parquet(tmp_path / "pandas.parquet")
+    for other in (inputs, inputs.to_pandas(), *(str(tmp_path / f"{n}") for n in ("a.parquet", "pandas.csv"))):
+        np.testing.assert_array_equal(answers(other), expected)
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    raw = {
+        name: tf.constant(cells.to_pylist()) for name, cells in zip(inputs.column_names, inputs.columns, strict=True)
+    }
+    raw["size"] = tf.constant([float(cell or "nan") for cell in table["size"].to_pylist()])
+    np.testing.assert_allclose(serve(**raw)["probabilities"].numpy(), expected, atol=1e-6)
+
+    strange = inputs.set_column(0, "work", pa.array(["Never-worked"] * 239 + [""]))
+    counts = predictor.predict(strange, None).unknown.counts()["work"]
+    assert (counts.values, counts.unknown, counts.missing) == (239, 239, 1)
+    assert counts.warning("work") == "239 of 239 values of 'work' are unknown to the model."
+    assert counts.model_copy(update={"unknown": 3}).warning("work") is None

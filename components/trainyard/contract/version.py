@@ -16,6 +16,9 @@ PREPROCESSING = "preprocessing.json"
 METRICS = "metrics.json"
 """What a program says of the folder that it left, as {name: number}; beside that."""
 
+VOCABULARIES = "vocabularies"
+"""The folder beside it of the vocabularies of its categories and texts, a value a line."""
+
 LABELS, TARGETS = "labels.txt", "targets.txt"
 """Beside an exported model: the names of its classes, or of its several targets, one a line in their order."""
 

@@ -185,8 +185,8 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         )
     numbers = column.statistics
     if numbers.std and not (column.name == profile.label and profile.classes):
-        most = MOST_OF_TARGET if column.name == profile.label else MOST_OF_FEATURE
-        if why := coarse(numbers.min or 0.0, numbers.max or 0.0, numbers.std, most):
+        bound = MOST_OF_TARGET if column.name == profile.label else MOST_OF_FEATURE
+        if why := coarse(numbers.min or 0.0, numbers.max or 0.0, numbers.std, bound):
             yield f"{name} {why}, or leave it out: preprocess refuses it as a number."
     if column.mistyped:
         yield (

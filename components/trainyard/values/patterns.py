@@ -49,3 +49,9 @@ TIME = r"([0-9]{2}:[0-9]{2}:[0-9]{2})\.([0-9]*?)0+"
 
 WRITTEN_OTHERWISE = f"{WHOLE}|-0|{EXPONENT}|{TRUE}|{FALSE}|{TIME}|{TIMESTAMP}"
 """A text, but for its white space and characters, that may not be the one which stands for its value."""
+
+BETWEEN_WORDS = r"^\pM+|[^\pL\pN\pM]+\pM*"
+"""For RE2: neither letters nor digits of any script, nor the marks (such as Hindi vowels) that follow one of them."""
+
+WORD_OF_ITS_OWN = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\pM*"
+"""For RE2: a character of a script that puts no space between words, with its marks."""

@@ -6,12 +6,29 @@ from typing import ClassVar
 
 from trainyard.contract.document import Document, Part
 
+MOST_UNKNOWN = 0.1
+"""The share of a column's values that may be unknown without a warning; chosen."""
+
+
+class UnknownValues(Part):
+    """Cells of one category or text: values, those that training never saw (no word of a text), and missing ones."""
+
+    values: int
+    unknown: int
+    missing: int
+
+    def warning(self, name: str) -> str | None:
+        """Return a sentence if more than `MOST_UNKNOWN` of the values are unknown."""
+        if self.unknown <= MOST_UNKNOWN * self.values:
+            return None
+        return f"{self.unknown:,} of {self.values:,} values of '{name}' are unknown to the model."
+
 
 class PredictionCounts(Part):
     """What was predicted of the input.
 
     reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. ignored: files of the
-    input that are of no kind that is read.
+    input that are of no kind that is read. unknown: by category and text, how many values the model never saw.
     """
 
     model: str
@@ -22,6 +39,7 @@ class PredictionCounts(Part):
     rejected: int
     reasons: dict[str, int]
     classes: dict[str, int]
+    unknown: dict[str, UnknownValues] = {}
 
 
 class Predicted(PredictionCounts, Document):

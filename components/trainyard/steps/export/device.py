@@ -14,6 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import PREPROCESSING as FILE
+from trainyard.contract.version import VOCABULARIES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import signature
 from trainyard.storage import storage
@@ -21,7 +22,6 @@ from trainyard.storage import storage
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails
 
-VOCABULARIES = "vocabularies"
 _NUMBERS = {"mean", "std", "min", "max"}
 
 

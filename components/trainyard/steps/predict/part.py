@@ -55,6 +55,7 @@ class PredictPart:
             "predicted": results.predicted,
             "reasons": results.reasons,
             "classes": results.classes,
+            "unknown": {name: counts.model_dump() for name, counts in results.unknown.counts().items()},
             "first": results.first,
         }
         partial = self.record_path(number).with_suffix(".partial")

@@ -70,6 +70,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
         rejected=rejected,
         reasons=dict(results.reasons.most_common()),
         classes=dict(results.classes.most_common()),
+        unknown=results.unknown.counts(),
         out=str(out),
         rejected_file=str(rejected_file(out)) if rejected else None,
         seconds=round(done - start, 2),
@@ -125,6 +126,7 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             if isinstance(item, Rejected):
                 results.reject(item)
                 continue
+            results.unknown.add(item)
             waiting.append(asking.submit(served.answer, item))
             if len(waiting) == _IN_FLIGHT:
                 take()

@@ -27,12 +27,24 @@ class RawColumn(_Lenient):
     separator: str | None = None
 
 
+class Learned(_Lenient):
+    """What the transform learned of a column; vocabulary: a file of its values or words."""
+
+    vocabulary: str | None = None
+
+
 class RawInput(_Lenient):
     """One input of the serving signature; column: what the recipe calls it, None if its own module transforms it."""
 
     name: str
     dtype: Literal["float32", "int64", "string"]
     column: RawColumn | None = None
+    learned: Learned | None = None
+
+    @property
+    def vocabulary(self) -> str | None:
+        """The file of the values that have an id of their own."""
+        return self.learned.vocabulary if self.learned else None
 
     @property
     def is_date(self) -> bool:

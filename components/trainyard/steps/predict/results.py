@@ -26,6 +26,7 @@ from trainyard.contract.statistics.scores import LIKELY
 from trainyard.errors import ConfigurationError
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Rejected
+from trainyard.steps.predict.unknown import UnknownCounter
 from trainyard.storage import disk
 from trainyard.uris import is_bucket, path_error
 
@@ -94,11 +95,15 @@ class Form:
 
 
 class Receiver:
-    """Where the answers to inputs go. predicted, reasons: how many so far; first: which was rejected first, and why."""
+    """Where the answers to inputs go. predicted, reasons: how many so far; first: which was rejected first, and why.
+
+    unknown: counts the values of the inputs that the model never saw.
+    """
 
     def __init__(self, model: PushedModel) -> None:
         self.predicted, self.reasons = 0, Counter[str]()
         self.first = ""
+        self.unknown = UnknownCounter(model)
         self._form = Form(model)
 
     def add(self, keys: pa.Array, outputs: Array) -> None:

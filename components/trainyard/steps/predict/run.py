@@ -14,7 +14,7 @@ from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.tasks import do_tasks
 from trainyard.contract import keys
-from trainyard.contract.artifacts.predict import Predicted
+from trainyard.contract.artifacts.predict import Predicted, UnknownValues
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.runtime import step
@@ -54,6 +54,9 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
         with storage.stage(output, "trainyard.predict", last=Predicted.file, origin=made_from) as folder:
             predicted = _predict(pushed, source, key or None, beam_options, folder)
             predicted.write(folder)
+            for name, unknown in predicted.unknown.items():
+                if sentence := unknown.warning(name):
+                    events.emit("warning", message=sentence)
         storage.remove(keys.failure_record(output))
     counts = {"predicted": predicted.predicted, "rejected": predicted.rejected, "parts": len(predicted.parts)}
     events.emit("done", step="predict", output=output, **counts, seconds=round(time.monotonic() - start, 2))
@@ -102,12 +105,15 @@ def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_optio
 def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: Path) -> Predicted:
     """Return what all parts found; what each of them set aside goes into one file."""
     predicted, reasons, classes, first = 0, Counter[str](), Counter[str](), ""
+    unknown: dict[str, Counter[str]] = {}
     with (folder / "rejected.csv").open("wb") as rejected:
         for number in range(do.parts):
             record = json.loads(do.record_path(number).read_text(encoding="utf-8"))
             predicted += record["predicted"]
             reasons.update(record["reasons"])
             classes.update(record["classes"])
+            for name, counts in record["unknown"].items():
+                unknown.setdefault(name, Counter()).update(counts)
             first = first or record["first"]
             do.record_path(number).unlink()
             if (own := do.rejected(number)).exists():
@@ -128,6 +134,7 @@ def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: P
         rejected=reasons.total(),
         reasons=dict(reasons.most_common()),
         classes=dict(classes.most_common()),
+        unknown={name: UnknownValues(**counts) for name, counts in unknown.items()},
         parts=[_named_by_content(path) for path in sorted(folder.glob("*.parquet"))],
     )
 

@@ -6,15 +6,10 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from trainyard.spec.tables.columns import Text
+from trainyard.values.patterns import BETWEEN_WORDS, WORD_OF_ITS_OWN
 
 NO_WORD = 0
 """The id that fills up a row of fewer words."""
-
-# RE2: neither letters nor digits of any script, nor the marks (such as vowels of Hindi) that follow one of them.
-_BETWEEN_WORDS = r"^\pM+|[^\pL\pN\pM]+\pM*"
-
-# A character of a script that puts no space between words, with its marks.
-_WORD_OF_ITS_OWN = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\pM*"
 
 
 def word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
@@ -36,8 +31,8 @@ def word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
 
 def _plain_words(texts: tf.Tensor) -> tf.RaggedTensor:
     """Return the words of each text in lower case."""
-    cut = tf.strings.regex_replace(tf.strings.lower(texts, encoding="utf-8"), _BETWEEN_WORDS, " ")
-    return tf.strings.split(tf.strings.regex_replace(cut, _WORD_OF_ITS_OWN, r" \0 "))
+    cut = tf.strings.regex_replace(tf.strings.lower(texts, encoding="utf-8"), BETWEEN_WORDS, " ")
+    return tf.strings.split(tf.strings.regex_replace(cut, WORD_OF_ITS_OWN, r" \0 "))
 
 
 def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
