@@ -55,6 +55,14 @@ def test_values_that_came_or_became_rarer_are_listed_with_their_shares() -> None
     assert sentences == ["city: 'bodø' 0.0% → 20.0%, 'oslo' 60.0% → 40.0%"]
 
 
+def test_rare_values_that_did_not_occur_before_are_counted_together() -> None:
+    before = statistics(city=text(oslo=60, bergen=40))
+    now = statistics(city=text(oslo=52, bergen=36, bodø=6, hamar=6))
+    [city, _] = compare(before, now, BOUNDS)
+    assert (city.unknown, city.sentences) == (0.12, ["city: 12 of 100 values did not occur before"])
+    assert compare(before, before, BOUNDS)[0].unknown == 0
+
+
 def test_missing_values_classes_and_columns_count_too() -> None:
     before = statistics(age=number(40), city=text(oslo=100))
     now = statistics((70, 30), age=number(40, missing=6), street=text(a=100))

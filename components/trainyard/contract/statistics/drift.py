@@ -55,14 +55,16 @@ class Statistics(Document):
 class Movement(Part):
     """How far one feature, or the classes as `label`, moved from one data set to another.
 
-    shift: of the means, in standard deviations before. missing: the shares before and now. sentences: what left the
-    bounds, or [].
+    shift: of the means, in standard deviations before. missing: the shares before and now. unknown: the share of the
+    values of a text that did not occur before, at least, if all that did are known. sentences: what left the bounds,
+    or [].
     """
 
     feature: str
     distance: Distance | None
     shift: float | None
     missing: tuple[float, float] | None
+    unknown: float | None = None
     sentences: list[str]
 
 
@@ -138,11 +140,18 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
     sentences = []
     if abs(missing[1] - missing[0]) > bounds.max_missing_change:
         sentences.append(f"{name}: {missing[0]:.1%} missing before, {missing[1]:.1%} now")
-    shift, apart = None, None
+    shift, apart, unknown = None, None, None
     if old.top is not None and new.top is not None:
         before, now = _Shares.of_top(old.top, old), _Shares.of_top(new.top, new)
         apart = _text_distance(before, now)
-        sentences += _frequencies(name, before, now, bounds.max_frequency_change)
+        moved = _frequencies(name, before, now, bounds.max_frequency_change)
+        sentences += moved
+        if before.whole and new.count:
+            strange = sum(count for value, count in now.counts.items() if value not in before.counts)
+            unknown = float(f"{strange / new.count:.6g}")
+            if not moved and unknown > bounds.max_frequency_change:
+                least = "" if now.whole else "at least "
+                sentences.append(f"{name}: {least}{strange:,} of {new.count:,} values did not occur before")
     elif old.mean is not None and new.mean is not None:
         difference, std = abs(new.mean - old.mean), old.std or 0.0
         shift = float(f"{difference / std:.6g}") if std else None
@@ -151,7 +160,14 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
         if difference > bounds.max_mean_shift * std:
             sentences.append(f"{name}: mean {old.mean:.12g} before, {new.mean:.12g} now (standard deviation {std:g})")
     sentences += _out_of_bounds(name, apart, bounds)
-    return Movement(feature=name, distance=apart, shift=shift, missing=(missing[0], missing[1]), sentences=sentences)
+    return Movement(
+        feature=name,
+        distance=apart,
+        shift=shift,
+        missing=(missing[0], missing[1]),
+        unknown=unknown,
+        sentences=sentences,
+    )
 
 
 def _number_distance(old: Histogram | None, new: Histogram | None) -> Distance | None:

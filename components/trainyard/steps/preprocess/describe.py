@@ -29,6 +29,8 @@ from trainyard.steps.preprocess.shards import shard_name
 from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
 
+_NO_VALUES = "49d0cd50-04bb-48c0-bc6f-5b575dce351a"
+
 
 def write_description(
     recipe: Recipe,
@@ -43,7 +45,7 @@ def write_description(
     columns: what the transform learned, by raw feature, if it is that by type of column.
     """
     labels = list(settings.label_ids) if settings.label_ids is not None else None
-    warnings, weight = quality.warnings(collected), recipe.data.weight
+    warnings, weight = quality.warnings(collected) + _without_words(columns, output), recipe.data.weight
     document = Examples(
         task=recipe.task,
         label=", ".join(recipe.data.labels),
@@ -76,6 +78,21 @@ def write_description(
     quality.write_statistics(collected, output)
     bad = "".join(item.model_dump_json() + "\n" for item in collected.bad)
     (output / "quarantine.jsonl").write_text(bad, encoding="utf-8")
+
+
+def _without_words(columns: dict[str, Column], output: Path) -> list[str]:
+    """Return a sentence for each column whose vocabulary is empty: the model can tell none of its values apart.
+
+    tf.Transform writes a line into an empty one (1.21, analyzers.py).
+    """
+    assets = output / "transform" / "transform_fn" / "assets"
+    vocabularies = {name: assets / column.vocabulary for name, column in columns.items() if column.vocabulary}
+    return [
+        f"'{name}': no value or word occurs as often as min_count asks, so the model learns nothing of it. Lower "
+        "min_count, or leave the column out."
+        for name, path in vocabularies.items()
+        if path.read_text(encoding="utf-8").strip() in ("", _NO_VALUES)
+    ]
 
 
 def _split_files(

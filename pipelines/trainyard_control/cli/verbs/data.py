@@ -103,7 +103,8 @@ def compare(
 def _show_movements(movements: list[Movement]) -> None:
     from trainyard_control.api.drawing import markup, plain_table, table_console
 
-    table = plain_table("feature", "L-infinity", "Jensen-Shannon", "PSI", "mean shift", "missing before", "now", "")
+    measures = ("L-infinity", "Jensen-Shannon", "PSI", "mean shift")
+    table = plain_table("feature", *measures, "missing before", "now", "unknown", "")
     for movement in movements:
         apart, missing = movement.distance, movement.missing
         distances = [apart.l_infinity, apart.jensen_shannon, apart.psi] if apart else [None] * 3
@@ -112,6 +113,7 @@ def _show_movements(movements: list[Movement]) -> None:
             *("–" if value is None else f"{value:.4f}" for value in distances),
             "–" if movement.shift is None else f"{movement.shift:.3f} σ",
             *(["–", "–"] if missing is None else [f"{share:.2%}" for share in missing]),
+            "–" if movement.unknown is None else f"{movement.unknown:.2%}",
             "[red]✗[/]" if movement.sentences else "[green]✓[/]",
         )
     table_console().print(table)
