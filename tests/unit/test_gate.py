@@ -39,6 +39,23 @@ def test_a_bound_is_named_and_held_at_equality(gate, value, name, passed):
 
 
 @pytest.mark.parametrize(
+    ("gate", "value", "passed"),
+    [
+        ({"metric": "accuracy", "min": 0.95}, 0.96, True),
+        ({"metric": "accuracy", "min": 0.951}, 0.98, False),
+        ({"metric": "log_loss", "max": 0.99}, 0.97, True),
+        ({"metric": "log_loss", "max": 0.98}, 0.96, False),
+    ],
+)
+def test_a_confident_bound_holds_for_the_whole_interval(gate, value, passed):
+    threshold = one(gate | {"confident": True}, MetricPair(value, BOUNDS))
+    assert (threshold.value, threshold.passed) == (value, passed)
+    assert threshold.name.endswith(" by its interval")
+    unknown = one(gate | {"confident": True}, MetricPair(value, None))
+    assert not unknown.passed and unknown.note.endswith("has no interval here. Leave confident out.")
+
+
+@pytest.mark.parametrize(
     ("gate", "ours", "theirs", "name", "passed"),
     [
         ({"metric": "accuracy", "min_difference": -0.01}, 0.96, 0.97, "accuracy - champion >= -0.01", True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +13,14 @@ from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import name_fault
+from trainyard.spec.tables.columns import has_name, name_fault
 from trainyard.values.columns import LIST_SEPARATOR
 
+_LABEL_SEPARATORS = (";", "|")
+_LISTED = 0.1  # chosen: share of cells with several classes
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
 _STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
-_ABOVE = 0.02  # chosen: a model that is no better than one constant answer plus this has learned little
 _RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
 _ONE_SIDED = 0.9  # chosen: where one class has so large a share, accuracy tells little of the others
 
@@ -76,7 +78,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     if fault := name_fault(profile.label):
         raise ConfigurationError(f"{profile.source}: the label '{profile.label[:80]}' cannot be used: {fault}.")
     others = [column for column in profile.columns if column.name != profile.label]
-    why = {column.name: name_fault(column.name) or _useless(column, profile) for column in others}
+    why = {column.name: _useless(column, profile) for column in others}
     why |= dict.fromkeys(profile.giveaways, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
     types |= {column.name: "text" for column in profile.columns if column.is_prose}
@@ -94,14 +96,17 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     if not features:
         raise ConfigurationError(f"{profile.source}: no column to learn from is left ({'; '.join(excluded)[:400]}).")
     is_class = bool(profile.classes)
-    how = f"{len(profile.classes)} classes" if is_class else "numbers, so a regression"
+    how = f"{len(profile.classes)} classes" if is_class else _why_regression(profile)
+    separator = _label_separator(profile)
+    if separator:
+        return _of_lists(profile, separator, features, excluded)
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
     return {
         "task": "classification" if is_class else "regression",
         "data": {"label": profile.label, "features": features, **_split(profile)},
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
-        "evaluate": {"gates": _class_gates(profile) if is_class else [{"metric": "r2", "min": 0.1}]},
+        "evaluate": {"gates": _class_gates(profile) if is_class else _regression_gates()},
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *excluded,
@@ -110,9 +115,66 @@ def _of_table(profile: Profile) -> dict[str, Any]:
                 for name, kind in types.items()
                 if kind == "text" and name in features
             ),
-            *(_class_guesses(profile) if is_class else ["r2 at least 0.1: 0 is what the mean alone reaches"]),
+            *(
+                _class_guesses(profile)
+                if is_class
+                else [
+                    "r2 above 0, what the mean alone reaches, beyond its 95 % interval: raise it to the value you need"
+                ]
+            ),
         ],
     }
+
+
+def _of_lists(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
+    """Return the draft of a table whose label holds several classes a cell, between them the `separator`."""
+    answers = {cell: set(cell.split(separator)) - {""} for cell in profile.classes}
+    totals = Counter[str]()
+    for cell, times in profile.classes.items():
+        totals.update(dict.fromkeys(answers[cell], times))
+    most, _ = totals.most_common(1)[0]
+    rows = sum(profile.classes.values())
+    constant = sum(
+        times * 2 / (1 + len(answers[cell])) for cell, times in profile.classes.items() if most in answers[cell]
+    )
+    return {
+        "task": "multi_label",
+        "data": {"label": profile.label, "label_separator": separator, "features": features},
+        "model": {"name": "mlp"},
+        "train": _train(profile.rows),
+        "evaluate": {
+            "gates": [
+                {"metric": "f1", "min": round(constant / rows, 4), "confident": True},
+                {"metric": "f1", "min_difference": -0.02},
+            ]
+        },
+        "guesses": [
+            f"label '{profile.label}': any of {len(totals)} classes a row, '{separator}' between them; "
+            "for one class a cell task: classification",
+            *excluded,
+            f"f1 above {constant / rows:.4f}, what '{most}' as the answer to everything has, beyond its 95 % interval",
+        ],
+    }
+
+
+def _label_separator(profile: Profile) -> str:
+    """Return what stands between several classes of one cell of the label, or '' if each cell names one class."""
+    rows = sum(profile.classes.values())
+    for separator in _LABEL_SEPARATORS:
+        listed = sum(times for cell, times in profile.classes.items() if separator in cell)
+        parts = {part.strip() for cell in profile.classes for part in cell.split(separator)}
+        if listed >= _LISTED * rows > 0 and 2 <= len(parts) < len(profile.classes):
+            return separator
+    return ""
+
+
+def _why_regression(profile: Profile) -> str:
+    column = next(column for column in profile.columns if column.name == profile.label)
+    if column.type != "integer":
+        return "numbers, so a regression"
+    return (
+        f"{column.distinct:,} different integers, many or rare ones, so a regression; for classes task: classification"
+    )
 
 
 _TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category": "category"}
@@ -121,6 +183,10 @@ _TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category":
 def _useless(column: ColumnProfile, profile: Profile) -> str:
     """Return why nothing can be learned from `column`, or ''."""
     present = column.statistics.count + column.mistyped
+    if not has_name(column.name):
+        return f"has no name, so it is an index. To learn from it, name it '{column.name}'"
+    if fault := name_fault(column.name):
+        return fault
     if column.type == "empty":
         return "empty"
     if column.distinct == 1 or (column.top and column.top[0].count >= _NEARLY * present):
@@ -154,11 +220,18 @@ def _rarest(profile: Profile) -> str:
     return rarest if profile.classes and profile.classes[rarest] < _RARE else ""
 
 
+def _regression_gates() -> list[dict[str, Any]]:
+    return [{"metric": "r2", "min": 0, "confident": True}, {"metric": "r2", "min_difference": -0.02}]
+
+
 def _class_gates(profile: Profile) -> list[dict[str, Any]]:
     if _majority(profile) >= _ONE_SIDED:
-        return [{"metric": "roc_auc", "min": 0.6}, {"metric": "roc_auc", "min_difference": -0.01}]
+        return [
+            {"metric": "roc_auc", "min": 0.5, "confident": True},
+            {"metric": "roc_auc", "min_difference": -0.01},
+        ]
     return [
-        {"metric": "accuracy", "min": round(_majority(profile) + _ABOVE, 2)},
+        {"metric": "accuracy", "min": round(_majority(profile), 4), "confident": True},
         {"metric": "accuracy", "min_difference": -0.01},
     ]
 
@@ -170,9 +243,13 @@ def _class_guesses(profile: Profile) -> Iterator[str]:
     most = max(profile.classes, key=lambda name: profile.classes[name])[:40]
     share = _majority(profile)
     if share >= _ONE_SIDED:
-        yield f"roc_auc at least 0.6: 0.5 is chance, and '{most}' as the answer to everything has accuracy {share:.3f}"
+        yield "roc_auc above 0.5, which is chance, beyond its 95 % interval"
+        yield f"'{most}' as the answer to everything has accuracy {share:.3f}"
     else:
-        yield f"accuracy above {share:.2f}, the share of the class '{most}': raise it to what is of use"
+        yield (
+            f"accuracy above {share:.4f}, the share of the class '{most}', beyond its 95 % interval: raise it to the "
+            "accuracy you need"
+        )
 
 
 def _majority(profile: Profile) -> float:

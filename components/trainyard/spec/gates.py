@@ -58,6 +58,11 @@ class Gate(Strict):
     max: Bound | None = Field(None, description="Greatest value.")
     min_difference: Bound | None = Field(None, description="Least difference; -0.01 lets it be a point worse.")
     max_difference: Bound | None = Field(None, description="Greatest difference, for metrics of which less is better.")
+    confident: bool = Field(
+        False,
+        description="The whole 95 % interval must meet the bound, not the value alone.",
+        exclude_if=lambda confident: not confident,  # so that the outputs of recipes without it keep their keys
+    )
     against: Against = Field(
         "champion",
         description="The rival of a difference. champion: the model pushed last. boosted: gradient-boosted trees that "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
@@ -25,6 +26,7 @@ SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 _KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess does
 _SUCH_AS = 5
+_ZERO_PADDED = r"^0[0-9]+$"
 _LONGEST = max(map(len, MISSING))
 _MOSTLY = 0.9  # chosen: a column is of a type if at least so many of its cells are
 _CATEGORY = 50, 0.05  # chosen: at most so many different texts, or so many in relation to the cells
@@ -38,6 +40,7 @@ class ColumnCounter:
         self._rows = 0
         self._missing = 0
         self._whole = True
+        self._padded = False  # a number begins with a zero, as codes and ids do
         self._longest = 0
         self._numbers, self._days = Numbers(), Numbers()
         self._texts: Counter[str] = Counter()
@@ -50,6 +53,7 @@ class ColumnCounter:
         """Count `cells`, whose rows have the names that `name` gives. Return the cells' hashes."""
         self._rows += len(cells.missing)
         is_number, is_day = ~np.isnan(cells.numbers), ~np.isnan(cells.days)
+        self._padded = self._padded or bool(pc.any(pc.match_substring_regex(cells.texts, _ZERO_PADDED)).as_py())
         numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
         self._numbers.merge(Numbers.of(numbers))
@@ -103,11 +107,16 @@ class ColumnCounter:
     def _is_mostly(numbers: Numbers, count: int) -> bool:
         return 0 < numbers.count >= _MOSTLY * count
 
+    @property
+    def _is_code(self) -> bool:
+        """Whether whole numbers of the column are padded with zeros, as codes and ids are, not numbers."""
+        return self._whole and self._padded
+
     def _type(self) -> ColumnType:
         count = self._rows - self._missing
         if not count:
             return "empty"
-        if self._is_mostly(self._numbers, count):
+        if self._is_mostly(self._numbers, count) and not self._is_code:
             return "integer" if self._whole else "number"
         if self._is_mostly(self._days, count):
             return "date"

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.dialect import Dialect
-from trainyard.quality.tables.parquet import column_names, nested_columns, read_parquet
-from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote
+from trainyard.quality.tables.parquet import column_names as parquet_columns
+from trainyard.quality.tables.parquet import nested_columns, read_parquet
+from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote, column_names
 from trainyard.storage.source_stream import unreadable
 from trainyard.values.patterns import NUMBER, UTF16
 
@@ -80,7 +81,7 @@ def _parquet(source: SourceFiles) -> Iterator[RowBatch]:
     paths = {file.name: f"{source.root.rstrip('/')}/{file.name}" for file in source.files}
     columns: list[str] = []
     for name, path in paths.items():
-        columns = columns or column_names(path, name)
+        columns = columns or parquet_columns(path, name)
         rows = 0
         for texts in read_parquet(path, name, columns, _ROWS):
             yield RowBatch(name, texts, np.arange(rows + 1, rows + 1 + texts.num_rows))
@@ -121,11 +122,11 @@ def _header(stream: IO[bytes], name: str, quote: Quote) -> tuple[list[str], Dial
     dialect = Dialect(quote=quote)
     try:
         texts = (line.decode("utf-8-sig") for line in lines)
-        header = [cell.strip() for cell in next(csv.reader(texts, **dialect.python_options))]
+        header = column_names(next(csv.reader(texts, **dialect.python_options)))
         if len(header) == 1 and (other := likely_delimiter(header[0])):
             dialect = Dialect(other, quote)
             first = [start.decode("utf-8-sig")]
-            header = [cell.strip() for cell in next(csv.reader(first, **dialect.python_options))]
+            header = column_names(next(csv.reader(first, **dialect.python_options)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{name}: row 1: is no CSV in UTF-8 ({error}). Save the file as UTF-8.") from error
     repeated = [column for column, times in Counter(header).items() if times > 1]

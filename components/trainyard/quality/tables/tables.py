@@ -22,12 +22,14 @@ from trainyard.quality.tables.mislabelled import suspects
 from trainyard.quality.tables.parquet import is_readable
 from trainyard.quality.tables.table import Ragged, RowBatch, find_delimiter, nested, read_table
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import MOST_COLUMNS
+from trainyard.spec.tables.columns import MOST_COLUMNS, has_name
 
 _FIRST = 5
 _SUCH_AS = 5
 _LABELS = ("label", "target", "class", "y", "category", "outcome")  # chosen: names that say it
 _ROW_BITS = 40  # of a row's id, for its number in its file
+_INTEGER_CLASSES = 10, 20  # chosen: more different integers count something; 10 are digits
+_SPLITS, _EXAMPLES = 3, 10  # chosen: examples that each class needs for a split, and for one of more than 10 classes
 _CLASSES = 1000  # chosen: most values of a column that is taken for classes
 
 
@@ -47,7 +49,8 @@ def profile_table(
     too, and whose `where` leaves rows out. Raises `ConfigurationError` if there is no
     column `label`, `DataError` if the files cannot be read or have no rows.
     """
-    counts = _ColumnCounters(label, requires_label)
+    named = frozenset(data.columns if data else [label or ""])
+    counts = _ColumnCounters(label, requires_label, named)
     for item in read_table(source):
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if not counts.columns or not counts.rows:
@@ -56,11 +59,15 @@ def profile_table(
     label_name = counts.label if label else _likely_label(columns, counts.rows)
     label_column = next((column for column in columns if column.name == label_name), None)
     if is_number is None:
-        is_number = label_column is not None and _is_target(label_column)
+        is_number = label_column is not None and _is_target(
+            label_column, counts.columns[label_column.name].most_common(_CLASSES)
+        )
     classes = {}
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
     drawn = counts.drawn() if label_name else {}
+    ids = {column.name for column in columns if column.is_id}
+    telling = {name: column for name, column in drawn.items() if name not in ids or name == label_name}
     kinds = nested(source)
     certainty = giveaways(drawn, label_name, is_number) if label_name else {}
     repeated = counts.repeated()
@@ -82,7 +89,7 @@ def profile_table(
         giveaways=list(certainty),
         lists=[name for name, kind in kinds.items() if is_readable(kind)],
         unread={name: f"{kind}"[:80] for name, kind in kinds.items() if not is_readable(kind)},
-        mislabelled=counts.mislabelled(drawn, label_name) if label_name and classes else [],
+        mislabelled=counts.mislabelled(telling, label_name) if label_name and classes else [],
         pictures=None,
         findings=[],
         others=source.others,
@@ -94,6 +101,7 @@ def profile_table(
 class _ColumnCounters:
     label: str | None
     requires_label: bool
+    named: frozenset[str]  # columns that somebody asks for, though the data do not name them
     columns: dict[str, ColumnCounter] = field(default_factory=dict)
     rows: int = 0
     ragged: int = 0
@@ -146,7 +154,7 @@ class _ColumnCounters:
         """Return the columns of the rows that were drawn."""
         assert self.sample is not None  # noqa: S101 - there are rows
         table = self.sample.table()
-        return {name: cells(table[name]) for name in table.column_names}
+        return {name: cells(table[name]) for name in table.column_names if self._tells(name)}
 
     def mislabelled(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
@@ -159,12 +167,18 @@ class _ColumnCounters:
         for name, column in self.columns.items():
             parsed: Cells = cells(batch.columns[name])
             of_cells = column.add(parsed, batch.name, self.rows)
+            if not self._tells(name):
+                continue
             whole = combined(whole, of_cells)
             if name != self.label:
                 features = combined(features, of_cells)
         self.whole.add(whole, ids)
         if self.label is not None:
             self.conflicts.add(features, whole)
+
+    def _tells(self, name: str) -> bool:
+        """Whether the column says something of its row: an index without a name only counts the rows."""
+        return has_name(name) or name in self.named
 
     def _name(self, row: int) -> str:
         """Return the name of the row with an id: the place of its file, and its number there."""
@@ -178,7 +192,9 @@ def _texts(batch: Any) -> list[list[str]]:
 def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
     """Return the column that by its name or else by its place is the label, or None."""
     fitting = [
-        column for column in columns if column.distinct >= 2 and column.type in ("category", "integer", "number")
+        column
+        for column in columns
+        if column.distinct >= 2 and column.type in ("category", "integer", "number") and has_name(column.name)
     ]
     for usual in _LABELS:
         for column in fitting:
@@ -188,8 +204,17 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
     return last.name if last in fitting and last.distinct <= min(100, max(2, rows // 10)) else None
 
 
-def _is_target(column: ColumnProfile) -> bool:
-    """Return whether the numbers of `column` are to be predicted as such, not as classes."""
+def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
+    """Return whether the numbers of `column` are to be predicted as such, not as classes.
+
+    counts: how often each value stands there.
+    """
     if column.type == "number":
         return column.distinct > 2
-    return column.type == "integer" and column.distinct > 100
+    if column.type != "integer" or column.distinct <= 2:
+        return False
+    few, some = _INTEGER_CLASSES
+    if column.distinct > few:
+        return column.distinct > some or min(counts.values(), default=0) < _EXAMPLES
+    rare = sum(count < _SPLITS for count in counts.values())  # one alone may be a typing error
+    return rare > 1 and 4 * rare >= column.distinct

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -19,6 +20,24 @@ Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+NO_NAME = r"column [1-9]\d*|__index_level_\d+__|Unnamed: \d+"
+"""How a column without a name is called: by its place here, and by pandas in Parquet and in a file written again."""
+
+
+def column_names(header: Iterable[str]) -> list[str]:
+    """Return the names of the columns of a `header`; one without a name, such as pandas' index, is called by its place.
+
+    >>> column_names(["", "age"])
+    ['column 1', 'age']
+    """
+    return [name.strip() or f"column {number}" for number, name in enumerate(header, 1)]
+
+
+def has_name(column: str) -> bool:
+    """Return whether the data name the column `column`."""
+    return re.fullmatch(NO_NAME, column) is None
+
+
 Delimiter = Literal[",", ";", "\t"]
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 Quote = Literal['"', "'", "none"]

@@ -96,7 +96,12 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
 def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold:
     at_least = gate.min is not None or gate.min_difference is not None
     bound = _bound(gate)
-    passed = value >= bound - ROUNDING if at_least else value <= bound + ROUNDING
+    judged = value
+    if gate.confident:
+        if interval is None:
+            return _unmeasured(gate, f"{gate.metric} has no interval here. Leave confident out.")
+        judged = interval.low if at_least else interval.high
+    passed = judged >= bound - ROUNDING if at_least else judged <= bound + ROUNDING
     return Threshold(name=_name(gate), value=value, bound=bound, interval=interval, passed=passed)
 
 
@@ -109,7 +114,7 @@ def _name(gate: Gate) -> str:
     metric = gate.metric if gate.target is None else f"{gate.metric} of {gate.target}"
     left = f"{metric} - {gate.against}" if _is_difference(gate) else metric
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
-    return f"{left}{scope} {comparison} {_bound(gate):g}"
+    return f"{left}{scope} {comparison} {_bound(gate):g}{' by its interval' if gate.confident else ''}"
 
 
 def _bound(gate: Gate) -> float:

@@ -19,6 +19,7 @@ from trainyard.errors import did_you_mean
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.table import likely_delimiter
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.tables.columns import column_names
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece, open_file
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
@@ -100,7 +101,7 @@ class _Table:
             self.ahead.skip(3)
         self._name, self._data, self._task = name, recipe.data, recipe.task
         self._judge = ColumnJudge(recipe.data, recipe.task)
-        self._header = [cell.strip() for cell in self._next() or []]
+        self._header = column_names(self._next() or [])
         _check_header(self._header, name, recipe)
         if piece.start:
             stream.seek(piece.start)
