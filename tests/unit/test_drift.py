@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.statistics.divergence import Distance, distance
-from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, compare, drift
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, compare, drift
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.spec.schedule import Bounds, FeatureBounds
 from trainyard.steps.evaluate.drifted import judge_drift
@@ -120,3 +120,15 @@ def test_drift_refuses_a_model_only_if_the_recipe_says_so() -> None:
     assert refused.thresholds[0].note == "age: mean 40 before, 50 now (standard deviation 2)"
     still = compare(statistics(age=number(40)), statistics(age=number(40)), BOUNDS)
     assert judge_drift(verdict, still, BOUNDS.model_copy(update={"refuse": True})).verdict == "blessed"
+
+
+def test_words_are_compared_with_words_alone() -> None:
+    before = FeatureStatistics(count=10, missing=0, words=100, distinct=2, top=[TopValue(value="a", count=90)])
+    now = before.model_copy(update={"top": [TopValue(value="a", count=10)]})
+    whole = before.model_copy(update={"words": None, "top": [TopValue(value="a b c", count=10)], "distinct": 1})
+
+    def moved(other: FeatureStatistics) -> list[str]:
+        return drift(statistics(mail=before), statistics(mail=other), Bounds())
+
+    assert "mail" in moved(now)[0]
+    assert moved(before) == moved(whole) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.data import made_imagenet
 from PIL import Image
 from pyarrow import csv, parquet
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from trainyard.errors import DataError, TrainyardError
@@ -384,3 +386,24 @@ def test_a_name_that_no_recipe_can_give_is_left_out_with_its_reason(tmp_path: Pa
     (tmp_path / "d.csv").write_text("\n".join([f"{'x' * 300},z,kept", *lines]) + "\n")
     _, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "kept"))
     assert any("no recipe can name it" in guess for guess in guesses)
+
+
+def test_a_window_of_days_is_checked_and_inspected_by_its_latest_day_with_files(tmp_path: Path) -> None:
+    day = datetime.now(UTC).date() - timedelta(days=3)
+    table(tmp_path).rename(tmp_path / f"members-{day.isoformat()}.csv")
+    features = {"age": {"type": "numeric"}}
+    data = {"format": "csv", "path": "members-%Y-%m-%d.csv", "window_days": 7, "label": "kept", "features": features}
+    windowed = recipe(tmp_path, json.dumps({"name": "members", "model": {"name": "mlp"}, "data": data}))
+    assert check_first(windowed) == f"the first 300 rows of members-{day.isoformat()}.csv"
+    assert inspect_recipe(windowed).rows == 300
+    gone = windowed.data.model_copy(update={"path": str(tmp_path / "none-%Y-%m-%d.csv")})
+    with pytest.raises(DataError, match="none-"):
+        check_first(windowed.model_copy(update={"data": gone}))
+
+
+@pytest.mark.parametrize(("bundled", "format"), [("digits", "csv"), ("breast_cancer", "parquet")])
+def test_bundled_data_in_another_format_are_refused(bundled: str, format: str) -> None:
+    features = {"mean_radius": {"type": "numeric"}}
+    data = {"format": format, "bundled": bundled, "label": "diagnosis", "features": features}
+    with pytest.raises(ValidationError, match=rf"bundled: {bundled} is written as \w+, not as {format}\. Set format: "):
+        Recipe.model_validate({"name": "b", "model": {"name": "mlp"}, "data": data})

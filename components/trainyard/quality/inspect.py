@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+from trainyard.contract import window
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.quality.pictures.pictures import profile_pictures
 from trainyard.quality.profile import Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
+from trainyard.storage.listing import list_files
 
 _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
@@ -51,10 +53,17 @@ def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:
     if data.format == "none":
         raise ConfigurationError(f"{recipe.name}: data: the recipe has none; train.command reads what it likes.")
     kind = _KINDS.get(data.format)
-    if kind is None or data.path is None or data.window_days is not None:
-        what = "bundled data" if data.path is None else "a window of days" if kind else f"the format {data.format}"
+    if kind is None or data.path is None:
+        what = "bundled data" if data.path is None else f"the format {data.format}"
         raise ConfigurationError(
             f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of pictures."
         )
     has_splits = kind == "image_folder" and data.split.by == "folder"
-    return replace(find_source(data.path, kind, most=most, has_splits=has_splits), quote=data.quote)
+    path = data.path if data.window_days is None else _latest_day(data)
+    return replace(find_source(path, kind, most=most, has_splits=has_splits), quote=data.quote)
+
+
+def _latest_day(data: Data) -> str:
+    """Return the path of the latest day of the window that has files, or of the latest day if none has."""
+    days = [*reversed(window.paths(data, "").values())]
+    return next((path for path in days if list_files(path).files), days[0])

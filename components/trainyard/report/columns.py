@@ -17,7 +17,8 @@ _TOP = 4  # most frequent texts that are shown; chosen
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """One column of the training split. missing: a share. top: the most frequent texts and their shares of all rows.
+    """One column of the training split. missing: a share. top: the most frequent texts and their shares of all rows,
+    or words and their shares of all words.
 
     bars: of a number's histogram, from its least to its greatest value, each as a share of the highest.
     """
@@ -39,11 +40,12 @@ def summaries(folder: str | None) -> list[ColumnSummary]:
 
 def _summary(name: str, column: FeatureStatistics) -> ColumnSummary:
     rows = column.count + column.missing
+    total = rows if column.words is None else column.words
     return ColumnSummary(
         name=name,
         missing=column.missing / max(rows, 1),
         statistics=column,
-        top=[(value.value, value.count / max(rows, 1)) for value in (column.top or [])[:_TOP]],
+        top=[(value.value, value.count / max(total, 1)) for value in (column.top or [])[:_TOP]],
         bars=_bars(column.histogram) if column.histogram else [],
     )
 

@@ -46,6 +46,9 @@ ImageStore = Literal["original", "training_size", "raw"]
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
 
+_BUNDLED = {"digits": "image_folder", "breast_cancer": "csv"}
+
+
 def _no_boolean(value: object) -> object:
     """Python takes True for 1."""
     return str(value) if isinstance(value, bool) else value
@@ -132,6 +135,12 @@ class Data(Strict):
         description="How images lie in the shards. original: as they came. training_size (by default if image_size is "
         "given): larger ones shrunk to a seventh more than image_size. raw: pixels at image_size, not encoded.",
     )
+    samples: bool = Field(
+        False,
+        description="Keep frequent whole texts of text features in the statistics, which the report and a pushed model "
+        "hold. By default they hold words and lengths alone.",
+        exclude_if=lambda samples: not samples,  # so that the outputs of recipes without it keep their keys
+    )
     split: SplitRows = SplitRows()
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0,
@@ -172,6 +181,8 @@ class Data(Strict):
             return self
         if (self.path is None) == (self.bundled is None):
             raise ValueError("give either path or bundled")
+        if self.bundled is not None and self.format != (form := _BUNDLED[self.bundled]):
+            raise ValueError(f"bundled: {self.bundled} is written as {form}, not as {self.format}. Set format: {form}")
         _check_window(self.path or "", self.window_days, self.format)
         if self.format in ("csv", "parquet") and not self.features:
             raise ValueError(f"format {self.format} needs features: name at least one column to learn from")
@@ -220,6 +231,12 @@ class Data(Strict):
         texts = {name: feature for name, feature in self.features.items() if feature.type == "text"}
         lists = {name: text.separator for name, text in texts.items() if text.separator}
         return lists | ({self.label: self.label_separator} if self.label_separator else {})
+
+    @property
+    def prose(self) -> dict[str, str | None]:
+        """The columns of texts whose words alone are kept in statistics, and their separators."""
+        texts = {name: feature for name, feature in self.inputs.items() if feature.type == "text"}
+        return {} if self.samples else {name: text.separator for name, text in texts.items()}
 
     @property
     def is_image(self) -> bool:

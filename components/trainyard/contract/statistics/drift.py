@@ -29,6 +29,9 @@ class FeatureStatistics(Part):
     """Of one feature in one split: a number's spread and histogram, or a text's most frequent values (top).
 
     count leaves the missing ones out.
+
+    words: how many words a column of texts has; top and distinct are then those of words, mean, std, min and max those
+    of the texts' lengths in characters.
     """
 
     count: int
@@ -38,6 +41,7 @@ class FeatureStatistics(Part):
     min: float | None = None
     max: float | None = None
     distinct: int | None = None
+    words: int | None = None
     top: list[TopValue] | None = None
     histogram: Histogram | None = None
 
@@ -108,7 +112,8 @@ class _Shares:
 
     @classmethod
     def of_top(cls, top: list[TopValue], statistics: FeatureStatistics) -> _Shares:
-        return cls({entry.value: entry.count for entry in top}, statistics.count, len(top) == statistics.distinct)
+        total = statistics.count if statistics.words is None else statistics.words
+        return cls({entry.value: entry.count for entry in top}, total, len(top) == statistics.distinct)
 
     def of(self, value: str) -> float:
         return self.counts.get(value, 0) / max(1, self.total)
@@ -141,17 +146,20 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
     if abs(missing[1] - missing[0]) > bounds.max_missing_change:
         sentences.append(f"{name}: {missing[0]:.1%} missing before, {missing[1]:.1%} now")
     shift, apart, unknown = None, None, None
+    if (old.words is None) != (new.words is None):
+        return Movement(feature=name, distance=None, shift=None, missing=(missing[0], missing[1]), sentences=sentences)
     if old.top is not None and new.top is not None:
         before, now = _Shares.of_top(old.top, old), _Shares.of_top(new.top, new)
         apart = _text_distance(before, now)
         moved = _frequencies(name, before, now, bounds.max_frequency_change)
         sentences += moved
-        if before.whole and new.count:
+        values = new.count if new.words is None else new.words
+        if before.whole and values:
             strange = sum(count for value, count in now.counts.items() if value not in before.counts)
-            unknown = float(f"{strange / new.count:.6g}")
+            unknown = float(f"{strange / values:.6g}")
             if not moved and unknown > bounds.max_frequency_change:
                 least = "" if now.whole else "at least "
-                sentences.append(f"{name}: {least}{strange:,} of {new.count:,} values did not occur before")
+                sentences.append(f"{name}: {least}{strange:,} of {values:,} values did not occur before")
     elif old.mean is not None and new.mean is not None:
         difference, std = abs(new.mean - old.mean), old.std or 0.0
         shift = float(f"{difference / std:.6g}") if std else None

@@ -193,6 +193,7 @@ class _Do(Generic[_Work]):
     def __init__(self, recipe: Recipe, work: Work) -> None:
         self._recipe, self._work = recipe, work
         self._targets = recipe.data.labels if recipe.task == "regression" else []
+        self._prose = recipe.data.prose
 
     def __call__(self, named: tuple[str, _Work]) -> None:
         """Do a task.
@@ -219,7 +220,7 @@ class _Do(Generic[_Work]):
     def _count(self, result: _Result, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:
             if result.splits:  # not while the rows are only read, by class
-                result.splits[split].merge(Summary.of(rows, self._targets))
+                result.splits[split].merge(Summary.of(rows, self._targets, self._prose))
 
 
 class _Collect(_Do[_Task]):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
+_LONGEST_WORD = 40  # characters; chosen: a longer one is no word
+_AROUND = ".,;:!?\"'()[]{}<>«»“”„‘’…-"  # of a word, not part of it; chosen
 _BINS = 256  # of a histogram while counting; chosen
 
 
@@ -59,6 +62,54 @@ class Texts:
             self.values = Counter(dict(self.values.most_common(_DISTINCT)))
 
 
+@dataclass
+class Prose:
+    """The words of a column of texts and the lengths of the texts in characters: no text is kept as it is."""
+
+    count: int = 0
+    missing: int = 0
+    words: Texts = field(default_factory=Texts)
+    lengths: Numbers = field(default_factory=Numbers)
+
+    @classmethod
+    def of(cls, values: pa.Array, separator: str | None) -> Prose:
+        """Return that of the texts `values`, cut at `separator`, or into words without the punctuation around them."""
+        present = values.filter(pc.not_equal(values, ""))
+        lengths = Numbers.of(pc.utf8_length(present).to_numpy(zero_copy_only=False).astype(np.float64), _BINS)
+        if separator is None:
+            parts = pc.utf8_trim(pc.utf8_lower(_flattened(pc.utf8_split_whitespace(present))), _AROUND)
+        else:
+            parts = pc.utf8_trim_whitespace(_flattened(pc.split_pattern(present, separator)))
+        words = Texts.of(parts)
+        words.missing = 0
+        return cls(len(present), len(values) - len(present), words, lengths)
+
+    def merge(self, other: Prose) -> None:
+        """Count all that `other` counted."""
+        self.count += other.count
+        self.missing += other.missing
+        self.words.merge(other.words)
+        self.lengths.merge(other.lengths, _BINS)
+
+    def document(self) -> dict[str, Any]:
+        """Return the counts, the frequent words and the lengths."""
+        words = self.words.document()
+        lengths = self.lengths.document()
+        top = [entry for entry in words["top"] if entry["count"] > 1 and len(entry["value"]) <= _LONGEST_WORD]
+        return {
+            "count": self.count,
+            "missing": self.missing,
+            "words": self.words.count,
+            "distinct": words["distinct"],
+            "top": top,
+            **{name: lengths[name] for name in ("mean", "std", "min", "max") if name in lengths},
+        }
+
+
+def _flattened(lists: pa.Array) -> pa.Array:
+    return pc.call_function("list_flatten", [lists])
+
+
 class SplitSummary(Part):
     """What is known of one split.
 
@@ -86,14 +137,20 @@ class Summary:
     labels: Counter[str] = field(default_factory=Counter)
     numbers: dict[str, Numbers] = field(default_factory=dict)
     texts: dict[str, Texts] = field(default_factory=dict)
+    prose: dict[str, Prose] = field(default_factory=dict)
     first: tuple[str, int, int] | None = None
     constant: tuple[int, str] = (0, "")
     level: int = -1
     digests: str = "0"
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, targets: Sequence[str]) -> Summary:
-        """Return that of `rows`; `targets` names the numbers to predict, for regression."""
+    def of(
+        cls, rows: pa.RecordBatch, targets: Sequence[str], prose: Mapping[str, str | None] = MappingProxyType({})
+    ) -> Summary:
+        """Return that of `rows`; `targets` names the numbers to predict, for regression.
+
+        prose: the columns of texts, and what stands between the parts of each, None for words.
+        """
         summary = cls(examples=len(rows))
         if targets:
             numbers = np.array([[float(part) for part in label] for label in labels_apart(rows["label"])], np.float64)
@@ -107,7 +164,10 @@ class Summary:
             if kind in ("raw", "measure") and pa.types.is_floating(column.type):
                 summary.numbers[name] = Numbers.of(rows[column.name].to_numpy(zero_copy_only=False), _BINS)
             elif kind in ("raw", "measure") and pa.types.is_string(column.type):
-                summary.texts[name] = Texts.of(rows[column.name])
+                if name in prose:
+                    summary.prose[name] = Prose.of(rows[column.name], prose[name])
+                else:
+                    summary.texts[name] = Texts.of(rows[column.name])
         if "measure/height" in rows.schema.names and len(rows):
             first = pc.index(rows["source"], pc.min(rows["source"])).as_py()
             height, width = (int(rows[f"measure/{side}"][first].as_py()) for side in ("height", "width"))
@@ -131,11 +191,14 @@ class Summary:
             self.numbers.setdefault(name, Numbers()).merge(numbers, _BINS)
         for name, texts in other.texts.items():
             self.texts.setdefault(name, Texts()).merge(texts)
+        for name, prose in other.prose.items():
+            self.prose.setdefault(name, Prose()).merge(prose)
 
     def document(self, buckets: dict[int, int]) -> SplitSummary:
         """Return the summary as its document."""
         statistics = {name: numbers.document() for name, numbers in self.numbers.items()}
         statistics |= {name: texts.document() for name, texts in self.texts.items()}
+        statistics |= {name: prose.document() for name, prose in self.prose.items()}
         return SplitSummary(
             examples=self.examples,
             labels=dict(sorted(self.labels.items())),
