@@ -138,11 +138,11 @@ def _show(summary: PredictionSummary) -> None:
             "rejected", markup(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
         )
     if warned := [sentence for name, counts in summary.unknown.items() if (sentence := counts.warning(name))]:
-        facts.add_row("[yellow]unknown[/]", escape("\n".join(warned)))
+        facts.add_row("[yellow]unknown[/]", markup("\n".join(warned)))
     elif seen := {name: counts.unknown for name, counts in summary.unknown.items() if counts.unknown}:
-        facts.add_row("unknown", escape(f"values of {counts_text(seen)}"))
+        facts.add_row("unknown", markup(f"values of {counts_text(seen)}"))
     if gaps := {name: counts.missing for name, counts in summary.unknown.items() if counts.missing}:
-        facts.add_row("missing", escape(counts_text(gaps)))
+        facts.add_row("missing", markup(counts_text(gaps)))
     if summary.ignored:
         facts.add_row("ignored", markup(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
     facts.add_row("written", markup(f"{summary.predicted:,} answers in {summary.out}"))
