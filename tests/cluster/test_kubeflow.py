@@ -174,7 +174,7 @@ def test_the_log_of_a_step_is_the_steps_own(finished: str, environment: Path) ->
 
 def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(environment: Path) -> None:
     name = f"{RUN}-bad"
-    bad = ["--set", "data.bundled=null", "--set", "data.path=file:///nothing", *QUICK]
+    bad = ["--set", "data.bundled=null", "--set", "data.path=/mnt/runs/nothing", *QUICK]
     done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *bad)
     assert done.returncode == 10, done.stderr
     explanation = trainyard("explain", name, "-e", str(environment)).stdout
