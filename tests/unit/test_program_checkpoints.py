@@ -73,6 +73,14 @@ def test_a_state_is_kept_while_the_program_runs_once_it_has_settled(tmp_path: Pa
         assert contents(started(tmp_path, "other")[1]) == {"state": "one"}
 
 
+def test_what_a_killed_program_was_writing_is_not_kept(tmp_path: Path) -> None:
+    start, folder = started(tmp_path, "first")
+    with start.kept():
+        (folder / "state").write_text("half")
+        start.killed = True
+    assert storage.children(str(tmp_path / "kept")) == []
+
+
 def test_a_copy_during_which_the_folder_changed_is_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, folder = started(tmp_path, "first")
     copyfile, copied = shutil.copyfile, []

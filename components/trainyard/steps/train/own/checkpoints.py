@@ -53,12 +53,17 @@ class _Changed(Exception):
 
 
 class ProgramCheckpoints:
-    """The local `folder` of a program, and its states below `uri`."""
+    """The local `folder` of a program, and its states below `uri`.
+
+    killed: whether a signal has ended the program, perhaps in the middle of a write.
+    """
 
     def __init__(self, uri: str, folder: Path) -> None:
+        self.killed = False
         self._uri, self._folder = uri, folder
         self._saved: _State = {}
         self._seen: _State = {}
+        self._settled: _State = {}
         self._looks = self._changes = 0
         self._fault: TrainyardError | None = None
 
@@ -81,7 +86,7 @@ class ProgramCheckpoints:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Save the folder whenever it has changed while the block runs, and once more at its end.
+        """Save the folder whenever it has changed while the block runs, and at its end what is not saved yet.
 
         Raises what makes saving impossible, after this process got SIGTERM for it. A store that does not answer is a
         warning, and asked again.
@@ -103,6 +108,7 @@ class ProgramCheckpoints:
     def _look(self) -> None:
         state = self._state()
         settled, self._seen = state == self._seen, state
+        self._settled = state if settled else self._settled
         self._looks = 0 if state == self._saved else self._looks + 1
         if not self._looks or not (settled or self._looks % _LONGEST_LOOKS == 0):
             return
@@ -125,7 +131,7 @@ class ProgramCheckpoints:
     def _save_last(self) -> None:
         for _ in range(_LAST_TRIES):
             state = self._state()
-            if state == self._saved:
+            if state == self._saved or (self.killed and state != self._settled):
                 return
             try:
                 self._save(state)

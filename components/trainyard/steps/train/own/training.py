@@ -79,6 +79,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         environment = program.variables(rank, gang_addresses(), facts)
         with program_checkpoints.kept() if rank.chief else nullcontext():
             ended = program.run(recipe.train.command or [], folder, environment, record)
+            program_checkpoints.killed = ended.code < 0
         ended.check()
         ran = time.monotonic() - fetched
         if ended.stopped and not (rank.chief and (program_output / _MODEL[recipe.train.result]).exists()):
