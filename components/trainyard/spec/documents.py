@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.escape import one_line
+from trainyard.spec.credentials import is_secret
 from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, YamlText, dotted
 from trainyard.uris import is_bucket, path_error, resolve, scheme, without_secrets
 

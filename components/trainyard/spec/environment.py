@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.spec import beam, documents
 from trainyard.spec.beam import Beam, Text, Variable
+from trainyard.spec.credentials import is_secret
 from trainyard.spec.documents import Strict
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog

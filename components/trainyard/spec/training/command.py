@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from trainyard import uris
-from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
+from trainyard.spec.credentials import is_secret
 from trainyard.spec.plain_yaml import Location
 
 if TYPE_CHECKING:
