@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
+from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import lite, run, signature, trained_model
@@ -204,14 +206,42 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
 
     monkeypatch.setattr(lite.LiteConverter, "_calibration", uncalibrated)
     formats = ["saved_model", "litert_float32", "litert_int8"]
-    run.run(recipe(TABLE, formats=formats), str(table / "examples"), str(table / "model"), tmp_path)
-    document = Exports.read(str(tmp_path))
+    (tmp_path / "named").mkdir()
+    run.run(recipe(TABLE, formats=formats), str(table / "examples"), str(table / "model"), tmp_path / "named")
+    document = Exports.read(str(tmp_path / "named"))
     assert document.gate.verdict == "refused"
     passed = {threshold.name: threshold.passed for threshold in document.gate.thresholds}
     assert passed["litert_float32 accuracy - trained >= -0.01"]
     assert [name for name, good in passed.items() if not good] == ["litert_int8 accuracy - trained >= -0.01"]
     assert [export.format for export in document.exports] == formats
-    assert document.exports[2].accuracy_difference < -0.01
+    assert document.exports[2].accuracy_difference < -0.01 and not document.left_out
+
+    run.run(recipe(TABLE), str(table / "examples"), str(table / "model"), tmp_path)
+    document = Exports.read(str(tmp_path))
+    others = ["saved_model", "keras", "litert_float32", "litert_float16"]
+    assert document.gate.verdict == "blessed" and [export.format for export in document.exports] == others
+    assert "litert_int8 accuracy - trained >= -0.01" in document.left_out["litert_int8"]
+    described = json.loads((tmp_path / "preprocessing.json").read_text())["files"]
+    assert not (tmp_path / "model_int8.tflite").exists() and "model_int8.tflite" not in json.dumps(described)
+    assert not [threshold for threshold in document.gate.thresholds if threshold.name.startswith("litert_int8")]
+
+
+def test_a_recurrent_model_that_ends_litert_s_calibrator_leaves_in_the_other_formats(
+    table: Path, tmp_path: Path
+) -> None:
+    features = open_examples(str(table / "examples")).document.features
+    inputs = {feature.name: keras.Input((), name=feature.name, dtype=feature.dtype) for feature in features}
+    numbers = [keras.layers.Reshape((1, 1))(inputs[name]) for name in ("age", "net worth")]
+    states = keras.layers.LSTM(2)(keras.layers.Concatenate(axis=1)(numbers))
+    made.commit_model(tmp_path / "model", keras.Model(inputs, keras.layers.Dense(2)(states)))
+    arguments = str(table / "examples"), str(tmp_path / "model"), tmp_path
+    with pytest.raises(ConfigurationError, match=r"litert_int8: LiteRT cannot calibrate .* ended with SIG.*leave"):
+        run.run(recipe(TABLE, formats=["saved_model", "litert_int8"]), *arguments)
+    shutil.rmtree(tmp_path / "saved_model")
+    run.run(recipe(TABLE), *arguments)
+    document = Exports.read(str(tmp_path))
+    assert len(document.exports) == 4 and document.gate.verdict == "blessed"
+    assert document.left_out["litert_int8"].startswith("LiteRT cannot calibrate the model")
 
 
 def test_a_transform_that_differs_from_the_one_trained_on_is_refused(

@@ -45,7 +45,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from _resizing_faults(recipe)
     yield from _label_faults(recipe)
     yield from _column_faults(recipe)
-    data, formats = recipe.data, recipe.export.formats
+    data, formats = recipe.data, recipe.export.files
     yield from ((("data", "features", name), why) for name, why in feature_names.faults(data))
     if data.store and not data.is_image:
         yield ("data", "store"), "is of images, not of columns. Leave it out"

@@ -291,15 +291,25 @@ class Export(Strict):
     absolute error may rise.
     """
 
-    formats: list[Format] = Field(
-        ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"],
+    formats: list[Format] | None = Field(
+        None,
         max_length=len(get_args(Format)),
-        description="Files to write; saved_model must be among them, for push serves it.",
+        description="Files to write, by default all, litert_int8 only if it is close enough to the trained model; "
+        "saved_model must be among them, because push serves it.",
     )
     max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
         0.01, description="Largest fall of accuracy (or relative rise of the mean absolute error) of any file."
     )
     calibration_examples: Examples = Field(200, description="Training examples that calibrate int8.")
+
+    @property
+    def files(self) -> list[Format]:
+        """The formats to write."""
+        return list(get_args(Format)) if self.formats is None else self.formats
+
+    def is_optional(self, format: Format) -> bool:
+        """Whether a file of this format may be left out."""
+        return self.formats is None and format == "litert_int8"
 
 
 class Push(Strict):

@@ -45,6 +45,7 @@ class ExportedFile(Part):
 class Exports(Document):
     """Output of export: the files beside this document, their parity, and the gate over it.
 
+    left_out: why a file of the default formats is not there, by its format.
     statistics.json (`drift.Statistics`) is that of the examples: a pushed model knows the data that it learnt from.
     """
 
@@ -53,3 +54,4 @@ class Exports(Document):
 
     exports: list[ExportedFile]
     gate: Verdict
+    left_out: dict[str, str] = {}

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
 _INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the packed weights; chosen
 
 
@@ -79,6 +80,13 @@ class LiteConverter:
                 for feature in self._folder.document.features
             }
         )
+
+    @cached_property
+    def has_loops(self) -> bool:
+        """Whether the model has loops, as recurrent layers do."""
+        graph = self._without_units.graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        return any(node.op in _LOOPS for node in nodes)
 
     def _convert(self, format: Format, function: _ConcreteFunction) -> bytes:
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function], self._module)
