@@ -40,9 +40,13 @@ _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that 
 _EXIT_CODES = threading.RLock()
 
 
-def prepare_fork_server(modules: list[str]) -> None:
-    """Leave a fork server running that imports `modules` before its first child; it may be imported by now or not."""
+def prepare_fork_server(modules: list[str], sockets: Path | None = None) -> None:
+    """Leave a fork server running that imports `modules` before its first child; it may be imported by now or not.
+
+    sockets: where multiprocessing makes its folder, if this process has none yet; by default among temporary files.
+    """
     forkserver.set_forkserver_preload(modules)
+    _place_sockets(sockets)
     _ensure_server()
 
 
@@ -240,7 +244,7 @@ def _start(args: tuple[Any, ...], name: str | None) -> Any:
 
 
 def _ensure_server() -> None:
-    _keep_sockets_short()
+    _place_sockets()
     resource_tracker.ensure_running()  # it would let SIGTERM through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -249,16 +253,19 @@ def _ensure_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _keep_sockets_short() -> None:
-    """Let multiprocessing choose its folder, once a process, in /tmp if TMPDIR is too long for a socket."""
-    folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+def _place_sockets(folder: Path | None = None) -> None:
+    """Let multiprocessing make its folder, once a process, in `folder`; in /tmp if that is too long for a socket."""
+    default = tempfile.gettempdir()
+    wanted = str(folder or default)
+    if len(os.fsencode(wanted)) > _LONGEST_FOLDER:
+        wanted = "/tmp"  # noqa: S108 - multiprocessing makes a folder of its own there
+    if wanted == default:
         return
-    tempfile.tempdir = "/tmp"  # noqa: S108 - multiprocessing makes a folder of its own there
+    tempfile.tempdir = wanted
     try:
         util.get_temp_dir()
     finally:
-        tempfile.tempdir = folder
+        tempfile.tempdir = default
 
 
 def _run(

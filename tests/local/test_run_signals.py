@@ -43,7 +43,39 @@ def test_a_step_has_the_variables_of_now_and_its_temporary_files_go_with_it(
             variable, _, folder = running.child.lines.readline().strip().rpartition(" ")
             running.wait()
             assert variable == value and [*Path(folder).iterdir()]
-        assert not [*tmp_path.iterdir()]
+        # What stays while this process lives has the sockets of its fork server.
+        assert all(path.name.startswith(("pymp-", "listener-")) for path in tmp_path.glob("*/*"))
+
+
+def wait() -> None:
+    print("ready", flush=True)
+    signal.pause()
+
+
+RUN = """
+import sys; sys.path[0] = sys.argv[1]
+import test_run_signals as tests
+from trainyard_control.local import step_process
+step_process._IMPORTED_ONCE = []
+with step_process.forked(getattr(tests, sys.argv[2]), (), "step", step_process.Stop()) as running:
+    print(running.child.lines.readline(), end="", flush=True)
+    running.wait()
+"""
+
+
+def test_the_next_run_removes_what_a_killed_one_left_in_the_folder_of_temporary_files() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # a short path, as a socket's has to be
+        variables = {**os.environ, "TMPDIR": temporary, "A_VARIABLE": "-"}
+        variables.pop("TRAINYARD_CACHE", None)
+        command = [sys.executable, "-c", RUN, str(Path(__file__).parent)]
+        killed = subprocess.Popen([*command, "wait"], env=variables, stdout=subprocess.PIPE, text=True)
+        assert killed.stdout and killed.stdout.readline() == "ready\n"
+        killed.kill()
+        killed.wait()
+        [cache] = Path(temporary).iterdir()
+        assert cache.name == f"trainyard-cache-{os.geteuid()}" and [*cache.glob(".partial-*/pymp-*")]
+        ended = subprocess.run([*command, "write_down"], env=variables, capture_output=True, text=True, check=True)
+        assert not [*cache.iterdir()] and [*Path(temporary).iterdir()] == [cache] and not ended.stderr
 
 
 def end_otherwise() -> None:

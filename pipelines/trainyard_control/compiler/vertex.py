@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.spec.environment import Environment, Vertex
-from trainyard.storage import storage
+from trainyard.storage import cache, storage
 from trainyard_control.compiler.submission import Submission
 
 
@@ -22,8 +20,8 @@ def job(what: Submission, credentials: Any = None) -> Any:
         ) from error
 
     settings = settings_of(what.environment)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "pipeline.yaml"
+    with cache.temporary_folder() as folder:
+        file = folder / "pipeline.yaml"
         file.write_text(what.package, encoding="utf-8")
         return aiplatform.PipelineJob(
             display_name=what.run,

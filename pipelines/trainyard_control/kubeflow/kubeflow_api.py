@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
@@ -15,6 +14,7 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TransientE
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import CALL_SECONDS, message, patient, reason
 from trainyard.spec.environment import Environment
+from trainyard.storage import cache
 
 SERVICE = "ml-pipeline"
 _PORT = 8888
@@ -84,8 +84,8 @@ class KubeflowServer:
         versions = self._pipelines.pipeline_service_list_pipeline_versions
 
         def make() -> str:
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "pipeline.yaml"
+            with cache.temporary_folder() as folder:
+                file = folder / "pipeline.yaml"
                 file.write_text(package, encoding="utf-8")
                 names = {"name": version, "display_name": version, "pipelineid": owner}
                 call = self._upload.upload_pipeline_version

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from trainyard.runtime import step as steps
 from trainyard.spec import plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import disk, storage
+from trainyard.storage import cache, disk, storage
 from trainyard_control.local.step_process import Stop, step_process
 
 
@@ -198,10 +197,8 @@ class LocalRun:
     def _step_files(self, step: str) -> Iterator[tuple[str, _Log]]:
         """Yield the local path of the recipe, and the step's log, which is in the run's folder when the block ends."""
         bucket = storage.is_bucket(self._folder)
-        with disk.os_errors(Path(tempfile.gettempdir())):
-            temporary = tempfile.TemporaryDirectory(prefix="trainyard-")
-        with temporary:
-            folder = Path(temporary.name if bucket else self._folder)
+        with cache.temporary_folder() as temporary:
+            folder = temporary if bucket else Path(self._folder)
             recipe, log = folder / "recipe.yaml", folder / f"{step}.log"
             if bucket:
                 with disk.os_errors(recipe):

@@ -6,6 +6,7 @@ run, before any of its threads exist, and every step is forked from there: measu
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
@@ -14,8 +15,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +31,7 @@ from trainyard.storage import cache
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
 _STARTING = threading.Lock()  # two threads that hid stderr and the main module at once would mix them up
+_LAST = -200  # of the priorities in which multiprocessing ends: behind its own folder, which lies in ours
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", "trainyard.runtime.step"]
 
 
@@ -132,7 +135,7 @@ def forked(
                 if stop.interrupted.is_set():
                     raise KeyboardInterrupt
                 with stderr_hidden():
-                    prepare_fork_server(_IMPORTED_ONCE)
+                    prepare_fork_server(_IMPORTED_ONCE, _socket_folder())
                 with _main_hidden():
                     children.append(ChildProcess(_run, arguments, name, signal.SIGTERM))
                 stop.add(children[0])
@@ -147,6 +150,15 @@ def forked(
                 child.kill(_GRACE_SECONDS)
                 child.kill_group()
                 stop.remove(child)
+
+
+@functools.cache
+def _socket_folder() -> Path:
+    """Return a folder that goes when this process ends, or with the next run's start if it is killed."""
+    stack = ExitStack()
+    folder = stack.enter_context(cache.temporary_folder())
+    util.Finalize(None, stack.close, exitpriority=_LAST)
+    return folder
 
 
 @contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import math
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from trainyard.contract.training.passes import TRAINING_PASSES, backbone_share, 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import storage
+from trainyard.storage import cache, storage
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.roofline import ExampleCost
 
@@ -90,7 +89,7 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
     return ExampleCost(round(parameters + more), flops + 2 * TRAINING_PASSES * more, outputs, saved, head)
 
 
-@cache
+@functools.cache
 def _profiles() -> Any:
     text = (Path(trainyard.models.__path__[0]) / "costs" / "profiles.json").read_text(encoding="utf-8")
     return json.loads(text)
@@ -144,8 +143,8 @@ def _scaled(recipe: Recipe, image: tuple[int, int, int], classes: int) -> Exampl
 
 
 def _built(recipe: Recipe, features: str, classes: int, failure: str) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "recipe.yaml"
+    with cache.temporary_folder() as folder:
+        file = folder / "recipe.yaml"
         file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
         return _measured([str(file), features, str(classes)], failure)
 

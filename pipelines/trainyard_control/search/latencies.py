@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from importlib import import_module
-from pathlib import Path
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import storage
+from trainyard.storage import cache, storage
 from trainyard_control.local.local_run import Listener
 from trainyard_control.local.step_process import Stop, forked
 from trainyard_control.planning.data import DataSummary
@@ -24,8 +22,8 @@ def untrained(recipe: Recipe, data: DataSummary, cores: frozenset[int] | None, s
     Raises `ConfigurationError` if the network cannot be built of such data.
     """
     features = json.dumps([feature.model_dump() for feature in data.features])
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
-        file = Path(folder) / "recipe.yaml"
+    with cache.temporary_folder() as folder:
+        file = folder / "recipe.yaml"
         file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
         answers, why = _measure("of_recipe", (str(file), features, str(data.classes)), cores, stop)
     if not answers or answers[0] is None:

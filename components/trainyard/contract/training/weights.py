@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import IO
 from trainyard.errors import ConfigurationError
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import listing, storage
+from trainyard.storage import cache, listing, storage
 from trainyard.storage.buckets import bucket_source
 from trainyard.storage.disk import os_errors
 from trainyard.storage.source_stream import open_file
@@ -69,10 +68,8 @@ def local_file(weights: str) -> Iterator[Path]:
     if not storage.is_bucket(weights):
         yield Path(weights)
         return
-    with os_errors(Path(tempfile.gettempdir())):
-        temporary = tempfile.TemporaryDirectory(prefix="trainyard-")
-    with temporary as folder:
-        path = Path(folder) / weights.rpartition("/")[2]
+    with cache.temporary_folder() as folder:
+        path = folder / weights.rpartition("/")[2]
         with _opened(weights) as stream, os_errors(path), path.open("wb") as copy:
             shutil.copyfileobj(stream, copy)
         yield path
