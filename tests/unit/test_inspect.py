@@ -350,3 +350,21 @@ def test_a_table_of_too_many_columns_is_refused_before_they_are_counted(tmp_path
     (tmp_path / "wide.csv").write_text(f"{','.join(names)}\n{','.join(['1'] * len(names))}\n")
     with pytest.raises(DataError, match=r"wide\.csv: the table has 10,001 columns\. At most 10,000 are looked into"):
         inspect(str(tmp_path / "wide.csv"))
+
+
+def test_classes_that_differ_in_their_writing_and_cut_numbers_are_named(tmp_path: Path) -> None:
+    opened = [1_700_000_000 + 5 * row for row in range(40)]
+    rows = [f"{time},{'Cat' if row % 2 else 'cat'},{row % 3}.0" for row, time in enumerate(opened)]
+    profile = inspect(written(tmp_path, "\n".join(["opened,label,kind", *rows])), "label")
+    assert any("Classes differ in their writing alone: 'Cat' = 'cat'." in sentence for sentence in profile.findings)
+    assert any("'opened' lies from 1700000000 to 1700000195" in sentence for sentence in profile.findings)
+    same = [row.replace("Cat", "1.0").replace("cat", "1") for row in rows[:20]] + [f"{row},2,0" for row in range(20)]
+    assert inspect(written(tmp_path, "\n".join(["opened,label,kind", *same])), "label").classes == {"1": 20, "2": 20}
+
+
+@pytest.mark.parametrize("forms", [("caf\u00e9", "cafe\u0301"), ("True", "TRUE")])
+def test_folders_of_one_name_in_two_writings_are_one_class(tmp_path: Path, forms: tuple[str, str]) -> None:
+    for number, name in enumerate((*forms, "dog")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        picture(number).save(tmp_path / name / f"{number}.png")
+    assert sorted(inspect(str(tmp_path)).classes.values()) == [1, 2]

@@ -85,7 +85,7 @@ def _where(column: str, data: Data) -> str:
 def _mistyped(where: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     """Yield a sentence if more cells are not of the type than records may be bad."""
     values = column.days if kind == "date" else column.numbers
-    wrong = np.flatnonzero(np.isnan(values) & ~column.missing if kind == "date" else column.no_numbers)
+    wrong = np.flatnonzero(np.isnan(values) & ~column.missing if kind == "date" else column.no_numbers & ~column.truths)
     if len(wrong) > recipe.data.max_bad_fraction * len(values):
         shown = ", ".join(f"{batch.name(int(row))} '{column.texts[int(row)].as_py()[:40]}'" for row in wrong[:_SUCH_AS])
         yield (

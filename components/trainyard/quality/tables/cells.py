@@ -41,6 +41,11 @@ class Cells:
         return _mask(pc.equal(self.texts, ""))
 
     @property
+    def truths(self) -> Mask:
+        """Which cells are true or false: 1 and 0 where numbers are expected."""
+        return _mask(pc.is_in(self.texts, value_set=pa.array([_TRUE, _FALSE])))
+
+    @property
     def no_numbers(self) -> Mask:
         """Which cells are neither a number nor what stands for a missing one."""
         none: Mask = np.isnan(self.numbers)
@@ -72,8 +77,8 @@ def numbers(column: Any) -> tuple[NDArray[np.float64], Mask]:
     wrong = found.no_numbers
     if not wrong.any():
         return found.numbers, wrong
-    true, false = (_mask(pc.equal(found.texts, name)) for name in (_TRUE, _FALSE))
-    return np.where(true, 1.0, np.where(false, 0.0, found.numbers)), wrong & ~true & ~false
+    true = _mask(pc.equal(found.texts, _TRUE))
+    return np.where(found.truths, true.astype(np.float64), found.numbers), wrong & ~found.truths
 
 
 def number_texts(values: NDArray[np.float64]) -> Any:

@@ -12,6 +12,7 @@ from keras import ops
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.recipe import Recipe
+from trainyard.values.text import canonical
 
 if TYPE_CHECKING:
     import jax
@@ -166,6 +167,7 @@ def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence
     if chosen == "balanced":
         examples = np.asarray(counts, np.float64)
         return np.asarray(examples.sum() / (len(examples) * np.maximum(examples, 1)), np.float32)
+    chosen = {canonical(name): weight for name, weight in chosen.items()}
     unknown = [name for name in chosen if name not in labels]
     if unknown:
         raise ConfigurationError(
