@@ -131,6 +131,44 @@ def test_a_column_without_any_value_is_refused():
         quality.require_usable(summary, recipe)
 
 
+SECONDS = {"count": 20, "missing": 0, "mean": 1_700_000_100.0, "std": 57.0, "min": 1.7e9, "max": 1.7e9 + 195}
+YEARS = {**SECONDS, "std": 9e6, "max": 1.73e9}
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "statistics", "sentence"),
+    [
+        ("classification", {}, {"n": SECONDS}, "data.features: 'n' lies from 1700000000 to 1700000195 .* steps of 128"),
+        ("regression", {}, {"n": YEARS, "label": SECONDS}, "data.label: 'label' lies from 1700000000 to"),
+        (
+            "classification",
+            {"derive": {"n": "b - a"}},
+            {"n": {**SECONDS, "min": 0.0, "max": 600.0}, "a": YEARS, "b": YEARS},
+            "data.derive: n: 'b' lies from 1700000000 to 1730000000",
+        ),
+    ],
+)
+def test_numbers_that_32_bits_cut_are_refused(task, more, statistics, sentence):
+    data = {"format": "csv", "path": "x", "features": {"n": {"type": "numeric"}}, **more}
+    recipe = Recipe.model_validate({"name": "r", "task": task, "data": data, "model": {"name": "mlp"}})
+    summary = collected()
+
+    def judge(given):
+        summary.splits["train"] = summary.splits["train"].model_copy(update={"statistics": given})
+        quality.require_usable(summary, recipe)
+
+    with pytest.raises(DataError, match=sentence):
+        judge(statistics)
+    judge({name: {**YEARS, "std": 1e7} for name in statistics} | ({"n": {**YEARS, "std": 1e6}} if more else {}))
+
+
+def test_classes_that_differ_in_their_writing_alone_are_warned_of():
+    [warning] = quality.warnings(collected({"Cat": 5, "cat": 5, "dog": 5}, {"dog": 1}, {"dog": 1}))
+    assert (
+        warning == "classes differ in their writing alone: 'Cat' = 'cat'. If they are one class, write it in one way."
+    )
+
+
 def test_class_ids_follow_numbers_where_all_names_are_numbers():
     assert quality.class_names(collected({"10": 1, "9": 1, "0": 1})) == ["0", "9", "10"]
     assert quality.class_names(collected({"10": 1, "9": 1, "b": 1})) == ["10", "9", "b"]
@@ -158,8 +196,8 @@ def test_statistics_do_not_depend_on_how_they_were_merged():
     left, right, whole = (Numbers.of(some) for some in (values[::2], values[1::2], values))
     left.merge(right)
     assert left.document() == whole.document()
-    # Six digits are kept. The standard deviation of 0, 1, 2, 3 is sqrt(5) / 2.
-    expected = {"mean": 1e9, "std": 1.11803, "min": 1e9, "max": 1e9}
+    # Six digits are kept, of the extremes as many as tell them apart. The deviation of 0, 1, 2, 3 is sqrt(5) / 2.
+    expected = {"mean": 1e9, "std": 1.11803, "min": 1e9, "max": 1e9 + 3}
     assert expected.items() <= whole.document().items() >= {"count": 4, "missing": 1}.items()
 
 

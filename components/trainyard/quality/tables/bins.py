@@ -18,6 +18,9 @@ _DRAWN = 64  # most bins of a histogram in a document; chosen
 _FINEST = -200  # exponent; chosen: below any difference that a float32 near 1e-38 can have
 
 
+_MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of the additions so far
+
+
 @dataclass
 class Numbers:
     """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares.
@@ -61,15 +64,22 @@ class Numbers:
             else:
                 self.histogram = merged(self.histogram, other.histogram, most)
 
+    @property
+    def digits(self) -> int:
+        """How many digits tell a hundredth of the standard deviation apart, at least six."""
+        std = math.sqrt(self.squares / max(1, self.count))
+        ratio = abs(self.mean) / std if std else 0.0
+        return 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else 6
+
     def document(self) -> dict[str, Any]:
         """Return the statistics to six digits, for the rest depends on the order of the additions.
 
-        Mean and extremes have as many more as tell a hundredth of the standard deviation apart.
+        Extremes have as many more as tell a hundredth of the standard deviation apart, the mean where float32 can.
         """
         std = math.sqrt(self.squares / max(1, self.count))
-        ratio = abs(self.mean) / std if std else 0.0
-        digits = 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else 6
-        values = {"mean": (self.mean, digits), "std": (std, 6), "min": (self.low, digits), "max": (self.high, digits)}
+        digits = self.digits
+        of_mean = digits if digits <= _MEAN_DIGITS else 6
+        values = {"mean": (self.mean, of_mean), "std": (std, 6), "min": (self.low, digits), "max": (self.high, digits)}
         rounded = {name: float(f"{value:.{kept}g}") for name, (value, kept) in values.items() if self.count}
         drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
         return {"count": self.count, "missing": self.missing, **rounded, **drawn}

@@ -78,6 +78,7 @@ class ColumnCounter:
         statistics = (numbers.document() if numbers else texts) | {"missing": self._missing}
         histogram = numbers.histogram if numbers else None
         quantiles = {share: histogram.quantile(share) for share in SHARES} if histogram else {}
+        digits = numbers.digits if numbers else 6
         return ColumnProfile(
             name=self.name,
             type=kind,
@@ -85,7 +86,7 @@ class ColumnCounter:
             distinct=self._distinct.distinct,
             mistyped=mistyped,
             mistyped_such_as=[f"{where} {text!r}" for where, text in such_as.items()] if mistyped else [],
-            quantiles={f"{share:g}": float(f"{value:.6g}") for share, value in quantiles.items()},
+            quantiles={f"{share:g}": float(f"{value:.{digits}g}") for share, value in quantiles.items()},
             top=top,
             longest=self._longest,
         )
