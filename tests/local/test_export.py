@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import export_folders as made
 import keras
@@ -20,8 +20,8 @@ from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
-from trainyard.spec.recipe import Recipe
-from trainyard.steps.export import lite, run, signature, trained_model
+from trainyard.spec.recipe import Format, Recipe
+from trainyard.steps.export import formats, lite, run, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -69,7 +69,7 @@ def exported_table(table: Path) -> Path:
 def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported: Path) -> None:
     document = Exports.read(str(exported))
     print(document.model_dump_json(indent=1))
-    assert [export.format for export in document.exports] == list(trained_model._PATHS)
+    assert [export.format for export in document.exports] == list(formats.FORMATS)
     assert document.gate.verdict == "blessed", document.gate
     for export in document.exports:
         assert 0.9 < export.accuracy <= 1
@@ -81,9 +81,20 @@ def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported
 def test_every_format_of_a_table_model_is_written_measured_and_blessed(exported_table: Path) -> None:
     document = Exports.read(str(exported_table))
     assert document.gate.verdict == "blessed", document.gate
-    assert [export.format for export in document.exports] == list(trained_model._PATHS)
+    assert [export.format for export in document.exports] == list(formats.FORMATS)
     accuracies = [export.accuracy for export in document.exports]
     assert min(accuracies) > 0.85 and len({round(accuracy, 2) for accuracy in accuracies}) <= 2
+
+
+def test_the_registry_holds_each_format_and_each_file_is_what_its_format_says(
+    exported: Path, exported_table: Path
+) -> None:
+    assert set(formats.FORMATS) == set(get_args(Format))
+    assert len({format.path for format in formats.FORMATS.values()}) == len(formats.FORMATS)
+    for folder in (exported, exported_table):
+        for name, format in formats.FORMATS.items():
+            content = (folder / format.path / format.magic_file).read_bytes()
+            assert content[format.magic_at :].startswith(format.magic), name
 
 
 def test_the_measured_accuracy_is_that_of_an_independent_count(digits: Path, exported: Path) -> None:
@@ -255,7 +266,7 @@ def test_a_transform_that_differs_from_the_one_trained_on_is_refused(
         def __call__(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             return self.right(raw | {"age": raw["age"] * 1.001})
 
-    monkeypatch.setattr(trained_model, "load_transform", Skewed)
+    monkeypatch.setattr(formats, "load_transform", Skewed)
     arguments = recipe(TABLE, formats=["saved_model"]), str(table / "examples"), str(table / "model"), tmp_path
     run.run(*arguments)
     gate = Exports.read(str(tmp_path)).gate

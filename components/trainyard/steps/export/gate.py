@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.spec.gates import MAIN_METRIC, Task
+from trainyard.spec.recipe import Format
 from trainyard.steps.export.parity import ParityFigures
 
 MAX_SKEW = 1e-5
@@ -13,16 +14,16 @@ MAX_SKEW = 1e-5
 
 Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the transform is orders of magnitude larger.
 """
-_EXACT = ("saved_model", "keras")
 
 
-def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float) -> Verdict:
+def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float, exact: Collection[Format]) -> Verdict:
     """Return the verdict over all files; each must hold every threshold that applies to its format.
 
+    exact: the formats that compute the function of the trained model.
     max_metric_drop: by how much the main metric may be worse; of a regression's error the share by which it may rise.
     """
     thresholds = [_metric_threshold(file, task, max_metric_drop) for file in measured]
-    thresholds += [_skew_threshold(file, task) for file in measured if file.export.format in _EXACT]
+    thresholds += [_skew_threshold(file, task) for file in measured if file.export.format in exact]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 

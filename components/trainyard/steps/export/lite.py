@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import keras
 import numpy as np
@@ -37,7 +37,6 @@ from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors, output_name, predictor
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
-from trainyard.spec.recipe import Format
 from trainyard.steps.export.lite_units import Unit, in_units
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
 
 Array = np.ndarray[Any, np.dtype[Any]]
+LiteFormat = Literal["litert_float32", "litert_float16", "litert_int8"]
 
 _LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
 _INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the packed weights; chosen
@@ -62,7 +62,7 @@ class LiteConverter:
         self._units = _units(model, document)
         self._model = keras.Model(model.input, model.layers[-1].input) if self._units else model  # standardized
 
-    def convert(self, format: Format) -> bytes:
+    def convert(self, format: LiteFormat) -> bytes:
         """Return the content of the .tflite file. Raises `ConfigurationError` if LiteRT cannot express the model."""
         if self._units and format == "litert_int8" and self._folder.document.image is not None:
             return self._convert(format, self._traced(self._units))  # not one floating-point operation may follow
@@ -88,19 +88,24 @@ class LiteConverter:
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         return any(node.op in _LOOPS for node in nodes)
 
-    def _convert(self, format: Format, function: _ConcreteFunction) -> bytes:
+    def _convert(self, format: LiteFormat, function: _ConcreteFunction) -> bytes:
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function], self._module)
-        if format != "litert_float32":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if format == "litert_float16":
-            converter.target_spec.supported_types = [tf.float16]
-        if format == "litert_int8":
-            converter.representative_dataset = self._calibration
-            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-            if self._folder.document.image is not None:
-                converter.inference_input_type = converter.inference_output_type = tf.int8
-            else:
-                converter.target_spec.supported_ops.append(tf.lite.OpsSet.TFLITE_BUILTINS)
+        match format:
+            case "litert_float32":
+                pass
+            case "litert_float16":
+                converter.optimizations = [tf.lite.Optimize.DEFAULT]
+                converter.target_spec.supported_types = [tf.float16]
+            case "litert_int8":
+                converter.optimizations = [tf.lite.Optimize.DEFAULT]
+                converter.representative_dataset = self._calibration
+                converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+                if self._folder.document.image is not None:
+                    converter.inference_input_type = converter.inference_output_type = tf.int8
+                else:
+                    converter.target_spec.supported_ops.append(tf.lite.OpsSet.TFLITE_BUILTINS)
+            case _:
+                assert_never(format)
         try:
             with warnings.catch_warnings():  # the calibrator itself still uses the deprecated tf.lite.Interpreter
                 warnings.simplefilter("ignore")

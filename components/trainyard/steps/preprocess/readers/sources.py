@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import IO, TypeVar
+from typing import IO, TypeVar, assert_never
 
 import pyarrow as pa
 
@@ -126,13 +126,19 @@ class Reader:
             return Quarantined(source=source, reason=error.reason, detail=error.detail)
 
     def _rows(self, piece: FilePiece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
-        if self._recipe.data.format == "csv":
-            return read_csv_batches(path, name, self._recipe, piece)
-        if self._recipe.data.format == "parquet":
-            return read_parquet_batches(path, name, self._recipe, piece)
-        items = read_tf_batches(path, name, self._recipe, self._dataset)
-        split = self._root.official.split(name) if self._root.official else None
-        return items if split is None else (_of_split(item, split) for item in items)
+        match self._recipe.data.format:
+            case "csv":
+                return read_csv_batches(path, name, self._recipe, piece)
+            case "parquet":
+                return read_parquet_batches(path, name, self._recipe, piece)
+            case "tfrecord" | "tfds":
+                items = read_tf_batches(path, name, self._recipe, self._dataset)
+                split = self._root.official.split(name) if self._root.official else None
+                return items if split is None else (_of_split(item, split) for item in items)
+            case "image_folder" | "none":
+                raise AssertionError("images are read one by one, and no data not at all")
+            case other:
+                assert_never(other)
 
 
 def _of_split(item: pa.RecordBatch | Quarantined, split: str) -> pa.RecordBatch | Quarantined:
@@ -143,12 +149,19 @@ def _of_split(item: pa.RecordBatch | Quarantined, split: str) -> pa.RecordBatch 
 
 def pieces(path: str, size: int, data: Data) -> list[FilePiece]:
     """Return the pieces of the file of `size` bytes at `path` that can be read apart."""
-    if data.format == "csv":
-        return csv_pieces(path, size, Dialect.of(data))
-    with bucket_source.source_errors(path):
-        if data.format == "image_folder":
-            return tar_pieces(path, path)
-        return parquet_pieces(path, size) if data.format == "parquet" else [WHOLE]
+    match data.format:
+        case "csv":
+            return csv_pieces(path, size, Dialect.of(data))
+        case "image_folder":
+            with bucket_source.source_errors(path):
+                return tar_pieces(path, path)
+        case "parquet":
+            with bucket_source.source_errors(path):
+                return parquet_pieces(path, size)
+        case "tfrecord" | "tfds" | "none":
+            return [WHOLE]
+        case other:
+            assert_never(other)
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:

@@ -1,0 +1,190 @@
+"""The export formats: each one's file, how it is written and opened, and how close it must be to the trained model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+# isort: split
+import keras
+import tensorflow as tf
+
+from trainyard import events
+from trainyard.child_process import LOST, ChildProcess, describe_exit
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data import trained
+from trainyard.data.examples import ExampleFolder, load_transform, open_examples
+from trainyard.errors import ConfigurationError, TrainyardError, TransientError, failure_fields, from_code
+from trainyard.spec.recipe import Format, Recipe
+from trainyard.steps.export import parity, signature
+from trainyard.steps.export.lite import LiteConverter, LiteFormat, LiteModel
+from trainyard.steps.export.parity import ExportedModel, Predictor
+from trainyard.storage import storage
+
+
+@dataclass(frozen=True)
+class TrainedFiles:
+    """What the files are made of: the trained model in `model`, as it was trained and in float32, and its examples."""
+
+    recipe: Recipe
+    folder: ExampleFolder
+    model: str
+    network: keras.Model
+    float32: keras.Model
+
+    @cached_property
+    def converter(self) -> LiteConverter:
+        """One converter for all LiteRT files."""
+        return LiteConverter(self.float32, self.folder, self.recipe.export.calibration_examples)
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """One format.
+
+    path: below the output. magic: what the file `magic_file` of it, or it itself, holds from the byte `magic_at` on.
+    exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. for_devices: it takes what the
+    transform puts out, so preprocessing.json describes it.
+    """
+
+    path: str
+    write: Callable[[TrainedFiles, Path], None]
+    open: Callable[[Format, Path, Examples], ExportedModel]
+    magic: bytes
+    magic_at: int = 0
+    magic_file: str = ""
+    exact: bool = False
+    for_devices: bool = False
+
+
+def keras_predictor(model: keras.Model, document: Examples) -> Predictor:
+    """Return the predictor of a Keras model."""
+    specification = {
+        feature.name: tf.TensorSpec((None, *feature.shape), feature.dtype) for feature in document.features
+    }
+    predict: Callable[..., tf.Tensor] = tf.function(
+        trained.predictor(model, document.task), input_signature=[specification], autograph=False
+    )
+    return lambda features, _raw: predict(features).numpy()
+
+
+def _saved_model_predictor(path: Path, document: Examples) -> Predictor:
+    loaded = tf.saved_model.load(str(path))
+    output = trained.output_name(document.task)
+
+    def predict(_features: trained.Tensors, raw: trained.Tensors) -> parity.Array:
+        serve = loaded.signatures[signature.RAW]  # through `loaded`, for it keeps the variables alive
+        inputs = {signature.input_name(name): value for name, value in raw.items()}
+        outputs: parity.Array = serve(**inputs)[output].numpy()
+        return outputs
+
+    return predict
+
+
+def _write_saved_model(files: TrainedFiles, path: Path) -> None:
+    signature.save(files.float32, load_transform(files.folder.uri), files.folder.document, path, files.recipe.data)
+
+
+def _open_saved_model(format: Format, path: Path, document: Examples) -> ExportedModel:
+    predict = _saved_model_predictor(path, document)
+    return ExportedModel(format, path, predict, lambda features, raw: lambda: predict(features, raw))
+
+
+def _write_keras(files: TrainedFiles, path: Path) -> None:
+    if files.float32 is files.network:
+        shutil.copyfile(storage.join(files.model, trained.FILE), path)
+    else:
+        files.float32.save(path)
+
+
+def _open_keras(format: Format, path: Path, document: Examples) -> ExportedModel:
+    predict = keras_predictor(trained.load_file(path), document)
+    return ExportedModel(format, path, predict, lambda features, raw: lambda: predict(features, raw))
+
+
+def _lite(format: LiteFormat, path: str) -> ExportFormat:
+    return ExportFormat(
+        path,
+        write=lambda files, path: _write_lite(format, files, path),
+        open=_open_lite,
+        magic=b"TFL3",
+        magic_at=4,
+        for_devices=True,
+    )
+
+
+def _write_lite(format: LiteFormat, files: TrainedFiles, path: Path) -> None:
+    if format == "litert_int8" and files.converter.has_loops:
+        _convert_apart(files.model, files.folder.uri, files.recipe.export.calibration_examples, path)
+    else:
+        path.write_bytes(files.converter.convert(format))
+
+
+def _convert_apart(model: str, examples: str, calibration_examples: int, path: Path) -> None:
+    """Write the int8 file of the trained `model` to `path` from a process of its own.
+
+    TensorFlow 2.21's calibrator reads memory that is not its own in the loops of recurrent layers, which no `try`
+    survives. Raises `ConfigurationError` if the process ends so.
+    """
+    arguments = (model, examples, calibration_examples, str(path))
+    child, failure = ChildProcess(_convert_int8, arguments, "int8"), None
+    try:
+        with child.lines as lines:
+            for line in lines:
+                failure = events.failure(line) or failure
+                if not events.parse(line):
+                    sys.stderr.write(line)
+        child.join()
+    finally:
+        child.kill()
+    if failure:
+        raise from_code(*failure)
+    if child.code in (-signal.SIGKILL, LOST):
+        raise TransientError(
+            f"export: the conversion to int8 {describe_exit(child.code)}. Run the same command again; if it happens "
+            "again, give it more memory."
+        )
+    if child.code:
+        raise ConfigurationError(
+            f"export.formats: litert_int8: LiteRT cannot calibrate the model (its converter "
+            f"{describe_exit(child.code)}). Change the recurrent layers, or leave litert_int8 out of export.formats."
+        )
+
+
+def _convert_int8(model: str, examples: str, calibration_examples: int, path: str) -> None:
+    """Write the int8 file, and end the process."""
+    code = 0
+    try:
+        float32 = trained.in_float32(trained.load(model))
+        converter = LiteConverter(float32, open_examples(examples), calibration_examples)
+        Path(path).write_bytes(converter.convert("litert_int8"))
+    except TrainyardError as error:
+        code = int(error.exit_code)
+        events.emit("failed", step="export", **failure_fields(error))
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _open_lite(format: Format, path: Path, document: Examples) -> ExportedModel:
+    lite = LiteModel(path, document)
+    return ExportedModel(format, path, lite, lite.ready)
+
+
+FORMATS: dict[Format, ExportFormat] = {
+    # The first field of a SavedModel is its schema version, 1.
+    "saved_model": ExportFormat(
+        "saved_model", _write_saved_model, _open_saved_model, b"\x08\x01", magic_file="saved_model.pb", exact=True
+    ),
+    "keras": ExportFormat("model.keras", _write_keras, _open_keras, b"PK\x03\x04", exact=True),
+    "litert_float32": _lite("litert_float32", "model_float32.tflite"),
+    "litert_float16": _lite("litert_float16", "model_float16.tflite"),
+    "litert_int8": _lite("litert_int8", "model_int8.tflite"),
+}
