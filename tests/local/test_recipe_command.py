@@ -104,7 +104,8 @@ def test_the_schema_is_what_editors_need() -> None:
     assert "epochs" in schema["$defs"]["Train"]["properties"]
 
 
-def test_own_images_go_all_the_way_by_the_recipe_that_new_writes(tmp_path: Path) -> None:
+def test_own_images_go_all_the_way_by_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(1)
     for label, level in (("cat", 60), ("dog", 190)):
         folder = tmp_path / "data" / label
@@ -112,9 +113,8 @@ def test_own_images_go_all_the_way_by_the_recipe_that_new_writes(tmp_path: Path)
         for index in range(60):
             pixels = np.clip(random.normal(level, 30, (24, 20, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{index}.jpg")
-    trainyard("recipe", "new", str(tmp_path / "pets.yaml"))
     (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}/storage\n")
-    arguments = ["run", str(tmp_path / "pets.yaml"), "-e", str(tmp_path / "here.yaml"), "-o", "json"]
+    arguments = ["run", "data", "-e", str(tmp_path / "here.yaml"), "-o", "json"]
     shorter = [
         "--set",
         "train.epochs=30",
@@ -124,6 +124,22 @@ def test_own_images_go_all_the_way_by_the_recipe_that_new_writes(tmp_path: Path)
         "data.image_size=[16, 16]",
         "--require-blessed",
     ]
-    record = json.loads(trainyard(*arguments, *shorter).stdout)
+    ended = trainyard(*arguments, *shorter)
+    record = json.loads(ended.stdout)
+    assert "✓ wrote data.yaml" in ended.stderr and (tmp_path / "data.yaml").read_text() in ended.stderr
     assert record["gate"]["verdict"] == "blessed"
     assert sum(record["data"][split] for split in ("train", "eval", "test")) == 120
+
+
+def test_a_recipe_that_is_there_is_never_replaced_by_a_draft_and_a_label_is_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{row % 7 * 1.5},{row // 3 % 2}" for row in range(60)]
+    (tmp_path / "prices.csv").write_text("\n".join(["size,sold", *rows]) + "\n")
+    (tmp_path / "prices.yaml").write_text("name: mine\n")
+    refused = trainyard("run", "prices.csv", "--label", "sold", code=20).stderr
+    assert "prices.yaml: already exists, and is another recipe than the data suggest" in refused
+    assert (tmp_path / "prices.yaml").read_text() == "name: mine\n"
+    assert "digits is a recipe and names its label" in trainyard("run", "digits", "--label", "sold", code=20).stderr
+    assert "no such column" in trainyard("run", "prices.csv", "--label", "solt", code=20).stderr

@@ -56,6 +56,14 @@ def test_a_recipe_says_what_cells_are_quoted_in(tmp_path, quote, cell, value):
     assert record.raw["c"] == value
 
 
+def test_columns_without_a_name_are_called_by_their_places_and_may_be_features(tmp_path):
+    (tmp_path / "rows.csv").write_text(",n,d,y,\n7,1.5,2024-02-29,yes,\n")
+    features = {"column 1": {"type": "numeric"}, "n": {"type": "numeric"}}
+    data = Data.model_validate(DATA.model_dump() | {"features": features})
+    (record,) = read_csv(str(tmp_path / "rows.csv"), "rows.csv", RECIPE.model_copy(update={"data": data}))
+    assert record.raw == {"column 1": 7.0, "n": 1.5}
+
+
 def test_a_quote_that_is_not_closed_names_the_key(tmp_path):
     with pytest.raises(BadSource, match=r"row 2: not valid CSV .*data\.quote, which may be none"):
         read(tmp_path / "rows.csv", b'n,c,d,y\n1,"red,2024-02-29,yes\n')

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -78,6 +76,7 @@ def new(
     """Write a recipe to start from, or draft one from data."""
     from trainyard import escape, uris
     from trainyard.spec import plain_yaml
+    from trainyard_control.api import draft
 
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
@@ -91,34 +90,23 @@ def new(
             verb.split()[-1]: plain_yaml.comment(f"trainyard {verb} {escape.shell(str(file))}", indent=3)
             for verb in ("recipe validate", "run")
         }
-        text = _TEMPLATE.format(**commands, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
+        name = draft.recipe_name(file.stem)
+        text = _TEMPLATE.format(**commands, name=name, kind=kind) + (_TABLE if table else _IMAGES)
     write_file(text, file, mode="x")
 
 
 def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
     """Return the recipe that `source` suggests, for `file`; say what was guessed."""
-    from trainyard import uris
-    from trainyard.quality.source import require_libraries
-
-    require_libraries()
-    from trainyard.quality.inspect import inspect
-    from trainyard.quality.recipe_draft import draft_recipe
+    from trainyard_control.api import draft
 
     if table:
         raise ConfigurationError("--table: the data say what they are. Leave --table or --from out.")
     if file.exists():
         raise ConfigurationError(f"{file}: is there already. Name another file.")
-    profile = inspect(source, label)
-    path = source if uris.is_bucket(source) else os.path.relpath(source, file.parent)
-    text, guesses = draft_recipe(_name(file), path, profile)
+    text, guesses = draft.draft(source, file, label)
     for guess in guesses:
         say(f"  {guess}", err=True)
     return text
-
-
-def _name(file: Path) -> str:
-    """Return a recipe's name made of the file's."""
-    return re.sub("[^a-z0-9]+", "-", file.stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
 
 
 @app.command("validate")

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
-from trainyard.errors import ExitCode, GateRefused
-from trainyard_control.cli.answers import print_answer
-from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Output, OutputFormat, Overrides, RecipeName, Step
+from trainyard.errors import ConfigurationError, ExitCode, GateRefused
+from trainyard_control.cli.answers import print_answer, write_file
+from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Label, Output, OutputFormat, Overrides, Step
 
 
 def run(
-    recipe: RecipeName = "digits",
+    recipe: Annotated[
+        str,
+        typer.Argument(help="Bundled recipe, YAML file, its gs:// or s3:// URI, or data to draft a recipe from."),
+    ] = "digits",
+    label: Label = None,
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
     from_step: Annotated[
@@ -30,13 +34,15 @@ def run(
 ) -> None:
     """Preprocess, train, evaluate, export and push a recipe on this machine.
 
-    What an earlier run finished is used again; what it left half done is resumed.
+    Of data, a recipe is drafted, saved in the current folder and run. What an earlier run finished is used again; what
+    it left half done is resumed.
     """
     from trainyard.contract import refusal
     from trainyard_control import api
     from trainyard_control.api.run import INTERRUPTED
     from trainyard_control.cli.screen import show
 
+    recipe = _drafted(recipe, label)
     step = from_step.value if from_step else None
     try:
         done = api.run(recipe, environment=environment, set_=set_ or [], from_step=step, day=day, push=not no_push)
@@ -46,3 +52,25 @@ def run(
     print_answer(output, done.summary, lambda: show(done))
     if require_blessed and done.verdict == "refused":
         raise GateRefused(f"{done.recipe}: {refusal.SENTENCE} ({done.reason}).")
+
+
+def _drafted(recipe: str, label: str | None) -> str:
+    """Return `recipe`, or the file of the recipe that is drafted if it names data, and printed."""
+    from trainyard import escape
+    from trainyard_control.api import draft
+
+    if not draft.is_data(recipe):
+        if label is not None:
+            raise ConfigurationError(f"--label {label}: {recipe} is a recipe and names its label. Leave --label out.")
+        return recipe
+    file = draft.recipe_file(recipe)
+    text, _ = draft.draft(recipe, file, label)
+    if not file.exists():
+        write_file(text, file, mode="x")
+    elif file.read_text(encoding="utf-8") != text:
+        raise ConfigurationError(
+            f"{file}: already exists, and is another recipe than the data suggest. Run it: trainyard run {file}. "
+            "Or move it away."
+        )
+    typer.echo(escape.lines(text), err=True)
+    return str(file)

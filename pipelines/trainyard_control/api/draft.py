@@ -1,0 +1,45 @@
+"""Drafts a recipe from data."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from trainyard import uris
+from trainyard.spec.recipe import BUNDLED
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def is_data(name: str) -> bool:
+    """Return whether `name`, given for a recipe, names data that are there."""
+    if (BUNDLED / f"{name}.yaml").is_file():
+        return False
+    return not name.endswith(_SUFFIXES) and (uris.is_bucket(name) or Path(name).exists())
+
+
+def recipe_file(source: str) -> Path:
+    """Return the YAML file, in the current folder, that a recipe for the data at `source` is saved as."""
+    return Path(f"{recipe_name(source.rstrip('/').rpartition('/')[2].partition('.')[0])}.yaml")
+
+
+def recipe_name(stem: str) -> str:
+    """Return a recipe's name made of a file's."""
+    return re.sub("[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
+
+
+def draft(source: str, file: Path, label: str | None) -> tuple[str, list[str]]:
+    """Return the recipe that the data at `source` suggest, as YAML to save as `file`, and what was guessed.
+
+    Raises `DataError` if the data cannot be read, `ConfigurationError` if a library is missing or no recipe fits them.
+    """
+    from trainyard.quality.source import require_libraries
+
+    require_libraries()
+    from trainyard.quality.inspect import inspect
+    from trainyard.quality.recipe_draft import draft_recipe
+
+    profile = inspect(source, label)
+    path = source if uris.is_bucket(source) else os.path.relpath(source, file.parent)
+    return draft_recipe(recipe_name(file.stem), path, profile)
