@@ -407,3 +407,15 @@ def test_bundled_data_in_another_format_are_refused(bundled: str, format: str) -
     data = {"format": format, "bundled": bundled, "label": "diagnosis", "features": features}
     with pytest.raises(ValidationError, match=rf"bundled: {bundled} is written as \w+, not as {format}\. Set format: "):
         Recipe.model_validate({"name": "b", "model": {"name": "mlp"}, "data": data})
+
+
+def test_pictures_of_twelve_bits_are_drafted_with_their_white_level(tmp_path: Path) -> None:
+    for label in ("a", "b"):
+        (tmp_path / "pics" / label).mkdir(parents=True)
+        for index in range(6):
+            pixels = np.random.default_rng(index).integers(0, 4096, (32, 32)).astype(np.uint16)
+            Image.fromarray(pixels).save(tmp_path / "pics" / label / f"{index}.png")
+    text, guesses = draft_recipe("deep", "pics", inspect(str(tmp_path / "pics")))
+    drafted = recipe(tmp_path, text)
+    assert (drafted.data.white_level, drafted.data.channels) == (4095, 1)
+    assert "white_level 4095: 16 bits a channel, of which few are used" in guesses

@@ -110,14 +110,19 @@ def of_pictures(profile: Profile) -> list[str]:
     return sentences
 
 
+def likely_white(level: int) -> int:
+    """Return the white level that images of 16 bits probably have whose largest value is `level` in 8 bits."""
+    return int(2 ** ((level + 1) * 256 - 1).bit_length() - 1)
+
+
 def little_of_the_range(level: int) -> str:
     """Return the sentence about images of 16 bits whose largest value is `level` after decoding to 8 bits."""
     largest = (level + 1) * 256 - 1
     levels = "1 level is" if level == 0 else f"{level + 1} levels are"
     return (
         f"Images of 16 bits a channel use values up to about {largest} of 65535, so {levels} left of them in 8 bits. "
-        f"Set data.white_level to the value that stands for white, such as {2 ** largest.bit_length() - 1}; 65535 "
-        "keeps them as they are."
+        f"Set data.white_level to the value that stands for white, such as {likely_white(level)}; 65535 keeps "
+        "them as they are."
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.errors import ConfigurationError
-from trainyard.quality.findings import MAX_BAD
+from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, likely_white
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
@@ -53,15 +53,18 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
     network = suggested(side)
     grey = profile.pictures is not None and set(profile.pictures.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
+    level = profile.pictures.level if profile.pictures else -1
+    white = {"white_level": likely_white(level)} if 0 <= level <= FEW_LEVELS else {}
     return {
         "task": "classification",
-        "data": {"image_size": [side, side], **({"channels": 1} if grey else {}), **_split(profile)},
+        "data": {"image_size": [side, side], **({"channels": 1} if grey else {}), **white, **_split(profile)},
         "model": {"name": network},
         "train": {**_train(profile.rows), "augment": {"flip": True, "shift": 0.1}},
         "evaluate": {"gates": _class_gates(profile)},
         "guesses": [
             f"{len(profile.classes)} classes, by the folders",
             f"image_size {side}: the median picture has {sides['height']:g} x {sides['width']:g} pixels",
+            *(f"white_level {value}: 16 bits a channel, of which few are used" for value in white.values()),
             "flip: the mirror image of a picture has the same class; of letters and digits it has not",
             *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
             *_class_guesses(profile),
