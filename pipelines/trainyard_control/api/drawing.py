@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any
+from typing import Any
 
 from rich import console as rich_console
 from rich import markup as rich_markup
@@ -23,12 +23,6 @@ class Console(rich_console.Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, emoji=False, **options)
-
-    @property  # type: ignore[misc]  # nobody gives it another file
-    def file(self) -> IO[str]:
-        """The stream behind all that stand before it: bars put one more there while they are shown."""
-        file = super().file
-        return getattr(file, "rich_proxied_file", file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield what is drawn of `renderable`; only the console's own controls reach the terminal."""

@@ -40,6 +40,8 @@ class Screen:
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             console=self._console,
+            redirect_stdout=False,  # rich would read escapes in what others print as its own
+            redirect_stderr=False,
             transient=True,
             disable=not self._bars,
         )
