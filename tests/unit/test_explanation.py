@@ -217,14 +217,28 @@ def test_a_driver_that_failed_is_no_fault_of_trainyard_and_one_of_a_cancelled_ru
     assert explain(pod_evidence).sentence == "was ended with its run"
 
 
+# As Kubeflow Pipelines 2.17.0 and Argo 4.0.5 wrote it, cut to its kinds of lines.
 LAUNCHER_LOG = """\
-I1126 00:10:01.000001      14 launcher_v2.go:151] PipelineTask component: train
-[KFP Executor 2026-11-26 00:10:02,001 INFO]: Looking for component `train` in --component_module_path `/tmp/x`
+time=2026-11-26T01:40:17.085Z level=INFO msg="capturing logs" argo=true
+I1126 01:40:17.149428      15 cache.go:89] Connecting to cache endpoint ml-pipeline.kubeflow.svc.cluster.local:8887
+[KFP Executor 2026-11-26 01:40:23,277 INFO]: Got executor_input:
+{
+    "inputs": {
+        "parameterValues": {"gang": ""}
+    }
+}
+[KFP Executor 2026-11-26 01:40:28,701 INFO]: Found credentials in environment variables.
 {"event": "done", "step": "train"}
 the step's own last line
-[KFP Executor 2026-11-26 00:10:09,001 INFO]: Wrote executor output file to /tmp/y.
-I1126 00:10:10.000001      14 launcher_v2.go:700] Published
-time="2026-11-26T00:10:11.001Z" level=info msg="sub-process exited" argo=true error="<nil>"
+[KFP Executor 2026-11-26 01:42:38,601 INFO]: Wrote executor output file to /minio/output_metadata.json.
+I1126 01:42:42.036756      15 launcher_v2.go:1230] ExecutorOutput: {
+  "parameterValues": {
+    "model": "s3://mlpipeline/digits/train/9a1546319bc03546"
+  }
+}
+W1126 01:42:42.645184      15 launcher_v2.go:827] Local filepath "/minio/metrics" does not exist
+I1126 01:42:46.503002      15 launcher_v2.go:206] publish success.
+time=2026-11-26T01:42:47.892Z level=INFO msg="sub-process exited" argo=true error=<nil>
 """
 
 

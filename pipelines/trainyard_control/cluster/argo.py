@@ -28,6 +28,7 @@ _AROUND = re.compile(
     r'\{.*"argo":\s?true'
 )
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
+_KILLED = re.compile(r"\bError \(exit code (137|143)\)")
 # Why a step was given up for the time that all its attempts had taken together.
 OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
 
@@ -58,9 +59,17 @@ def cancelled(workflow: Manifest) -> bool:
 
 
 def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
-    """Return the nodes that ended because their run was asked to end, whatever their pods say: one may end with 0."""
+    """Return the nodes that ended because their run was asked to end, whatever their pods say: one may end with 0.
+
+    A step that was killed then says no more than the signal's exit code.
+    """
     nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows if cancelled(workflow)]
-    return {name for of_run in nodes for name, node in of_run.items() if node.get("message") == _DEADLINE}
+    return {
+        name
+        for of_run in nodes
+        for name, node in of_run.items()
+        if node.get("message") == _DEADLINE or (node.get("type") == "Pod" and _KILLED.search(node.get("message") or ""))
+    }
 
 
 def stop_reasons(workflows: Iterable[Manifest]) -> dict[str, str]:
@@ -101,8 +110,16 @@ def cached(workflows: Iterable[Manifest]) -> set[str]:
 
 
 def step_lines(log: str) -> list[str]:
-    """Return the lines of a step's log without those that Kubeflow's launcher and Argo's executor write around them."""
-    return [line for line in log.splitlines() if not _AROUND.match(line)]
+    """Return the lines of a step's log without those that Kubeflow's launcher and Argo's executor write around them.
+
+    The launcher and KFP's executor write JSON over several lines after some of theirs.
+    """
+    lines, around = [], False
+    for line in log.splitlines():
+        around = bool(_AROUND.match(line)) or (around and (line in ("{", "}") or line.startswith(" ")))
+        if not around:
+            lines.append(line)
+    return lines
 
 
 def node_of(pod: Manifest) -> str:
