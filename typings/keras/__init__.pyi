@@ -51,6 +51,7 @@ class Variable(_Arithmetic):
 
 class DTypePolicy:
     name: str
+    compute_dtype: str
 
 class Layer:
     name: str

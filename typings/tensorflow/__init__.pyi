@@ -31,7 +31,7 @@ from tensorflow import summary as summary
 from tensorflow import sysconfig as sysconfig
 from tensorflow import train as train
 from tensorflow import version as version
-from tensorflow.core.protobuf.saved_model_pb2 import _TensorProto
+from tensorflow.core.protobuf.saved_model_pb2 import _GraphDef, _TensorProto
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -111,6 +111,7 @@ class Operation:
     graph: Graph
 
 class Graph:
+    def as_graph_def(self) -> _GraphDef: ...
     def get_operations(self) -> list[Operation]: ...
     def get_collection(self, name: str) -> list[Any]: ...  # what it holds depends on the name
 

@@ -78,12 +78,10 @@ def _undecodable_image(examples: ExampleFolder) -> str | None:
                 for _ in examples.decoded(path):
                     decoded += 1
             except tf.errors.InvalidArgumentError as error:
-                [record] = tf.data.TFRecordDataset(path).skip(decoded).take(1).as_numpy_iterator()
-                key = tf.io.parse_single_example(record, {"key": tf.io.FixedLenFeature((), tf.string)})["key"]
+                [record] = tf.data.TFRecordDataset(path).skip(decoded).take(1)
+                key: Any = tf.io.parse_example(record, {"key": tf.io.FixedLenFeature((), tf.string)})["key"].numpy()
                 reason = _TENSORFLOWS_PLACE.split(error.message.splitlines()[0])[-1].partition(" [Op:")[0][:200]
-                return (
-                    f"example {key.numpy().decode(errors='replace')} ({path}) cannot be decoded: {reason.rstrip('.')}"
-                )
+                return f"example {key.decode(errors='replace')} ({path}) cannot be decoded: {reason.rstrip('.')}"
     return None
 
 

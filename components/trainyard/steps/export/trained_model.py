@@ -43,8 +43,8 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
         measured = [file for file in measured if file.export.format not in left_out]
         verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
     for name, reason in left_out.items():
-        message = f"{name} is left out: {reason}. Name it in export.formats to have the run refuse instead"
-        events.emit("warning", message=f"{message}.")
+        message = f"{name} is left out: {reason}. Name it in export.formats to have the run refuse instead."
+        events.emit("warning", message=message)
     lite = [output / FORMATS[name].path for name in written if FORMATS[name].for_devices and name not in left_out]
     device.write(recipe, document, examples, lite, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)

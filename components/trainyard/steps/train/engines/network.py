@@ -8,9 +8,9 @@ import keras
 import numpy as np
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data import probabilities
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
-from trainyard.models import probabilities
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data import probabilities
 from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError
-from trainyard.models import probabilities
 
 
 def checked(path: Path, examples: Examples) -> keras.Model:
