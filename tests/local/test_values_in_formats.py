@@ -327,7 +327,7 @@ def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path)
     assert_one_meaning(rows, tmp_path)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(cells=st.lists(st.one_of(texts, MADE_OF), min_size=1, max_size=20))
 def test_the_graph_reads_texts_in_nfc_as_the_readers_do(cells):
     cells = [unicodedata.normalize("NFC", cell) for cell in cells]
