@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, reading
-from trainyard.data.images import decode_image, encode_pixels
+from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError
 from trainyard.quality.pictures.decoding import PixelForm
 from trainyard.steps.predict.reading.batches import Rejected
@@ -298,6 +298,21 @@ def test_transparent_pixels_are_white_in_training_prediction_and_the_served_grap
     np.testing.assert_array_equal(decode_image(given, shape).numpy(), trained)
     if file_format == "PNG":
         np.testing.assert_array_equal(decode_image(encoded, shape).numpy(), trained)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_a_transparent_grey_of_any_depth_is_white_in_training_and_in_the_served_graph(bits):
+    row = bytes([0, *range(bits)])  # the filter, then eight pixels, of which the first are 0
+    header = struct.pack(">IIBBBBB", 8, 6, bits, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"tRNS", b"\0\0"), (b"IDAT", zlib.compress(row * 6)), (b"IEND", b"")]
+    encoded = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    shape = ImageShape(height=6, width=8, channels=1)
+    served = decode_image(encoded, shape).numpy()
+    assert served[0, 0] == 255
+    stored = check_image(encoded, PictureLimits(1000, PixelForm(1))).encoded
+    np.testing.assert_array_equal(decode_pixels(stored, shape).numpy(), served)
 
 
 def deep(dtype: type, largest: float, file_format: str) -> bytes:

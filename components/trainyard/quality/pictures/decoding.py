@@ -77,7 +77,9 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def is_opaque(image: Image.Image) -> bool:
-    """Whether no pixel of the loaded `image` is transparent."""
+    """Whether no pixel of the loaded `image` is transparent; one that names a transparent colour may have some."""
+    if "transparency" in image.info:  # of 2 and 4 bits, Pillow does not find the colour
+        return False
     if not image.has_transparency_data:
         return True
     return image.convert("RGBA").getchannel("A").getextrema() == (255, 255)
