@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import os.path
 import re
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,10 @@ _IMAGE = re.compile(
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 )
 _KNOWN = "A folder, gs://bucket/folder and s3://bucket/folder are known"
+
+
+# For gRPC alone, which then reads no `no_proxy`. Source: grpc, doc/environment_variables.md.
+_NO_PROXY, _NO_PROXY_OF_ALL = "no_grpc_proxy", "no_proxy"
 
 
 def is_bucket(uri: str) -> bool:
@@ -105,3 +111,13 @@ def _image(name: str) -> str:
 Source = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_source)]
 Output = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_output)]
 Image = Annotated[str, Field(max_length=512, json_schema_extra={"pattern": _IMAGE.pattern}), AfterValidator(_image)]
+
+
+def bypass_proxy(addresses: Iterable[str] = ()) -> None:
+    """Have gRPC ask no proxy for this machine and the hosts of `addresses`, each host:port.
+
+    Call it before a channel is made. What a user set for other hosts stays, and other libraries see no change.
+    """
+    known = os.environ.get(_NO_PROXY) or os.environ.get(_NO_PROXY_OF_ALL) or ""
+    hosts = [*known.split(","), "localhost", "127.0.0.1", *(address.rpartition(":")[0] for address in addresses)]
+    os.environ[_NO_PROXY] = ",".join(dict.fromkeys(filter(None, hosts)))

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trainyard import grpc_proxy
+from trainyard import uris
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
@@ -41,8 +41,8 @@ def test_grpc_asks_no_proxy_for_the_gang_and_what_is_set_for_the_outside_stays(
     ours, others = "no_grpc_proxy", "no_proxy"
     for name in (ours, others):
         monkeypatch.setenv(name, variables.get(name, ""))
-    grpc_proxy.bypass(["127.0.0.1:2000", "digits-0.digits:2222"])
-    grpc_proxy.bypass(["127.0.0.1:2000"])
+    uris.bypass_proxy(["127.0.0.1:2000", "digits-0.digits:2222"])
+    uris.bypass_proxy(["127.0.0.1:2000"])
     hosts = os.environ[ours]
     assert hosts.startswith(kept) and sorted(hosts.removeprefix(kept).split(",")) == sorted(
         {"localhost", "127.0.0.1", "digits-0.digits"} - set(kept.split(","))

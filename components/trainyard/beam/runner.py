@@ -31,7 +31,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import core, userstate
 from apache_beam.typehints import decorators
 
-from trainyard import grpc_proxy
+from trainyard import uris
 from trainyard.beam.jobs import Jobs, job_name
 from trainyard.errors import ConfigurationError, TransientError, from_name
 from trainyard.runtime import step
@@ -66,7 +66,7 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     _remember_signatures()
-    grpc_proxy.bypass()  # workers and job servers of this machine
+    uris.bypass_proxy()  # workers and job servers of this machine
     root = _pipeline(beam_options)
     jobs = Jobs()
     servers = _adapt(root.runner, beam_options, jobs)

@@ -60,7 +60,7 @@ def _values(feature: Feature, draw: np.random.Generator) -> np.ndarray:
 
 def _redrawn(variable: keras.Variable, draw: np.random.Generator) -> Any:
     """Return random values of the scale of `variable`; of a vector, such as a bias of zeros, of about 1."""
-    value = keras.ops.convert_to_numpy(keras.ops.cast(variable.value, "float32"))
+    value = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))
     drawn = value * draw.normal(size=value.shape)
     if value.ndim < 2:
         drawn += draw.normal(size=value.shape)

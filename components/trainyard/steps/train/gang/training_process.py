@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from trainyard import child_process, events, grpc_proxy, memory
+from trainyard import child_process, events, memory, uris
 from trainyard.child_process import ChildProcess
 from trainyard.errors import ExitCode, PeerLost, failure_fields, known_code
 from trainyard.heartbeat import Heartbeat
@@ -127,7 +127,7 @@ def train(worker: int, addresses: list[str], options: dict[str, str], past: str,
     Heartbeat("alive", min(_HEARTBEAT_SECONDS, call_seconds() / 4), events.emit_alive).start()
     cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
-    grpc_proxy.bypass([*addresses, *settings.input_addresses()])
+    uris.bypass_proxy([*addresses, *settings.input_addresses()])
     os.environ[cache.CACHE] = str(temporary.parent)  # else it would be in `temporary`
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
 

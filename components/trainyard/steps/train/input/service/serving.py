@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from trainyard import events, grpc_proxy
+from trainyard import events, uris
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, failure_fields
 from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
@@ -40,7 +40,7 @@ def _serve(examples: str, output: str) -> None:
             f"input worker {index!r}, or the token is missing. Trainyard sets all three: start it by an environment "
             "with input_workers."
         )
-    grpc_proxy.bypass(addresses)
+    uris.bypass_proxy(addresses)
     # Here and not above: its seconds of import must not hold up a usage error.
     from trainyard.steps.train.input.service import server
 
