@@ -161,3 +161,13 @@ def test_a_step_of_several_attempts_took_the_time_of_all_also_of_those_whose_pod
     last = steps([explain(Evidence(pod("p2", created="2026-01-01T00:10:00Z")))], now)
     assert [view.seconds for view in last] == [12.0]
     assert [view.seconds for view in run_view.with_lost_attempts(last, steps_of_tasks([task], now))] == [612.0]
+
+
+def test_a_running_gang_says_its_pace_once() -> None:
+    pods = [pod("l"), pod("w0"), pod("w1")]
+    for index, worker in enumerate(pods[1:]):
+        worker["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = str(index)
+    view = run("RUNNING", *(explain(Evidence(running)) for running in pods))
+    assert view.reason == "train is running on gpu-0 (train worker 0 on gpu-0, train worker 1 on gpu-0)"
+    workers = run("RUNNING", *(explain(Evidence(running)) for running in pods[1:]))  # the launcher waits for its retry
+    assert workers.reason == "train worker 0 is running on gpu-0; train worker 1 is running on gpu-0"

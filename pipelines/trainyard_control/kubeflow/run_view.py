@@ -149,9 +149,8 @@ class RunView:
         if troubled:
             first = min(troubled, key=lambda step: step.since)
             return f"{first.name} {first.sentence}"
-        running = [step for step in self.steps if step.state == "running"]
-        if running:
-            return "; ".join(f"{step.name} {step.sentence}" for step in running)
+        if running := [step for step in self.steps if step.state == "running"]:
+            return "; ".join(_running(running))
         if self.stuck:
             return f"{self.name}: {self.stuck}"
         done = [step.name for step in self.steps]
@@ -244,6 +243,19 @@ def with_lost_attempts(views: tuple[StepView, ...], by_task: tuple[StepView, ...
         replace(view, seconds=max(view.seconds, lasted.get(view.task, 0.0))) if view.seconds is not None else view
         for view in views
     )
+
+
+def _running(steps: list[StepView]) -> list[str]:
+    """Return a sentence for each step; the workers of a gang say what its launcher says, so they are only named."""
+    launchers = {step.task.step for step in steps if not step.task.worker}
+    sentences = []
+    for step in steps:
+        if step.task.worker and step.task.step in launchers:
+            continue
+        workers = [other for other in steps if other.task.worker and other.task.step == step.task.step]
+        nodes = ", ".join(f"{worker.name} on {worker.node}" for worker in workers if worker is not step)
+        sentences.append(f"{step.name} {step.sentence}" + (f" ({nodes})" if nodes and not step.task.worker else ""))
+    return sentences
 
 
 def _task_of(name: str) -> PodTask:
