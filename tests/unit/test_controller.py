@@ -70,7 +70,11 @@ def test_a_run_that_waits_for_a_silent_controller_says_so() -> None:
 
 
 def test_a_run_that_nobody_can_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = runs(environments.load("kind"), node_pod("t", "train", "training", 0, None), state="RUNNING")
+    kind = environments.load("kind")
+    served = kind.kubeflow.model_copy(update={"endpoint": "http://kfp.example"})
+    looked_at = runs(
+        kind.model_copy(update={"kubeflow": served}), node_pod("t", "train", "training", 0, None), state="RUNNING"
+    )
     asked: list[str] = []
     looked_at.server.terminate = asked.append  # type: ignore[method-assign]
     looked_at.cluster.get = Leased(RENEWED, RENEWED).get  # type: ignore[method-assign]

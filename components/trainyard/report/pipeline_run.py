@@ -52,6 +52,8 @@ def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
 def _finished(recipe: Recipe, root: str, folder: str) -> tuple[dict[str, str], dict[str, float]]:
     """Return the committed outputs of a run by step, in order, and the seconds that each took: 0 if it was reused.
 
+    A step whose last attempt was killed when its output was there has none: nobody noted them.
+
     A step that Kubeflow's cache answers leaves no note: preprocess notes where train's output is, and that of export
     follows from what it reads.
     """
@@ -61,4 +63,5 @@ def _finished(recipe: Recipe, root: str, folder: str) -> tuple[dict[str, str], d
     if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
         outputs["export"] = keys.output_after(outputs, root, recipe, "export")
     done = {name: outputs[name] for name in OUTPUTS if name in outputs and storage.committed(outputs[name])}
-    return done, {name: float(notes.get(name, {}).get("seconds") or 0.0) for name in done}
+    seconds = {name: notes.get(name, {"seconds": 0.0})["seconds"] for name in done}
+    return done, {name: float(spent) for name, spent in seconds.items() if spent is not None}

@@ -110,7 +110,7 @@ class StepTask:
         again = is_from("train", first)
         plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
         self.redo("train", first, plan.model, keys.checkpoints(plan.model))
-        self._write_note("train", {"folder": plan.model, "seconds": None})
+        self._write_note("train", {"folder": plan.model, "seconds": 0.0})
         return plan.model_copy(update={"maker": self.maker(plan.model)})
 
     def plan_export(self, examples: str, model: str, first: str) -> str:
