@@ -132,7 +132,8 @@ def test_dates_become_days_month_weekday_and_hour(made):
     train, _ = of_split(made, "train")
     rows, features = of_split(made, "eval")
     known = [days(row) for row in train if row["since"]]
-    hours = {row["since"][11:13]: hour for row, hour in zip(rows, features["since_hour"], strict=True)}
+    times = [row["since"] and (row["since"][11:13] or "00") for row in rows]  # a day without a time is midnight
+    hours = dict(zip(times, features["since_hour"], strict=True))
     assert hours == {text: int(text) + 1 if text else 0 for text in hours} and len(hours) > 2
     for row, day, month, weekday in zip(
         rows, features["since_days"], features["since_month"], features["since_weekday"], strict=True
