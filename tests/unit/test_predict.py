@@ -16,6 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.pictures.decoding import PixelForm
 from trainyard.steps.predict import pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import pictures, source, tables
@@ -71,11 +72,11 @@ def test_a_list_of_a_row_is_what_its_text_was_in_training(tmp_path: Path) -> Non
     text = pushed_model.RawInput.model_validate(
         {"name": "tags", "dtype": "string", "column": {"type": "text", "separator": ";"}}
     )
-    model = PushedModel(folder="", inputs=(text,), labels=None, channels=None)
+    model = PushedModel(folder="", inputs=(text,), labels=None, pixels=None)
     parquet.write_table(pa.table({"tags": [["rock", "pop"], None, ["r & b"]]}), tmp_path / "a.parquet")
     got, rejected = rows(tmp_path / "a.parquet", model)
     assert (got["tags"], rejected) == (["rock;pop", "", "r & b"], [])
-    other = PushedModel(folder="", inputs=(text.model_copy(update={"column": None}),), labels=None, channels=None)
+    other = PushedModel(folder="", inputs=(text.model_copy(update={"column": None}),), labels=None, pixels=None)
     with pytest.raises(
         DataError, match=r"a\.parquet:1: 'tags' is list<element: string>, and the model takes one value"
     ):
@@ -170,7 +171,7 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     (folder / "g.png").write_bytes(start.replace(exif, b"") + exif + end + rest)
     (folder / "d.jpg").write_bytes(b"")
     (folder / "e.txt").write_text("no picture")
-    items = list(pictures.read_pictures(source.find_source(str(folder), pictures=True), channels=1))
+    items = list(pictures.read_pictures(source.find_source(str(folder), pictures=True), PixelForm(1)))
     (batch,) = [item for item in items if isinstance(item, InputBatch)]
     encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
     assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png", "f.png", "g.png"]
@@ -186,7 +187,7 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
 
 
 def gives(labels: tuple[str, ...] | None, **more: Any) -> PushedModel:
-    return PushedModel(folder="", inputs=(), labels=labels, channels=None, **more)
+    return PushedModel(folder="", inputs=(), labels=labels, pixels=None, **more)
 
 
 def test_results_of_several_classes_and_of_several_targets_have_a_column_for_each() -> None:
@@ -272,7 +273,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
 def test_a_model_is_a_version_or_a_folder_of_versions_and_nothing_else(tmp_path: Path) -> None:
     folder = version(tmp_path / "models" / "1", image={"height": 8, "width": 8, "channels": 1})
     served_model = pushed_model.find_model(folder)
-    assert served_model.channels == 1 and served_model.labels == ("no", "yes, of course")
+    assert served_model.pixels == PixelForm(1) and served_model.labels == ("no", "yes, of course")
     with pytest.raises(DataError, match="no model"):
         pushed_model.find_model(str(tmp_path / "models"))
     pointer = {"version": 1, "path": "1", "digest": "d", "metrics": {}}
