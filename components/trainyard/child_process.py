@@ -273,12 +273,12 @@ def _run(
 ) -> None:
     os.setsid()  # Ctrl-C reaches the parent alone, which passes it on once
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    os.dup2(output.fileno(), sys.stdout.fileno())
-    os.dup2(output.fileno(), sys.stderr.fileno())
-    output.close()
     for stream in (sys.stdout, sys.stderr):  # `lines` reads UTF-8, whatever the terminal of the parent is
         if isinstance(stream, io.TextIOWrapper):
+            # Before the pipe comes, in which a stream that began as a file cannot seek.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        os.dup2(output.fileno(), stream.fileno())
+    output.close()
     _end_with_creator(orphan_signal)
     target(*args)
 
