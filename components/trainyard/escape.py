@@ -62,7 +62,10 @@ def _is_unsafe(letter: str, kept: str) -> bool:
 def _shell_letter(letter: str) -> str:
     if not _is_unsafe(letter, ""):
         return f"\\{letter}" if letter in "\\'" else letter
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+    is_byte = "\udc80" <= letter <= "\udcff"  # of a file name that is no UTF-8, as os.fsdecode has it
+    return "".join(
+        f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    )
 
 
 def _escape(letter: str) -> str:

@@ -385,7 +385,7 @@ def test_a_name_that_no_recipe_can_give_is_left_out_with_its_reason(tmp_path: Pa
     lines = [f"{row * 1.5},{row * 0.5},{row % 2}" for row in range(60)]
     (tmp_path / "d.csv").write_text("\n".join([f"{'x' * 300},z,kept", *lines]) + "\n")
     _, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "kept"))
-    assert any("no recipe can name it" in guess for guess in guesses)
+    assert any("its name has 300 characters, and at most 256 are allowed" in guess for guess in guesses)
 
 
 def test_a_window_of_days_is_checked_and_inspected_by_its_latest_day_with_files(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ _SUFFIXES = (".yaml", ".yml")
 
 def is_data(name: str) -> bool:
     """Return whether `name`, given for a recipe, names data that are there."""
-    if (BUNDLED / f"{name}.yaml").is_file():
-        return False
-    return not name.endswith(_SUFFIXES) and (uris.is_bucket(name) or Path(name).exists())
+    is_there = uris.is_bucket(name) or os.path.exists(name)  # noqa: PTH110 - False for what can be no name
+    return is_there and not name.endswith(_SUFFIXES) and not (BUNDLED / f"{name}.yaml").is_file()
 
 
 def recipe_file(source: str) -> Path:
