@@ -298,7 +298,7 @@ def test_a_version_whose_saved_model_cannot_be_loaded_is_named(content: bytes, t
         (folder / "saved_model.pb").write_bytes(content)
         (folder / "variables").mkdir()
         (folder / "variables" / "variables.index").write_bytes(content)
-    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"), channels=None)
+    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"), pixels=None)
     with pytest.raises(DataError, match=rf"{tmp_path}/1: its SavedModel cannot be loaded \(.+\)\. Push"):
         ServedModel(model)
 
