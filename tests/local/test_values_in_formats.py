@@ -231,7 +231,7 @@ MODEL = PushedModel(
         for name, kind in FEATURES.items()
     ),
     labels=None,
-    channels=None,
+    pixels=None,
 )
 
 
