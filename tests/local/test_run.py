@@ -23,6 +23,7 @@ from trainyard.contract import keys
 from trainyard.errors import DataError, InfrastructureError
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
+from trainyard_control.api import drawing
 from trainyard_control.cli import screen
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
@@ -85,8 +86,9 @@ def test_the_default_recipe_reaches_its_accuracy_and_tells_all_of_the_run(record
 
 
 def test_the_readme_shows_the_screen_of_such_a_run(
-    here: Path, record: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    here: Path, record: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drawing, "_PLAIN_WIDTH", 1000)  # the test's folders have longer names than the README's
     screen.show(ty.runs(str(here))[record["run_id"]])
     shown = screenshots.structure(capsys.readouterr().out.splitlines())
     drawn = screenshots.structure(screenshots.lines((screenshots.ASSETS / "run.svg").read_text(encoding="utf-8")))
