@@ -120,7 +120,7 @@ def test_classes_that_differ_in_their_writing_alone_are_named():
 def test_numbers_that_32_bits_do_not_tell_apart_are_named():
     assert coarse(0, 1e9, 1e8, MOST_OF_FEATURE) is None
     assert coarse(1.7e9, 1.7e9 + 1e8, 1e7, MOST_OF_TARGET) is None
-    assert coarse(1.7e9, 1.7e9, 0, MOST_OF_FEATURE) is None
+    assert coarse(1.7e9, 1.7e9, 0, MOST_OF_FEATURE) is coarse(3.7, 3.7, 8.9e-16, MOST_OF_FEATURE) is None
     assert coarse(1_700_000_000, 1_700_000_195, 57.7, MOST_OF_FEATURE) == (
         "lies from 1700000000 to 1700000195 (standard deviation 57.7), where a 32-bit float, in which networks "
         "compute, has steps of 128. Write it in the data less a constant, such as 1700000000"

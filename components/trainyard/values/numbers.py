@@ -15,7 +15,7 @@ def coarse(low: float, high: float, std: float, most: float) -> str | None:
     """
     largest = max(abs(low), abs(high))
     step = float(np.spacing(np.float32(largest)))
-    if not std or step <= most * std:
+    if not std or low == high or step <= most * std:  # of one value the deviation may be what rounding left
         return None
     return (
         f"lies from {low:.12g} to {high:.12g} (standard deviation {std:.4g}), where a 32-bit float, in which networks "
