@@ -45,12 +45,15 @@ def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = No
     """
     header = tf.ensure_shape(tf.io.decode_raw(tf.strings.substr(encoded, _BITS, 2), tf.uint8), (2,))
     bits, colour = tf.unstack(header)
+    dtype = tf.uint8 if white_level is None else tf.uint16
+    decoded = tf.io.decode_png(encoded, channels=4, dtype=dtype)
+    # libpng's own grey is no mean of the colours, so it decodes that apart.
+    levels = decoded[:, :, :3] if channels == 3 else tf.io.decode_png(encoded, channels=1, dtype=dtype)
+    alpha = tf.cast(decoded[:, :, 3:], tf.int32)
     if white_level is None:
-        alpha = tf.cast(tf.io.decode_png(encoded, channels=4)[:, :, 3:], tf.int32)
-        values = tf.cast(tf.io.decode_png(encoded, channels=channels), tf.int32)
+        values = tf.cast(levels, tf.int32)
     else:
-        alpha = tf.cast(tf.io.decode_png(encoded, channels=4, dtype=tf.uint16)[:, :, 3:], tf.int32) // 257
-        levels = tf.cast(tf.io.decode_png(encoded, channels=channels, dtype=tf.uint16), tf.float32)
+        alpha, levels = alpha // 257, tf.cast(levels, tf.float32)
         white = tf.where(tf.equal(bits, 16), tf.constant(white_level, tf.float32), 65535.0)
         values = tf.cast(tf.minimum(tf.round(levels * 255 / white), 255), tf.int32)
     # libpng makes an opaque pixel of fewer bits 1, 3 or 15: https://github.com/pnggroup/libpng, png_set_add_alpha.
