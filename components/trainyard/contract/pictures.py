@@ -21,6 +21,11 @@ JUDGES = ("val", "validation", "test")
 
 ORIENTATION = 0x0112  # the EXIF tag
 
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+
+PNG_BITS = 24
+"""Where a PNG says its bits a channel; its type of colour follows."""
+
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 """What Pillow's decoders raise on broken input, seen on a corpus of cut and flipped files."""
 

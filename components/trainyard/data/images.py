@@ -8,9 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import ImageShape
-
-_PNG = b"\x89PNG"
-_BITS = 24  # where a PNG says its bits a channel; its type of colour follows
+from trainyard.contract.pictures import PNG_BITS, PNG_MAGIC
 
 
 def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False) -> tf.Tensor:
@@ -24,7 +22,7 @@ def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False)
     if pixels:
         return tf.cast(tf.reshape(tf.io.decode_raw(encoded, tf.uint8), (*size, shape.channels)), tf.float32)
     image = tf.cond(
-        tf.equal(tf.strings.substr(encoded, 0, len(_PNG)), _PNG),
+        tf.equal(tf.strings.substr(encoded, 0, len(PNG_MAGIC)), PNG_MAGIC),
         lambda: decode_png(encoded, shape.channels, shape.white_level),
         lambda: tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False),
     )
@@ -43,7 +41,7 @@ def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = No
     16 bits a channel become 8: `white_level` becomes 255, and so does all above it. Without it, the low byte is
     dropped.
     """
-    header = tf.ensure_shape(tf.io.decode_raw(tf.strings.substr(encoded, _BITS, 2), tf.uint8), (2,))
+    header = tf.ensure_shape(tf.io.decode_raw(tf.strings.substr(encoded, PNG_BITS, 2), tf.uint8), (2,))
     bits, colour = tf.unstack(header)
     dtype = tf.uint8 if white_level is None else tf.uint16
     decoded = tf.io.decode_png(encoded, channels=4, dtype=dtype)

@@ -112,7 +112,7 @@ def of_pictures(profile: Profile) -> list[str]:
 
 def likely_white(level: int) -> int:
     """Return the white level that images of 16 bits probably have whose largest value is `level` in 8 bits."""
-    return int(2 ** ((level + 1) * 256 - 1).bit_length() - 1)
+    return (1 << ((level + 1) * 256 - 1).bit_length()) - 1
 
 
 def little_of_the_range(level: int) -> str:
@@ -128,8 +128,8 @@ def little_of_the_range(level: int) -> str:
 
 def constant_images(count: int, names: str) -> str:
     """Return the sentence about images that are one colour."""
-    what = "image is" if count == 1 else "images are"
-    return f"{count} {what} one colour after decoding, such as {names}: transparent pixels become white."
+    counted = _count(count, "image is", "images are")
+    return f"{counted} one colour after decoding, such as {names}: transparent pixels become white."
 
 
 def _giveaways(profile: Profile, giveaways: dict[str, float]) -> Iterator[str]:

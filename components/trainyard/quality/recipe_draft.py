@@ -80,8 +80,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         )
     if fault := name_fault(profile.label):
         raise ConfigurationError(f"{profile.source}: the label '{profile.label[:80]}' cannot be used: {fault}.")
-    others = [column for column in profile.columns if column.name != profile.label]
-    why = {column.name: _useless(column, profile) for column in others}
+    why = {column.name: _useless(column, profile) for column in profile.columns if column.name != profile.label}
     why |= dict.fromkeys(profile.giveaways, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
     types |= {column.name: "text" for column in profile.columns if column.is_prose}

@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-PNG_BITS = 24
-"""Where a PNG says its bits a channel; its type of colour follows."""
+from trainyard.contract.pictures import PNG_BITS
 
 FULL_SCALE = 65535.0
 _BITS_PER_SAMPLE = 258  # the tag of TIFF

@@ -28,8 +28,10 @@ def draft(profile: Profile, day: datetime.date) -> str:
 
     Ranges have a tenth more room at either end, and a column that is not the label lists its values if they are few.
     """
-    what = f"What {profile.source.rpartition('/')[2]} looked like on {day.isoformat()}."
-    first = plain_yaml.comment(f"{what} Keep it beside the recipe, in git, and correct it by what you know.")
+    first = plain_yaml.comment(
+        f"What {profile.source.rpartition('/')[2]} looked like on {day.isoformat()}. Keep it beside the recipe, in "
+        "git, and correct it by what you know."
+    )
     return f"{first}\n{_HEAD}{plain_yaml.dump(_content(profile), allow_unicode=True)}"
 
 

@@ -16,8 +16,6 @@ MOST = 1024
 
 _DRAWN = 64  # most bins of a histogram in a document; chosen
 _FINEST = -200  # exponent; chosen: below any difference that a float32 near 1e-38 can have
-
-
 _MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of the additions so far
 
 

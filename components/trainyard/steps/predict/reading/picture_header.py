@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import struct
 
-_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+from trainyard.contract.pictures import PNG_MAGIC
+
+_PNG = PNG_MAGIC + b"\0\0\0\rIHDR"
 _ANIMATED_OR_TURNED = (b"acTL", b"eXIf")
 _JPEG = b"\xff\xd8"
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
+from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.data.images import decode_png
 from trainyard.quality.pictures.decoding import (
     PixelForm,
@@ -148,7 +148,7 @@ def _is_constant(pixels: NDArray[np.uint8] | None) -> bool:
 
 def _plain_png(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
     """Judge an opaque PNG of at most 8 bits a channel that keeps its size."""
-    header = png.read_header(encoded) if encoded.startswith(png.MAGIC) else None
+    header = png.read_header(encoded) if encoded.startswith(PNG_MAGIC) else None
     if header is None or header.height * header.width > limits.max_pixels or header.bits > 8:
         return None
     if limits.store.size(header.height, header.width) is not None:

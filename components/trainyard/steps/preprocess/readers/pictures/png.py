@@ -6,7 +6,6 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-MAGIC = b"\x89PNG\r\n\x1a\n"
 MAX_SIDE = 1_000_000  # pixels; libpng, and so TensorFlow, refuses a larger width or height
 
 _LARGEST_WINDOW = 1 << 15  # bytes: RFC 1950
