@@ -70,8 +70,9 @@ def load_foreign(path: Path) -> keras.Model:
 
     Raises `DataError` before anything is built if its layers would need more memory than its weights fill.
     """
-    _require_weights(path, _config(path))
-    return load_file(path)
+    config = _config(path)
+    _require_weights(path, config)
+    return _load(path, config)
 
 
 def load_file(path: Path) -> keras.Model:
@@ -79,7 +80,11 @@ def load_file(path: Path) -> keras.Model:
 
     Raises `ConfigurationError` if other code belongs to it, `DataError` if it is damaged.
     """
-    config = _config(path)
+    return _load(path, _config(path))
+
+
+def _load(path: Path, config: dict[str, Any]) -> keras.Model:
+    """Return the Keras model at `path`, whose archive was checked and holds `config`."""
     try:
         foreign = sorted(set(_foreign(config)))
     except RecursionError as error:
@@ -187,7 +192,7 @@ def _require_weights(path: Path, config: dict[str, Any]) -> None:
             weights = archive.read(_WEIGHTS)
         require_bounded(path, io.BytesIO(weights), len(weights))
         if set(_foreign(config)):
-            return  # `load_file` names them, and nothing of theirs is built
+            return  # `_load` names them, and nothing of theirs is built
         with keras.StatelessScope(initialize_variables=False):
             skeleton = keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)
         needed = sum(_variable_bytes(variable) for variable in skeleton.variables)

@@ -78,16 +78,15 @@ def _canonical(texts: tf.Tensor) -> tf.Tensor:
         texts = tf.strings.regex_replace(texts, f"^(?:{pattern})$", text)
     texts = _where_matching(texts, patterns.EXPONENT, "1e+0", _without_exponent)
     return _where_matching(
-        texts, patterns.TIMESTAMP, "1970-01-01 00:00", lambda found: _replaced(_time(found), "^(.*) 00:00:00$", r"\1")
+        texts,
+        patterns.TIMESTAMP,
+        "1970-01-01 00:00",
+        lambda found: tf.strings.regex_replace(_time(found), "^(.*) 00:00:00$", r"\1"),
     )
 
 
 def _stripped(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(texts, f"^{patterns.SPACE}+|{patterns.SPACE}+$", "")
-
-
-def _replaced(texts: tf.Tensor, pattern: str, text: str) -> tf.Tensor:
-    return tf.strings.regex_replace(texts, pattern, text)
 
 
 def _where_matching(texts: tf.Tensor, pattern: str, other: str, change: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -103,7 +102,7 @@ def _where_matching(texts: tf.Tensor, pattern: str, other: str, change: Callable
 def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
     """Return numbers that match `patterns.EXPONENT` in digits alone."""
     sign, digits, of_exponent, places = (
-        _replaced(texts, f"^{patterns.EXPONENT}$", group) for group in (r"\1", r"\2\4", r"\5\6", r"\7")
+        tf.strings.regex_replace(texts, f"^{patterns.EXPONENT}$", group) for group in (r"\1", r"\2\4", r"\5\6", r"\7")
     )
     is_small, moved = tf.equal(of_exponent, "-"), tf.strings.to_number(places, tf.int32)
     zeros = tf.fill(tf.shape(texts), "0" * _MOST_ZEROS)
@@ -113,7 +112,7 @@ def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
     digits = tf.strings.join([before, digits, tf.strings.substr(zeros, none, after)])
     point = tf.where(is_small, tf.ones_like(moved), moved + 1)
     fraction = tf.strings.substr(tf.strings.join([digits, "0"]), point, tf.strings.length(digits) + 1 - point)
-    fraction = _replaced(fraction, "0+$", "")
+    fraction = tf.strings.regex_replace(fraction, "0+$", "")
     whole = tf.strings.substr(digits, none, point)
     return tf.strings.join([sign, whole, tf.where(tf.equal(fraction, ""), "", tf.strings.join([".", fraction]))])
 
@@ -121,10 +120,10 @@ def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
 def _time(texts: tf.Tensor) -> tf.Tensor:
     """Return times that match `patterns.TIMESTAMP` as YYYY-MM-DD HH:MM:SS.f, those of a zone in UTC and with +00:00."""
     day, minute, second, fraction, zone, sign, hours, minutes = (
-        _replaced(texts, f"^{patterns.TIMESTAMP}$", rf"\{group}") for group in range(1, 9)
+        tf.strings.regex_replace(texts, f"^{patterns.TIMESTAMP}$", rf"\{group}") for group in range(1, 9)
     )
     second = tf.where(tf.equal(second, ""), ":00", second)
-    fraction = _replaced(fraction, r"\.?0+$", "")
+    fraction = tf.strings.regex_replace(fraction, r"\.?0+$", "")
     local = tf.strings.join([day, " ", minute, second, fraction])
     offset = _integer(hours) * 60 + _integer(minutes)
     shifted = _clock(minute) + tf.where(tf.equal(sign, "-"), offset, -offset)

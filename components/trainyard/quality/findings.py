@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainyard.errors import listed
 from trainyard.quality.profile import ColumnProfile, Profile
@@ -110,6 +110,13 @@ def of_pictures(profile: Profile) -> list[str]:
     return sentences
 
 
+def alike_names(classes: Iterable[str]) -> str:
+    """Return the end of a sentence about the classes that differ in their writing alone, '' if none do."""
+    groups = [" = ".join(map(repr, group)) for group in alike(classes)]
+    shown = listed(groups, _SHOWN)
+    return f"differ in their writing alone: {shown}. If they are one class, write it in one way." if groups else ""
+
+
 def likely_white(level: int) -> int:
     """Return the white level that images of 16 bits probably have whose largest value is `level` in 8 bits."""
     return (1 << ((level + 1) * 256 - 1).bit_length()) - 1
@@ -147,9 +154,8 @@ def _classes(profile: Profile) -> Iterator[str]:
     if len(profile.classes) == 1:
         yield f"Every example has the class '{next(iter(profile.classes))}'. At least two are needed."
         return
-    if groups := alike(profile.classes):
-        shown = listed([" = ".join(map(repr, group)) for group in groups], _SHOWN)
-        yield f"Classes differ in their writing alone: {shown}. If they are one class, write it in one way."
+    if why := alike_names(profile.classes):
+        yield f"Classes {why}"
     single = [name for name, count in profile.classes.items() if count == 1]
     if single:
         yield (

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError, listed
-from trainyard.quality.findings import FEW_LEVELS, HALF, constant_images, little_of_the_range
+from trainyard.quality.findings import FEW_LEVELS, HALF, alike_names, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.tables.columns import Numeric, SplitRows
@@ -19,7 +19,6 @@ from trainyard.spec.tables.formula import Call, Cell, parse
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
-from trainyard.values.text import alike
 
 _SHOWN = 5
 
@@ -89,9 +88,8 @@ def warnings(collected: Collected) -> list[str]:
     if collected.ignored:
         names = collected.ignored
         warnings.append(f"{len(names)} files are not of the data's format, and not read: {listed(names, _SHOWN)}.")
-    if groups := alike(dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)):
-        shown = listed([" = ".join(map(repr, group)) for group in groups], _SHOWN)
-        warnings.append(f"classes differ in their writing alone: {shown}. If they are one class, write it in one way.")
+    if why := alike_names(dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)):
+        warnings.append(f"classes {why}")
     warnings += collected.near
     warnings += _about_pixels(collected)
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
