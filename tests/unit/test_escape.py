@@ -22,6 +22,8 @@ import yaml
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+import trainyard
+import trainyard_control
 from trainyard import escape, events
 from trainyard.errors import ConfigurationError, DataError, TrainyardError, from_code
 from trainyard.quality.inspect import inspect
@@ -74,6 +76,12 @@ def acting(text: str) -> list[str]:
     """Return the characters of `text` that act on a terminal or that nobody sees; lines end by "\\n" alone."""
     unsafe = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return [letter for letter in text if unicodedata.category(letter) in unsafe and letter not in "\n\u200c\u200d"]
+
+
+def test_no_error_is_given_its_sentences_in_one_text() -> None:
+    """Its line breaks would be escaped, as those of a text from data are."""
+    sources = [path for package in (trainyard, trainyard_control) for path in Path(package.__path__[0]).rglob("*.py")]
+    assert [path for path in sources if re.search(r'Error\(\s*"\\n"\.join', path.read_text(encoding="utf-8"))] == []
 
 
 @given(names)

@@ -424,7 +424,7 @@ def _of_bucket(uri: str, overrides: list[str]) -> Recipe:
         if path and not uris.is_bucket(path) and not os.path.isabs(os.path.expanduser(path))  # noqa: PTH111, PTH117
     ]
     if relative:
-        raise ConfigurationError("\n".join(relative))
+        raise ConfigurationError(*relative)
     return documents.parse(text, Recipe, name=uri, overrides=overrides, folder=_NO_FOLDER)
 
 

@@ -235,7 +235,7 @@ def _check_requests(
                 for wanted, has in _unmet(own, placement, environment)
             ]
     if faults:
-        raise ConfigurationError("\n".join(dict.fromkeys(faults)))
+        raise ConfigurationError(*dict.fromkeys(faults))
 
 
 def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> Iterator[tuple[str, str]]:

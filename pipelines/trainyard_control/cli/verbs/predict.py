@@ -138,7 +138,7 @@ def _show(summary: PredictionSummary) -> None:
             "rejected", markup(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
         )
     if warned := [sentence for name, counts in summary.unknown.items() if (sentence := counts.warning(name))]:
-        facts.add_row("[yellow]unknown[/]", markup("\n".join(warned)))
+        facts.add_row("[yellow]unknown[/]", "\n".join(map(markup, warned)))
     elif seen := {name: counts.unknown for name, counts in summary.unknown.items() if counts.unknown}:
         facts.add_row("unknown", markup(f"values of {counts_text(seen)}"))
     if gaps := {name: counts.missing for name, counts in summary.unknown.items() if counts.missing}:
