@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -28,6 +28,13 @@ def print_answer(output: Output, document: Any, show: Callable[[], None]) -> Non
 def say(line: object, err: bool = False) -> None:
     """Print `line`, which may hold text from data, as one line on stdout or stderr."""
     typer.echo(one_line(line), err=err)
+
+
+def say_table(rows: Sequence[tuple[str, ...]], err: bool = False) -> None:
+    """Print `rows`, which may hold text from data, in columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), err)
 
 
 def print_lines(output: Output, items: Iterable[_T], line: Callable[[_T], str]) -> list[_T]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
-from trainyard_control.cli.answers import print_answer, say, write_page
+from trainyard_control.cli.answers import print_answer, say_table, write_page
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
@@ -38,14 +37,14 @@ def list_(
         runs = api.runs(environment, count=count)
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
         rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
-        print_answer(output, [run.document() for run in runs], lambda: _table(rows))
+        print_answer(output, [run.document() for run in runs], lambda: say_table(rows))
         return
     views = _runs(environment).newest(count, everything)
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION", "USD")]
     for view in views:
         took, cost = duration_text(view.seconds), str(view.cost or "–")
         columns.append((view.name, view.state, view.recipe, view.environment, view.created, took, cost))
-    print_answer(output, [run.summary() for run in views], lambda: _table(columns))
+    print_answer(output, [run.summary() for run in views], lambda: say_table(columns))
 
 
 @app.command("show")
@@ -173,7 +172,7 @@ def _show_view(view: RunView) -> None:
         state = f"{step.state} ({', '.join(notes)})" if notes else step.state
         took, cost = duration_text(step.seconds), str(step.cost or "–")
         rows.append((step.name, state, step.pool, step.node, step.pod, took, cost, step.output))
-    _table(rows)
+    say_table(rows)
     if cost_text := _cost_text(view):
         typer.echo(f"cost    {cost_text}")
     if view.record:
@@ -207,7 +206,7 @@ def _show_local(run: LocalRunView) -> None:
     rows = [("STEP", "DURATION", "OUTPUT")]
     rows += [(step, duration_text(seconds.get(step)), folder) for step, folder in folders.items()]
     rows += [(step, "unfinished", folder) for step, folder in run.record.get("unfinished", {}).items()]
-    _table(rows)
+    say_table(rows)
     for metric, value in (run.record.get("metrics") or {}).items():
         typer.echo(f"{metric}  {value:.4f}")
     if run.record.get("report"):
@@ -240,9 +239,3 @@ def _runs(environment: str) -> KubeflowRuns:
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     return KubeflowRuns(environments.load(environment))
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import say
+from trainyard_control.cli.answers import say, say_table
 from trainyard_control.cli.options import LOCAL, EnvironmentName, PackageFile
 
 _HEAD = ("task", "step", "pool", "accelerators")
@@ -31,10 +31,8 @@ def place(
     placed = placement.place(spec, loaded, platform)
     for sentence in placement.bounded_retries(placed, loaded):
         say(f"! {sentence}", err=True)
-    rows = placement.table(spec, loaded)
-    widths = [max(map(len, column)) for column in zip(*rows, _HEAD, strict=True)]
-    for row in [_HEAD, *rows] if rows else []:
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), err=True)
+    if rows := placement.table(spec, loaded):
+        say_table([_HEAD, *rows], err=True)
     write(to, to_yaml(placed.documents))
 
 
