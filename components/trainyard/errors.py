@@ -107,6 +107,11 @@ def known_code(number: int | None, otherwise: _T) -> ExitCode | _T:
     return otherwise if number is None or number not in set(ExitCode) else ExitCode(number)
 
 
+def bug_sentence(error: BaseException) -> str:
+    """Return what people are told of `error`, which is none of ours, without the full stop."""
+    return f"{type(error).__name__}: {one_line(error)}. This is a fault of Trainyard"
+
+
 def failure_fields(error: TrainyardError) -> dict[str, Any]:
     """Return what events and messages say of `error`, of which `from_code` makes it again."""
     return {"code": int(error.exit_code), "error": type(error).__name__, "message": str(error)}

@@ -33,7 +33,7 @@ _NOT_SERVED = "exports.json"
 
 
 def names(folder: str, file: str) -> list[str] | None:
-    """Return what the file `LABELS` or `TARGETS` of a committed `folder` lists; None if there is none."""
+    """Return the lines of `file` in a committed `folder`: labels, targets or a vocabulary; None if it has none."""
     content = storage.read(folder, file)
     return None if content is None else manifest.text(content, f"{folder}/{file}").split("\n")[:-1]
 

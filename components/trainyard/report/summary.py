@@ -13,7 +13,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.time_to import time_to
-from trainyard.errors import ExitCode, TrainyardError
+from trainyard.errors import ExitCode, TrainyardError, bug_sentence
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
@@ -100,10 +100,7 @@ def _failure(error: Exception) -> dict[str, Any]:
     """Return what a record says of a run that `error` ended."""
     if isinstance(error, TrainyardError):
         return {"failure": str(error), "exit_code": int(error.exit_code)}
-    return {
-        "failure": f"{type(error).__name__}: {error}. This is a fault of Trainyard",
-        "exit_code": int(ExitCode.BUG),
-    }
+    return {"failure": bug_sentence(error), "exit_code": int(ExitCode.BUG)}
 
 
 def run_title(recipe: Recipe, run_id: str) -> str:

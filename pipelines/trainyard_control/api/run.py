@@ -13,7 +13,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Training
-from trainyard.errors import DataError, ExitCode, TrainyardError
+from trainyard.errors import DataError, ExitCode, TrainyardError, bug_sentence
 from trainyard.quality.page import framed
 from trainyard.report import summary
 from trainyard.spec import recipe as recipes
@@ -174,7 +174,7 @@ def _executed(run: LocalRun, screen: Screen) -> None:
         failure, code = INTERRUPTED, ExitCode.INTERRUPTED
         raise
     except Exception as error:
-        failure = f"{type(error).__name__}: {error}. This is a fault of Trainyard"
+        failure = bug_sentence(error)
         raise
     finally:
         ended: dict[str, Any] = {

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.errors import ExitCode, TrainyardError
-from trainyard.escape import one_line
+from trainyard.errors import ExitCode, TrainyardError, bug_sentence
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
 from trainyard_control.cli.terminal import protect_streams
@@ -123,9 +122,7 @@ def _end(error: Exception) -> tuple[list[str], ExitCode]:
         return readable(error), error.exit_code
     if isinstance(error, OSError):
         return [str(disk.fault(error, Path.cwd(), "used"))], ExitCode.INFRASTRUCTURE
-    return [
-        f"{type(error).__name__}: {one_line(error)}. This is a fault of Trainyard; `trainyard --debug` shows where."
-    ], ExitCode.BUG
+    return [f"{bug_sentence(error)}; `trainyard --debug` shows where."], ExitCode.BUG
 
 
 if __name__ == "__main__":

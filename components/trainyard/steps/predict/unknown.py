@@ -7,13 +7,12 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainyard.contract import version
 from trainyard.contract.artifacts.predict import UnknownValues
 from trainyard.contract.champion import EXTRA
-from trainyard.contract.version import VOCABULARIES
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.batches import InputBatch
-from trainyard.storage import storage
 from trainyard.values.patterns import BETWEEN_WORDS, WORD_OF_ITS_OWN
 
 
@@ -46,9 +45,10 @@ class UnknownCounter:
 
 
 def _vocabulary(model: PushedModel, feature: RawInput) -> pa.Array | None:
-    name = feature.vocabulary
-    content = storage.read(model.folder, f"{EXTRA}/{VOCABULARIES}/{name}") if name else None
-    return None if content is None else pa.array(content.decode().split("\n")[:-1], pa.string())
+    if not feature.vocabulary:
+        return None
+    known = version.names(model.folder, f"{EXTRA}/{version.VOCABULARIES}/{feature.vocabulary}")
+    return None if known is None else pa.array(known, pa.string())
 
 
 def _known(texts: pa.Array, feature: RawInput, known: pa.Array) -> int:
