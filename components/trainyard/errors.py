@@ -108,7 +108,7 @@ def known_code(number: int | None, otherwise: _T) -> ExitCode | _T:
 
 
 def bug_sentence(error: BaseException) -> str:
-    """Return what people are told of `error`, which is none of ours, without the full stop."""
+    """Return the sentence about an unexpected `error`, without its full stop."""
     return f"{type(error).__name__}: {one_line(error)}. This is a fault of Trainyard"
 
 

@@ -470,8 +470,8 @@ def test_a_request_that_no_node_of_the_pool_meets_is_refused(
 def test_each_request_that_no_node_meets_has_a_line_of_its_own() -> None:
     with pytest.raises(ConfigurationError) as refused:
         own_step(environments.load("gke"), lambda task: task.set_memory_request("9000Gi").set_cpu_request("900"))
-    lines = str(refused.value).splitlines()
-    assert len(lines) == 2 and all(line.startswith("gke.yaml: placement: the step 'train-own' requests ") for line in lines)
+    start = "gke.yaml: placement: the step 'train-own' requests "
+    assert [line.startswith(start) for line in str(refused.value).splitlines()] == [True, True]
 
 
 def test_a_request_that_the_pool_meets_is_placed() -> None:

@@ -67,7 +67,7 @@ def reading(uri: str) -> Iterator[None]:
 
 
 def _undecodable_image(examples: ExampleFolder) -> str | None:
-    """Return which image is the first, of those on this machine, that TensorFlow does not decode, and why."""
+    """Return the first image on this machine that TensorFlow cannot decode, and the reason."""
     encoded = [feature for feature in examples.document.features if feature.encoded and not feature.pixels]
     if not encoded:
         return None

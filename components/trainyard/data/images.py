@@ -67,7 +67,7 @@ def encode_pixels(pixels: tf.Tensor, shape: ImageShape) -> tf.Tensor:
 
 
 def decode_pixels(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False, quick: bool = False) -> tf.Tensor:
-    """Return what `decode_image` does of an image in the shards as uint8, a quarter of the bytes.
+    """Decode an image of the shards as `decode_image` does, but to uint8, a quarter of the bytes.
 
     A resized image is rounded. Preprocess stores no image with an alpha channel.
 

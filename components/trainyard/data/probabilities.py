@@ -15,7 +15,7 @@ _LARGEST_PIXEL = 255.0
 
 
 def fault(model: keras.Model, examples: Examples) -> str:
-    """Return what is wrong with `model`, functional over a dict of features, as the end of a sentence; '' if nothing.
+    """Return the fault of `model`, functional over a dict of features, as the end of a sentence; '' without one.
 
     Its outputs for random inputs and weights tell, so that a softmax in a nested model or a function is found as well.
     Its own weights stay.
@@ -42,7 +42,7 @@ def _ending(model: keras.Model, features: Sequence[Feature]) -> Literal["softmax
 
 
 def _last_layer(model: keras.Model) -> str:
-    """Return the name of the layer, or the operation, that `model` ends in; of a nested model that of its own last."""
+    """Return the name of the last layer or operation of `model`, looking into nested models."""
     last: Any = model
     while inner := getattr(last, "operations", None) or getattr(last, "layers", None):
         last = inner[-1]

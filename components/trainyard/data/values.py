@@ -34,12 +34,12 @@ def _as_read(texts: tf.Tensor, kind: Numeric | Category | Date | Text) -> tf.Ten
 
 
 def canonical_tensor(texts: tf.Tensor) -> tf.Tensor:
-    """Return what `values.text.canonical` makes of each of the texts (n,), which are in NFC."""
+    """Apply `values.text.canonical` to each of the texts (n,), which are in NFC."""
     return _where_matching(texts, _CHANGED, "", _canonical)
 
 
 def canonical_lists_tensor(texts: tf.Tensor, separator: str) -> tf.Tensor:
-    """Return what `values.text.canonical_list` makes of each of the texts (n,), which are in NFC."""
+    """Apply `values.text.canonical_list` to each of the texts (n,), which are in NFC."""
     cut = tf.strings.split(texts, separator)
     values = cut.with_flat_values(canonical_tensor(cut.flat_values))
     present = tf.ragged.boolean_mask(values, values.with_flat_values(tf.not_equal(values.flat_values, "")))

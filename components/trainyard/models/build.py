@@ -87,7 +87,7 @@ def _require_memory(model: ModelConfig, features: Sequence[Feature], outputs: in
 
 
 def _count(model: ModelConfig, features: Sequence[Feature], outputs: int) -> int:
-    """Return how many weights the network has. None is allocated, and names of layers count from one again."""
+    """Count the weights of the network without allocating them; layer names count from one again."""
     with keras.StatelessScope(initialize_variables=False):
         count = _network(model, features, outputs).count_params()
     keras.utils.clear_session(free_memory=False)

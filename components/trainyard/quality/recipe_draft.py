@@ -160,7 +160,7 @@ def _of_lists(profile: Profile, separator: str, features: dict[str, Any], exclud
 
 
 def _label_separator(profile: Profile) -> str:
-    """Return what stands between several classes of one cell of the label, or '' if each cell names one class."""
+    """Return the separator between the classes in one cell of the label, or '' if each cell names one class."""
     rows = sum(profile.classes.values())
     for separator in _LABEL_SEPARATORS:
         listed = sum(times for cell, times in profile.classes.items() if separator in cell)

@@ -97,7 +97,7 @@ def write(
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    """Return what a record says of a run that `error` ended."""
+    """Return the record's fields for a run that `error` ended."""
     if isinstance(error, TrainyardError):
         return {"failure": str(error), "exit_code": int(error.exit_code)}
     return {"failure": bug_sentence(error), "exit_code": int(ExitCode.BUG)}
@@ -109,7 +109,7 @@ def run_title(recipe: Recipe, run_id: str) -> str:
 
 
 def reopen(root: str, recipe: Recipe, run_id: str) -> None:
-    """Remove the record that a failed attempt left: the run goes on."""
+    """Remove the record that a failed attempt left, because the run continues."""
     storage.remove(_record(root, recipe, run_id))
 
 

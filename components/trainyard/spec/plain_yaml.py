@@ -156,7 +156,7 @@ def dotted(at: Sequence[str | int]) -> str:
 
 
 def _count(value: Any, counts: dict[int, float]) -> float:
-    """Return how many values `value` holds; infinitely many if it holds itself. counts: those known, by identity."""
+    """Count the values in `value`; infinite if it contains itself. counts: known counts, by identity."""
     if not isinstance(value, list | dict):
         return 1
     if id(value) not in counts:

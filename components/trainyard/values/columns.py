@@ -39,7 +39,7 @@ def as_texts(values: Any) -> pa.Array:
 
 
 def canonical_texts(values: Any) -> pa.Array:
-    """Return what `canonical` makes of each value of an Arrow array, empty where one is missing."""
+    """Apply `canonical` to each value of an Arrow array; missing values become empty."""
     texts = as_texts(values)
     changed = pc.match_substring_regex(texts, _CHANGED)
     if not pc.any(changed).as_py():
@@ -50,14 +50,14 @@ def canonical_texts(values: Any) -> pa.Array:
 
 
 def canonical_lists(values: Any, separator: str) -> pa.Array:
-    """Return what `canonical_list` makes of each value of an Arrow array of texts."""
+    """Apply `canonical_list` to each value of an Arrow array of texts."""
     encoded = as_texts(values).dictionary_encode()
     lists = [canonical_list(text, separator) for text in encoded.dictionary.to_pylist()]
     return pa.array(lists, pa.string()).take(encoded.indices)
 
 
 def days(values: Any, *, hour: bool) -> pa.Array:
-    """Return what `day` makes of each value of an Arrow array: null if it is no day, empty if it is missing."""
+    """Apply `day` to each value of an Arrow array: null if it is no day, empty if it is missing."""
     encoded = as_texts(values).dictionary_encode()
     found = pa.array([day(text, hour=hour) for text in encoded.dictionary.to_pylist()], pa.string())
     return found.take(encoded.indices)

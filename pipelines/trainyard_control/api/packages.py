@@ -152,7 +152,7 @@ def prepare_prediction(
 
 
 def predicted(folder: str) -> Predicted | None:
-    """Return what a prediction has left in `folder`, None if that cannot be read from this machine."""
+    """Return the document of the prediction in `folder`, None if this machine cannot read it."""
     from trainyard.contract.artifacts.predict import Predicted
 
     with suppress(TrainyardError), storage.deadline(_ANSWER_SECONDS):

@@ -37,7 +37,7 @@ def _renewed(cluster: Cluster, namespace: str) -> str:
 
 
 def sentence(since: str, namespace: str) -> str:
-    """Return what is wrong if the controller is silent since then, and what to do."""
+    """Return the sentence about a controller that is silent since then, with its remedy."""
     return (
         f"Kubeflow's workflow controller has not answered since {since}: no step starts and none ends. "
         f"{REMEDY.format(namespace=namespace)}"

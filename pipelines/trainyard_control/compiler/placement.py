@@ -194,7 +194,7 @@ def _function(arguments: list[Any]) -> str:
 
 
 def _program(spec: Spec, executor: str) -> tuple[Spec, Spec]:
-    """Return what the container of `executor` runs, and the inputs and outputs of its component."""
+    """Return the command of `executor`'s container, and the inputs and outputs of its component."""
     container = spec["deploymentSpec"]["executors"][executor].get("container", {})
     command = {key: container.get(key) for key in ("command", "args")}
     component: Spec = next((one for one in spec["components"].values() if one.get("executorLabel") == executor), {})

@@ -69,7 +69,7 @@ class RunView:
     """One run. record is its run.json, None if that is not written yet or not readable from here.
 
     overdue: the deadline in seconds that ended it, None if none did. expected: of its training, by the plan.
-    stuck: why nothing goes on though no step says so, '' if that is not known.
+    stuck: why the run makes no progress although no step says so, '' if unknown.
     """
 
     run_id: str

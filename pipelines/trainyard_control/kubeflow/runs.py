@@ -105,7 +105,7 @@ class KubeflowRuns:
         return replace(view, stuck=self._controller_fault()) if view.idle else view
 
     def _controller_fault(self) -> str:
-        """Return what is wrong with the controller that starts and ends steps, '' if nothing is, or nobody may look."""
+        """Return the fault of the controller that starts and ends steps, '' if it has none or may not be asked."""
         namespace = self.environment.kubeflow.namespace
         try:
             since = controller.silent_since(self.cluster, namespace)

@@ -45,7 +45,7 @@ Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
 def name_fault(name: str) -> str:
-    """Return why no recipe or schema can name the column `name`, '' if one can."""
+    """Return the reason why no recipe or schema can name the column `name`, or ''."""
     if len(name) > _LONGEST_NAME:
         return f"its name has {len(name):,} characters, and at most {_LONGEST_NAME} are allowed; rename the column"
     if not name:

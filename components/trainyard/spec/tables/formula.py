@@ -233,7 +233,7 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Node:
 
 
 def _compared(tree: ast.expr, kind: Kind, *, equality: bool) -> Node:
-    """Return what is compared, a text as `canonical` has it. Raises `ValueError` if it equals more than one integer."""
+    """Return one side of a comparison, with canonical text. Raises `ValueError` if it equals several integers."""
     node = _node(tree, kind)
     if not isinstance(node, Constant):
         return node

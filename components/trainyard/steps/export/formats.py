@@ -129,7 +129,7 @@ def _write_lite(format: LiteFormat, files: TrainedFiles, path: Path) -> None:
 
 
 def _convert_apart(model: str, examples: str, calibration_examples: int, path: Path) -> None:
-    """Write the int8 file of the trained `model` to `path` from a process of its own.
+    """Write the int8 file of the trained `model` to `path` in a child process.
 
     TensorFlow 2.21's calibrator reads memory that is not its own in the loops of recurrent layers, which no `try`
     survives. Raises `ConfigurationError` if the process ends so.

@@ -43,7 +43,7 @@ class RawInput(_Lenient):
 
     @property
     def vocabulary(self) -> str | None:
-        """The file of the values that have an id of their own."""
+        """The file of the values that have an id."""
         return self.learned.vocabulary if self.learned else None
 
     @property

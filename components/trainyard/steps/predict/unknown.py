@@ -35,7 +35,7 @@ class UnknownCounter:
             self._unknown[feature.name] += _count(present) - _known(texts, feature, self._known[feature.name])
 
     def counts(self) -> dict[str, UnknownValues]:
-        """Return what was counted, by column."""
+        """Return the counts by column."""
         return {
             name: UnknownValues(
                 values=self._rows - self._missing[name], unknown=self._unknown[name], missing=self._missing[name]
@@ -52,7 +52,7 @@ def _vocabulary(model: PushedModel, feature: RawInput) -> pa.Array | None:
 
 
 def _known(texts: pa.Array, feature: RawInput, known: pa.Array) -> int:
-    """Return how many of `texts` are known, or hold something known."""
+    """Count the `texts` that are known or contain a known word."""
     column = feature.column
     if column is None or column.type != "text":
         return _count(pc.is_in(texts, value_set=known))  # no vocabulary has the empty text

@@ -37,7 +37,7 @@ def read(token: str) -> Past:
 
 
 def keep(token: str, past: Past, step: int) -> None:
-    """Write `past` and the newest `step`, in a thread of its own: whoever calls answers the workers meanwhile."""
+    """Write `past` and the newest `step` in a new thread, because the caller answers the workers meanwhile."""
     if uri := _uri():
         elapsed = time.monotonic() - past.started
         kept = {"token": token, "past": past.model_dump(), "step": step, "elapsed": elapsed, "time": time.time()}

@@ -175,7 +175,7 @@ class ProgramCheckpoints:
         events.emit("checkpoints_restored", number=number, uri=path)
 
     def _state(self) -> _State:
-        """Return what is in the folder now: plain files and links. One that vanishes meanwhile is left out."""
+        """Return the plain files and links of the folder, without those that vanish meanwhile."""
         state: _State = {}
         for folder, folders, files in os.walk(self._folder):
             for path in (Path(folder, name) for name in [*folders, *files]):
@@ -191,7 +191,7 @@ class ProgramCheckpoints:
         return dict(sorted(state.items()))
 
     def _target(self, link: Path) -> str:
-        """Return what `link` says; one within the folder says it from its own place, for the folder's name changes."""
+        """Return the target of `link`, relative if it is within the folder, because the folder's name changes."""
         target = os.readlink(link)  # noqa: PTH115 - a Path would change it
         inside = target.startswith(f"{self._folder}/")
         return os.path.relpath(target, link.parent) if inside else target
