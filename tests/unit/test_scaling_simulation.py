@@ -29,7 +29,7 @@ from trainyard_control.planning.scaling import (
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "experiments" / "scaling.md"
-MARK = "\n## What it says\n"
+MARK = "\n## Results\n"
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
 STEADY = Parts(examples=100, compute=1.0, jitter=0.0)
 
@@ -251,25 +251,25 @@ def page() -> str:
     return f"""\
 # Scaling by simulation
 
-`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **No gang of more than two was measured.** This page holds
-the simulation against what was, and against published curves; a test writes it and holds it.
+`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **No gang of more than two was measured.** This page, which
+a test creates, compares the simulation with measurements and with published curves.
 
 ## Against two workers
 
-The rows of [the benchmark](../benchmarks.md), milliseconds a part of a step. The simulation gets what two workers that
-exchange nothing take, and the sum of the gradients on its own.
+Rows of [the benchmark](../benchmarks.md), in milliseconds per part of a step. The simulation uses the measured time of
+two independent workers and of the all-reduce alone.
 
-| network | parts | both apart | sum alone | simulated | measured | error |
+| network | parts | both independent | all-reduce alone | simulated | measured | error |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 {ours}
 
 ## Against published curves
 
-Efficiency: the speed of all by that of one worker times their number. The simulation gets one worker's published speed,
-the bytes of the gradients, the network's bandwidth (of which a ring gets half), and a jitter of 2 %. *Beside* sums
-while the backward pass, two thirds of a step, goes on; *after* is how Trainyard's own loop does it.
+Efficiency is the speed of all workers, divided by the speed of one and their number. The simulation uses the published
+speed of one worker, the gradient bytes, half of the network's bandwidth, and 2 % jitter. *Overlapped*: the all-reduce
+runs during the backward pass (two thirds of a step). *After*: Trainyard's loop.
 
-| run | source | workers | published | simulated, beside | simulated, after |
+| run | source | workers | published | simulated, overlapped | simulated, after |
 | --- | --- | ---: | ---: | ---: | ---: |
 {theirs}
 """
