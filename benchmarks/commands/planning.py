@@ -56,11 +56,10 @@ def section(result: dict[str, Any]) -> str:
         for number, run in enumerate(runs, start=1)
     )
     seconds = statistics.median(run["plan_cpu_seconds"] for runs in result["recipes"].values() for run in runs)
-    return f"""Examples a second of training on this machine, predicted with the 80 % interval before each of two runs,
-and measured. Before run 1 nothing is known of the network here (`synthetic` is mobilenet_v3_small at {SIDE} pixels);
-before run 2, run 1.
-The last column is how many processes wanted the {result["cores"]} cores after the run: other work slows and scatters
-the runs. A plan takes {seconds:.2f} s of CPU time.
+    return f"""Training examples per second on this machine: predicted with an 80 % interval before each of two runs, and
+measured. Before run 1 no run of the network is recorded (`synthetic` is mobilenet_v3_small at {SIDE} pixels); before
+run 2, run 1 is. *Load* is the number of processes waiting for the {result["cores"]} cores after the run. A plan takes
+{seconds:.2f} s of CPU time.
 
 | recipe | run | predicted | measured | error | inside | load |
 | --- | ---: | ---: | ---: | ---: | --- | ---: |

@@ -44,15 +44,14 @@ def section() -> str:
             (f"CSV of {ROWS:,} rows of 30 numbers", f"{PICTURES:,} PNG files of 8 x 8 pixels"), speeds, strict=True
         )
     )
-    return f"""The bare loop reads with Arrow (numbers, unchecked), or file by file, asks the SavedModel and writes
-Parquet. Examples a second, median of {_REPEATS} turns in one process, the model loaded; the aim is 0.9 of the bare
-loop.
+    return f"""Examples per second, median of {_REPEATS} turns in one process, model loaded. The bare loop reads with
+Arrow or file by file, calls the SavedModel and writes Parquet. The aim is 0.9 of the bare loop.
 
-| input | bare loop | `trainyard predict` | of it |
+| input | bare loop | `trainyard predict` | ratio |
 | --- | ---: | ---: | ---: |
 {lines}
 
-Most memory of the whole command: {few:,.0f} MiB for {FEW_ROWS:,} rows, {many:,.0f} MiB for {ROWS:,}."""
+Peak memory of the command: {few:,.0f} MiB for {FEW_ROWS:,} rows, {many:,.0f} MiB for {ROWS:,}."""
 
 
 def train(recipe: str, folder: Path) -> None:

@@ -34,13 +34,13 @@ class Row:
 
 def table_against_beam(rows: int) -> Row:
     """Compare the step with Beam and tf.Transform, an added row each."""
-    what = "Beam + tf.Transform by their guide, without digests, order and statistics"
+    what = "Beam + tf.Transform as in their guide, without digests, order and statistics"
     return _table(rows, _cost_of_a_row("beam", min(rows, _BEAM_ROWS)), what, "3 times")
 
 
 def table_against_hand(rows: int) -> Row:
     """Compare the step with one loop over Arrow's batches, an added row each."""
-    return _table(rows, _cost_of_a_row("hand", rows), "one loop over Arrow and NumPy that does the same", "0.33 times")
+    return _table(rows, _cost_of_a_row("hand", rows), "an equivalent loop over Arrow and NumPy", "0.33 times")
 
 
 def _table(rows: int, other: float, what: str, aim: str) -> Row:
@@ -85,8 +85,8 @@ def pictures_row(store: str, _: int) -> Row:
     ours, other = (pictures.cost_of_an_image(side, store, _PICTURES[store]) for side in ("preprocess", "bare"))
     return Row(
         f"JPEG of {width} x {height} to shards, `{store}`",
-        f"libjpeg-turbo in one loop, CRC and write: {other * 1e3:.2f} ms a picture",
-        f"{ours * 1e3:.2f} ms a picture: {other / ours:.2f} times as fast",
+        f"libjpeg-turbo loop, CRC and write: {other * 1e3:.2f} ms an image",
+        f"{ours * 1e3:.2f} ms an image: {other / ours:.2f} times as fast",
         "0.8 times",
     )
 
@@ -110,10 +110,9 @@ def measure(rows: int = ROWS) -> list[Row]:
 def section(rows: list[Row]) -> str:
     """Return the part of the page."""
     lines = "\n".join(f"| {row.work} | {row.against} | {row.measured} | {row.aim} |" for row in rows)
-    return f"""CPU seconds of all processes together, both sides in one run, on data that the benchmark makes.
-A row of a table is four numbers, three categories, a day and a label; its cost is that of one row more, so that imports
-do not count. Memory is what all processes have together, the page cache apart. Pictures are bound to one core on both
-sides: two threads that share a physical core take longer each, and a bare loop has one.
+    return f"""CPU seconds of all processes, both sides in one run, on generated data. A row has four numbers, three
+categories, a date and a label; its cost is the cost of one more row, without imports. Memory is of all processes,
+without the page cache. Images are bound to one core on both sides.
 
 | work | against | measured | aim |
 | --- | --- | --- | --- |

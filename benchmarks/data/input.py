@@ -72,14 +72,14 @@ def measure(images: int = 512) -> list[Row]:
         turned = {"shift": 0.1, "rotate": 10}
         return [
             Row("JPEG, decode", _ours(small, {}, 0), "decode + copy", _rate(images, lambda: _decode(encoded[SIZE]))),
-            Row("JPEG, mirror", _ours(small, {"flip": True}, 0), "decode + mirror", decoded),
+            Row("JPEG, flip", _ours(small, {"flip": True}, 0), "decode + flip", decoded),
             *_served(small, {"flip": True}),
-            Row("JPEG, random window resized, mirror", _ours(large, window, 0), "decode + cut + mirror", cut),
-            Row("JPEG, random window resized, mirror", _ours(large, window, 0), "the same by Pillow", resized),
-            Row("JPEG of 256, mirror", _ours(large, {"flip": True}, 0), "the same by Pillow", resized),
-            Row("memory, mirror", _ours(small, {"flip": True}), "copy + mirror", copied),
-            Row("memory, shift, turn", _ours(small, turned), "copy + mirror", copied),
-            Row("memory, RandAugment", _ours(small, {"rand_augment": {}}), "copy + mirror", copied),
+            Row("JPEG, random resized crop, flip", _ours(large, window, 0), "decode + crop + flip", cut),
+            Row("JPEG, random resized crop, flip", _ours(large, window, 0), "the same in Pillow", resized),
+            Row("JPEG of 256, flip", _ours(large, {"flip": True}, 0), "the same in Pillow", resized),
+            Row("memory, flip", _ours(small, {"flip": True}), "copy + flip", copied),
+            Row("memory, shift, rotate", _ours(small, turned), "copy + flip", copied),
+            Row("memory, RandAugment", _ours(small, {"rand_augment": {}}), "copy + flip", copied),
         ]
 
 
@@ -88,10 +88,9 @@ def section(rows: list[Row]) -> str:
     lines = "\n".join(
         f"| {row.work} | {row.ours:.0f} | {row.against} | {row.bare:.0f} | {row.ours / row.bare:.2f} |" for row in rows
     )
-    return f"""Images of {SIZE} x {SIZE} a CPU-second, from the shards (or the memory) to uint8 batches of {BATCH};
-windows are cut out of pictures of {STORED} x {STORED}. The bare loops: simplejpeg (libjpeg-turbo) and NumPy. All
-of it is bound to one core.
-The input worker is a process on the same machine, reached over its loopback interface.
+    return f"""Images of {SIZE} x {SIZE} per CPU-second, from shards or memory to uint8 batches of {BATCH}; crops are cut
+from images of {STORED} x {STORED}. Bare loops: simplejpeg (libjpeg-turbo) and NumPy. All bound to one core. The input
+worker is a local process.
 
 | work | Trainyard | against | bare | ratio |
 | --- | ---: | --- | ---: | ---: |
@@ -105,8 +104,8 @@ def _served(folder: ExampleFolder, augment: dict[str, Any]) -> list[Row]:
         both = _ours(folder, augment, 0, service, process)
         own = _ours(folder, augment, 0, service)
     return [
-        Row("JPEG, mirror, by an input worker: both processes", both, "in one process", alone),
-        Row("JPEG, mirror, by an input worker: what trains", own, "in one process", alone),
+        Row("JPEG, flip, by an input worker: both processes", both, "in one process", alone),
+        Row("JPEG, flip, by an input worker: training process", own, "in one process", alone),
     ]
 
 

@@ -60,7 +60,7 @@ def _run(what: str, count: int, size: int, command: list[str]) -> Run:
 
 def section() -> str:
     """Measure, and return the part of the page."""
-    small, photograph = f"pictures of {_SIDE} x {_SIDE}", "photographs of 500 x 375, stored at training size"
+    small, photograph = f"images of {_SIDE} x {_SIDE}", "photographs of 500 x 375, stored at training size"
     rows = [of_rows(_FEW_ROWS), of_rows(_ROWS)]
     thumbs = [of_pictures(small, count, "original", _SIDE, _SIDE) for count in (_FEW_PICTURES, _PICTURES)]
     counts = (_FEW_PHOTOGRAPHS, _PHOTOGRAPHS)
@@ -76,16 +76,15 @@ def section() -> str:
         _would("100 M rows", 100_000_000, 100e6 * bytes_of_row, a_row),
         _would("1 TB of such rows", int(1e12 / bytes_of_row), 1e12, a_row),
     ]
-    return f"""The step to its end on this machine, on data that the benchmark makes, and the most memory that all its
-processes had together, the page cache apart.
+    return f"""The whole step on generated data. *Peak* is the memory of all processes, without the page cache.
 
 | data | MB | CPU seconds | seconds | peak, MiB |
 | --- | ---: | ---: | ---: | ---: |
 {ran}
 
-An added row costs {a_row * 1e6:.0f} µs of CPU time, an added photograph {_added(photographs) * 1e3:.2f} ms, an added
-small picture {_added(thumbs) * 1e3:.2f} ms. At that, by multiplication and not by a run, with ${_USD_PER_CORE_HOUR:.4f}
-a core-hour (an eighth of an `n2-standard-8` on demand) and the recipe's default of shards:
+One more row costs {a_row * 1e6:.0f} µs of CPU time, one more photograph {_added(photographs) * 1e3:.2f} ms, one more
+small image {_added(thumbs) * 1e3:.2f} ms. Extrapolated, with ${_USD_PER_CORE_HOUR:.4f} a core-hour (an eighth of an
+`n2-standard-8` on demand) and the default number of shards:
 
 | data | GB | CPU-hours | shards | cores for an hour | dollars |
 | --- | ---: | ---: | ---: | ---: | ---: |

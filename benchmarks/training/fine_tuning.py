@@ -153,12 +153,11 @@ def section(results: dict[str, list[Result]]) -> str:
     )
     rest, judged = EPOCHS - HEAD_EPOCHS, 5 * (A_CLASS - LEARNT - A_CLASS // 5)
     return f"""`mobilenet_v3_small` at {SIDE} x {SIDE} pixels: {HEAD_EPOCHS} epochs of the last layer, {rest} of all,
-{STEPS} steps of {BATCH} pictures each. Medians over {len(results[OURS])} seeds, CPU time in brackets. *Tracing* is what
-the first epoch of each phase takes longer; *all of it* goes from building the network to the saved model. Trainyard
-over `fit`, wall and CPU, median of seeds: a step of the last layer **{head}**, of all layers **{layers}**, all of it
-**{whole}**.
+{STEPS} steps of {BATCH} images each. Medians over {len(results[OURS])} seeds, CPU time in parentheses. *Tracing* is the
+extra time of each phase's first epoch; *total* is from building the network to the saved model. Trainyard / `fit`, wall
+and CPU: a step of the last layer **{head}**, of all layers **{layers}**, total **{whole}**.
 
-| | last layer, ms a step | all layers, ms a step | tracing, s | all of it, s | {judged} others right, % |
+| | last layer, ms a step | all layers, ms a step | tracing, s | total, s | accuracy on {judged} others, % |
 | --- | ---: | ---: | ---: | ---: | ---: |
 {rows}"""
 

@@ -59,15 +59,15 @@ def section(result: dict[str, Any]) -> str:
         for step, seconds in result["step_seconds"].items()
     )
     return f"""From raw data to a pushed model, nothing reused: **{result["wall_seconds"]:.1f} s**,
-test accuracy {result["accuracy"]:.4f}. Start-up is the time until a step's own code begins:
-**{100 * result["startup_share"]:.0f} %** of the whole. TensorFlow is imported once a run and the steps are
-forked from there; preprocess' start-up holds that import.
+test accuracy {result["accuracy"]:.4f}. Start-up is the time until a step's code begins:
+**{100 * result["startup_share"]:.0f} %** of the whole. TensorFlow is imported once, in preprocess' start-up, and the
+steps are forked.
 
 | step | seconds | of them start-up |
 | --- | ---: | ---: |
 {rows}
 
-One trivial component by kfp.local in a virtual environment of its own, its default: {with_venv:.1f} s."""
+One trivial component in kfp.local with a virtual environment, its default: {with_venv:.1f} s."""
 
 
 if __name__ == "__main__":

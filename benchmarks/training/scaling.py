@@ -100,11 +100,10 @@ def sections(results: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _scaling(rows: str) -> str:
-    return f"""Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of
-{ROUNDS} interleaved rounds. `train.accumulation_steps` parts make a step, which sums the gradients once; *statistics*
-is `train.batch_statistics`. *Both* are two workers that know nothing of each other, one a core: what the machine gives
-if nothing is exchanged. Efficiency is the time of one worker alone, or of both, over the gang's, with the smallest and
-the largest of the rounds.
+    return f"""Milliseconds per part of a step, one core a worker, images of 96 pixels, SGD, median of {ROUNDS}
+interleaved rounds. `train.accumulation_steps` parts make a step, which sums the gradients once; *statistics* is
+`train.batch_statistics`. *Both* are two independent workers, one a core. Efficiency is the time of one worker, or of
+both, divided by the gang's, with the smallest and largest round.
 
 | network | images a worker and part | parts | statistics | gradients, MB | one | both | gang of two | all-reduce \
 alone | of one | of both |
@@ -113,10 +112,10 @@ alone | of one | of both |
 
 
 def _checkpoints(rows: str) -> str:
-    return f"""One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits
-for the state, *counted* that and the CPU time of the writing, *in all* how much longer the next steps take together
-because of it. *Apart* is how long half an epoch must take for a checkpoint in its middle, by default, and *share* what
-checkpoints then cost of the training at most, by what they cost in all.
+    return f"""One worker on one core, which also writes the checkpoints. *Waited* is what a step waits for the
+state, *counted* adds the CPU time of writing, *in all* is the total delay of the next steps. *Apart* is how long half an
+epoch must take for a checkpoint within it, by default; *share* is the largest share of the training that checkpoints
+then cost.
 
 | network | state, MB | waited, ms | counted, ms | in all, ms | apart, s | share, % |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |

@@ -78,8 +78,8 @@ def section(result: dict[str, Any]) -> str:
         for seed in range(1, len(ours["step_ms"]) + 1)
     )
     return f"""The same model (`cnn_small`), data, batch ({result["batch_size"]}), schedule and number of epochs
-({result["epochs"]}); `fit` with its defaults, one step a call. Step time ratio, median over seeds:
-**{result["step_time_ratio"]:.2f}** (below 1: ours is faster, for it runs many steps a call). Difference of mean test
+({result["epochs"]}); `fit` with its defaults, one step a call. Median ratio of step times:
+**{result["step_time_ratio"]:.2f}** (Trainyard is faster because it runs many steps a call). Difference of mean test
 accuracy: {result["accuracy_difference"]:+.4f}.
 
 | seed | ours, ms a step | `fit`, ms a step | ours, accuracy | `fit`, accuracy |
