@@ -88,9 +88,9 @@ def section(rows: list[Row]) -> str:
     lines = "\n".join(
         f"| {row.work} | {row.ours:.0f} | {row.against} | {row.bare:.0f} | {row.ours / row.bare:.2f} |" for row in rows
     )
-    return f"""Images of {SIZE} x {SIZE} per CPU-second, from shards or memory to uint8 batches of {BATCH}; crops are cut
-from images of {STORED} x {STORED}. Bare loops: simplejpeg (libjpeg-turbo) and NumPy. All bound to one core. The input
-worker is a local process.
+    return f"""Images of {SIZE} x {SIZE} per CPU-second, from shards or memory to uint8 batches of {BATCH}; crops are
+cut from images of {STORED} x {STORED}. Bare loops: simplejpeg (libjpeg-turbo) and NumPy. All bound to one core. The
+input worker is a local process.
 
 | work | Trainyard | against | bare | ratio |
 | --- | ---: | --- | ---: | ---: |

@@ -251,8 +251,8 @@ def page() -> str:
     return f"""\
 # Scaling by simulation
 
-`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **No gang of more than two was measured.** This page, which
-a test creates, compares the simulation with measurements and with published curves.
+`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **No gang of more than two was measured.** This page,
+which a test creates, compares the simulation with measurements and with published curves.
 
 ## Against two workers
 
