@@ -58,8 +58,8 @@ def section(result: dict[str, Any]) -> str:
     seconds = statistics.median(run["plan_cpu_seconds"] for runs in result["recipes"].values() for run in runs)
     return f"""Training examples per second on this machine: predicted with an 80 % interval before each of two runs,
 and measured. Before run 1 no run of the network is recorded (`synthetic` is mobilenet_v3_small at {SIDE} pixels);
-before run 2, run 1 is. *Load* is the number of processes waiting for the {result["cores"]} cores after the run. A plan takes
-{seconds:.2f} s of CPU time.
+before run 2, run 1 is. *Load* is the number of processes waiting for the {result["cores"]} cores after the run. A
+plan takes {seconds:.2f} s of CPU time.
 
 | recipe | run | predicted | measured | error | inside | load |
 | --- | ---: | ---: | ---: | ---: | --- | ---: |
