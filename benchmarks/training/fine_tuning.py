@@ -40,7 +40,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.engines.network import network
 from trainyard.steps.train.engines.tensorflow.steps import TensorFlowSteps
-from trainyard.steps.train.input.in_memory import InMemory
+from trainyard.steps.train.input.input import InMemory
 
 SEEDS = (1, 2, 3)
 OURS, FIT = "Trainyard", "`fit`"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.steps.train.gang.supervisor import HEAP_VARIABLES
-from trainyard.steps.train.loop.checkpoint_writer import CHECKPOINT_SECONDS, MAX_OVERHEAD
+from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS, MAX_OVERHEAD
 
 ROUNDS = 5
 CASES = [

@@ -20,8 +20,7 @@ def main() -> None:
     # isort: split
     from trainyard.data.examples import open_examples
     from trainyard.spec.recipe import Recipe
-    from trainyard.steps.train.loop.checkpoint import CheckpointFolder, Progress
-    from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
+    from trainyard.steps.train.loop.checkpoint import CheckpointFolder, CheckpointWriter, Progress
 
     trains = engine.create_engine()
     trains.join()

@@ -11,7 +11,7 @@ from pathlib import Path
 import trainings  # first: it chooses Keras 3
 
 from trainyard.steps.train import session
-from trainyard.steps.train.loop import checkpoint_writer, loop
+from trainyard.steps.train.loop import checkpoint, loop
 from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
 
 
@@ -31,6 +31,6 @@ class Costly(CheckpointFolder):
 
 
 if __name__ == "__main__":
-    checkpoint_writer.CHECKPOINT_SECONDS, checkpoint_writer.MAX_OVERHEAD = 0.0, 0.5
+    checkpoint.CHECKPOINT_SECONDS, checkpoint.MAX_OVERHEAD = 0.0, 0.5
     session.Loop, session.CheckpointFolder = LoopWithSaveLog, Costly
     trainings.main(2, 1, sys.argv[1], sys.argv[2:])

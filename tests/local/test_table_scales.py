@@ -144,7 +144,7 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     import keras
     import tensorflow as tf
 
-    from trainyard.models.columns import dense_vector
+    from trainyard.models.mlp import dense_vector
     from trainyard.steps.export import run
 
     recipe, table, examples = made

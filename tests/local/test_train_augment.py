@@ -19,7 +19,7 @@ from trainyard.data.images import decode_image, decode_pixels
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.augment import Augment, Crop, RandAugment
 from trainyard.steps.train.engines.objective import Classification
-from trainyard.steps.train.input import augment, crop, on_device
+from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.augment import Draws
 from trainyard.steps.train.input.input import Input, LocalReplicas
@@ -101,9 +101,9 @@ def test_the_loss_of_mixed_targets_is_that_of_both_labels_by_share_and_class_wei
 
 def test_a_window_is_inside_the_picture_and_has_the_area_and_ratio_asked_for() -> None:
     options = Crop(scale=(0.25, 0.5), ratio=(0.5, 2.0))
-    draws = np.random.default_rng(1).uniform(-1, 1, (50, crop.DRAWS)).astype(np.float32)
+    draws = np.random.default_rng(1).uniform(-1, 1, (50, augment.CROP_DRAWS)).astype(np.float32)
     for row in [*draws, np.full(4, -1, np.float32), np.full(4, 0.9999999, np.float32)]:
-        top, left, high, wide = crop.window(tf.constant(120), tf.constant(100), options, tf.constant(row)).numpy()
+        top, left, high, wide = augment.window(tf.constant(120), tf.constant(100), options, tf.constant(row)).numpy()
         assert top >= 0 and left >= 0 and top + high <= 120 and left + wide <= 100
         assert 0.4 < wide / high < 2.1 and 0.2 < high * wide / 12_000 < 0.52
 
@@ -114,7 +114,7 @@ def test_a_window_of_a_jpeg_is_that_of_the_decoded_picture(side: int) -> None:
     pixels, shape = smooth.astype(np.uint8), ImageShape(height=32, width=32, channels=3)
     draws, options = tf.constant([0.2, 0.1, -0.3, 0.6]), Crop(scale=(0.4, 0.9))
     png, jpeg = tf.io.encode_png(pixels), tf.io.encode_jpeg(pixels, quality=100)
-    windows = [crop.decode_window(encoded, shape, options, draws).numpy().astype(int) for encoded in (png, jpeg)]
+    windows = [augment.decode_window(encoded, shape, options, draws).numpy().astype(int) for encoded in (png, jpeg)]
     assert windows[0].shape == (32, 32, 3) and np.abs(windows[0] - windows[1]).max() < 12
     assert np.abs(windows[0] - windows[1]).mean() < 3
 

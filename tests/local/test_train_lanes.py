@@ -11,10 +11,10 @@ from object_stores import Store
 
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.input import files, lanes
 from trainyard.steps.train.input import input as training_input
+from trainyard.steps.train.input import lanes
 from trainyard.steps.train.input.input import Input, LocalReplicas
-from trainyard.steps.train.peers.rank import Rank
+from trainyard.steps.train.peers.settings import Rank
 from trainyard.storage import storage
 
 EPOCHS = 2
@@ -107,7 +107,7 @@ def test_the_evaluation_holds_each_example_once_over_the_gang(
 
 def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, tmp_path: Path) -> None:
     uri = train_folders.numbers(f"{store.uri}/{tmp_path.name}/examples", [16] * 4)
-    needed = files.needed_files(recipe(16), uri, Rank(1, 2))
+    needed = training_input.needed_files(recipe(16), uri, Rank(1, 2))
     copy = str(storage.local(uri, "preprocess", only=needed))
     read = {"train": [2, 3], "eval": [2, 3], "test": []}
     expected = [f"examples/{split}-{n:05}-of-00004.tfrecord" for split, own in read.items() for n in own]
@@ -116,7 +116,9 @@ def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, t
     data = Input(recipe(16), folder, None, LocalReplicas(4, 2, 2))
     assert {int(label) // 16 for _, labels, _ in data.train(0) for label in labels} == {2, 3}
     assert {int(label) // 16 for _, labels, _ in data.evaluation() for label in labels} == {2, 3}
-    assert files.needed_files(recipe(16), uri, Rank(0, 1)) is None, "a worker alone reads, and shares, the whole"
+    assert training_input.needed_files(recipe(16), uri, Rank(0, 1)) is None, (
+        "a worker alone reads, and shares, the whole"
+    )
 
 
 def test_an_epoch_begins_anywhere_in_a_lane_of_one_file(tmp_path: Path) -> None:

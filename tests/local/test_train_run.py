@@ -17,7 +17,7 @@ from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
-from trainyard.steps.train.loop import progress
+from trainyard.steps.train.loop import speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard_control.cluster.pace import verdict
 
@@ -76,8 +76,8 @@ def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Pat
 def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "PROBE_AT_CALL", 3)
-    monkeypatch.setattr(progress, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(speed, "PROBE_AT_CALL", 3)
+    monkeypatch.setattr(speed, "PACE_SECONDS", 0.0)
     train(recipe(epochs=3), digits, tmp_path)
     log = capfd.readouterr().err
     pace, done = events.last(log, "pace"), events.last(log, "progress")

@@ -15,10 +15,10 @@ from test_train_lanes import recipe, streamed
 from trainyard import events
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError, TransientError
-from trainyard.steps.train.input import files
+from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.peers.rank import Rank
+from trainyard.steps.train.peers.settings import Rank
 from trainyard.steps.train.process import train_in_process
 from trainyard.storage import cache, storage
 from trainyard.storage.buckets import objects, stores
@@ -31,10 +31,10 @@ BATCH = 16  # of as many lanes
 def fed(uri: str, batch: int = BATCH, epochs: int = 2) -> Iterator[Input]:
     """Give the input of a training alone on the examples in the bucket."""
     alone, settings = Rank(0, 1), recipe(batch, epochs=epochs)
-    names = files.streamed_files(settings, uri, alone)
+    names = training_input.streamed_files(settings, uri, alone)
     stream = storage.stream(uri, "preprocess", names)
     assert stream is not None
-    folder = str(storage.local(uri, "preprocess", files.needed_files(settings, uri, alone, streamed=True)))
+    folder = str(storage.local(uri, "preprocess", training_input.needed_files(settings, uri, alone, streamed=True)))
     feed = Feed(stream, folder)
     with stream, feed.errors(lambda: None):
         yield Input(settings, open_examples(folder), None, feed=feed)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from trainyard.errors import InfrastructureError
-from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
-from trainyard.steps.train.loop.checkpoint_writer import MAX_OVERHEAD, CheckpointWriter
+from trainyard.steps.train.loop.checkpoint import MAX_OVERHEAD, Arrays, CheckpointFolder, CheckpointWriter, Progress
 
 STATE = {"loop/step": np.asarray(7)}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import keras
 from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.models import columns
+from trainyard.spec.feature_names import input_name
 from trainyard.spec.training.model import ModelConfig
 
 
@@ -16,8 +17,55 @@ def network(
     model: ModelConfig, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> keras.KerasTensor:
     """Return (batch, outputs) of dense layers of model.hidden_units."""
-    x = columns.dense_vector(features, inputs)
+    x = dense_vector(features, inputs)
     for units in model.hidden_units:
         x = layers.Dense(units, activation="relu")(x)
         x = layers.Dropout(model.dropout)(x)
     return layers.Dense(outputs, dtype="float32", name="logits")(x)
+
+
+def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
+    """Return float (batch, width): numbers side by side, each id with a vocabulary as its learned embedding."""
+    parts = [_embedding(feature, inputs[feature.name]) for feature in features if feature.vocabulary_size]
+    numbers = numeric_vector(features, inputs)
+    return join(parts if numbers is None else [numbers, *parts])
+
+
+def numeric_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor | None:
+    """Return float32 (batch, width) of the features without a vocabulary, or None if there is none."""
+    parts = [
+        layers.Reshape((math.prod(feature.shape),))(keras.ops.cast(inputs[feature.name], "float32"))
+        for feature in features
+        if not feature.vocabulary_size
+    ]
+    return join(parts) if parts else None
+
+
+def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+    """Return the vectors `parts` side by side."""
+    return layers.Concatenate()(list(parts)) if len(parts) > 1 else parts[0]
+
+
+def layer_name(role: str, *features: Feature) -> str:
+    """Return a name for the layer that plays `role` for `features`, which no other layer of the model has."""
+    return f"{role}_{'-'.join(input_name(feature.name) for feature in features)}"
+
+
+def known(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
+    """Return 1.0 for each id that is no filler, else 0.0: float32 (batch, n, 1)."""
+    return keras.ops.cast(keras.ops.expand_dims(keras.ops.not_equal(ids, feature.filler), -1), "float32")
+
+
+def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
+    size = feature.vocabulary_size or 0
+    # Source of the width: the rule of thumb of fast.ai's tabular learner, 1.6 n^0.56; the limit of 32 is chosen.
+    width = min(32, max(1, round(1.6 * size**0.56)))
+    embedded = layers.Embedding(size, width, name=layer_name("embed", feature))(ids)
+    if feature.filler is not None:
+        # By the root of the count, as TensorFlow's "sqrtn": the sum then varies as one word's vector does, however many
+        # there are, and does not vanish beside numbers when all get the same 8 bits.
+        is_word = known(feature, ids)
+        count = keras.ops.maximum(keras.ops.sum(is_word, axis=1), 1)
+        summed = keras.ops.sum(embedded * keras.ops.cast(is_word, embedded.dtype), axis=1)
+        return summed * keras.ops.cast(keras.ops.rsqrt(count), embedded.dtype)
+    return layers.Reshape((math.prod(feature.shape) * width,))(embedded)

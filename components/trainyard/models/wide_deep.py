@@ -13,7 +13,7 @@ import keras
 from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.models import columns, mlp
+from trainyard.models import mlp
 from trainyard.spec.training.model import ModelConfig
 
 # Chosen: crosses are kept while their table of weights stays small.
@@ -34,13 +34,13 @@ def _wide(
     features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> list[keras.KerasTensor]:
     ids = [feature for feature in features if feature.vocabulary_size]
-    sides = [_weights(columns.layer_name("wide", column), column, inputs[column.name], outputs) for column in ids]
+    sides = [_weights(mlp.layer_name("wide", column), column, inputs[column.name], outputs) for column in ids]
     for one, other in _crosses(ids):
         first, second = inputs[one.name], inputs[other.name]
         size = other.vocabulary_size or 0
         pair = one.model_copy(update={"vocabulary_size": (one.vocabulary_size or 0) * size})
-        sides.append(_weights(columns.layer_name("wide", one, other), pair, first * size + second, outputs))
-    numbers = columns.numeric_vector(features, inputs)
+        sides.append(_weights(mlp.layer_name("wide", one, other), pair, first * size + second, outputs))
+    numbers = mlp.numeric_vector(features, inputs)
     if numbers is not None:
         sides.append(layers.Dense(outputs, use_bias=False, name="wide-numbers", dtype="float32")(numbers))
     return sides
@@ -63,4 +63,4 @@ def _weights(name: str, feature: Feature, ids: keras.KerasTensor, outputs: int) 
     size = feature.vocabulary_size or 0
     table = layers.Embedding(size, outputs, embeddings_initializer="zeros", name=name, dtype="float32")(ids)
     weights = layers.Reshape((math.prod(feature.shape), outputs))(table)
-    return keras.ops.sum(weights if feature.filler is None else weights * columns.known(feature, ids), axis=1)
+    return keras.ops.sum(weights if feature.filler is None else weights * mlp.known(feature, ids), axis=1)

@@ -98,7 +98,7 @@ def _profiles() -> Any:
 def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return about what mlp and wide_deep cost: their matrices, embeddings and one number an input and output."""
     sizes = [feature.vocabulary_size or 0 for feature in data.features]
-    # The widths of trainyard.models.columns.
+    # The widths of trainyard.models.mlp.
     widths = [
         min(32, max(1, round(1.6 * size**0.56))) if size else math.prod(feature.shape)
         for size, feature in zip(sizes, data.features, strict=True)

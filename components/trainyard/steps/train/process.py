@@ -13,7 +13,7 @@ from trainyard.contract.training import weights
 from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.peers.rank import current_rank
+from trainyard.steps.train.peers.settings import current_rank
 from trainyard.storage import storage
 
 
@@ -35,7 +35,7 @@ def train_in_process(
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
     engine.prepare()
     from trainyard.steps.train import session
-    from trainyard.steps.train.input import files
+    from trainyard.steps.train.input import input as inputs
     from trainyard.steps.train.input.feed import Feed
     from trainyard.steps.train.input.service.client import InputService
     from trainyard.steps.train.loop.goodput import Past
@@ -46,9 +46,9 @@ def train_in_process(
     gang_past.reads_since = time.time()
     manifest = storage.require(examples, made_by="preprocess")
     service = InputService.from_environment()
-    streamed = set() if service else files.streamed_files(recipe, examples, current_rank())
+    streamed = set() if service else inputs.streamed_files(recipe, examples, current_rank())
     stream = storage.stream(examples, "preprocess", streamed) if streamed else None
-    needed_files = files.needed_files(recipe, examples, current_rank(), stream is not None, service is not None)
+    needed_files = inputs.needed_files(recipe, examples, current_rank(), stream is not None, service is not None)
     examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
     feed = Feed(stream, examples) if stream else None
     champion = str(storage.local(start, made_by="push")) if start else ""

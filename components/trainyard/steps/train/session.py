@@ -42,7 +42,7 @@ from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
 from trainyard.steps.train.loop.watchdog import training_watchdog
 from trainyard.steps.train.peers import launcher_heartbeat
-from trainyard.steps.train.peers.rank import Rank, current_rank
+from trainyard.steps.train.peers.settings import Rank, current_rank
 from trainyard.storage import storage
 
 

@@ -8,6 +8,8 @@ TensorFlow will listen on), `beat`, `began`, `broke`, `recovered` and `done`; it
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 import traceback
@@ -18,10 +20,54 @@ from multiprocessing import connection
 from trainyard import events
 from trainyard.contract.artifacts.train import Restart
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
-from trainyard.steps.train.gang import history
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
+from trainyard.storage import storage
+
+_LOST = "worker 0 was lost, and its pod was started again"
+
+
+def _read_past(token: str) -> Past:
+    """Return the past of the gang with `token`, with the loss of worker 0 as its last break; a new one without any.
+
+    Machines' clocks are compared for the time in between: it is evidence, and nothing is decided by it.
+    """
+    uri = _past_uri()
+    try:
+        kept = storage.read_json(uri) if uri else None
+        if not kept or kept["token"] != token:
+            return Past()
+        past = Past.model_validate(kept["past"])
+        away = max(0.0, time.time() - kept["time"])
+        past.started = time.monotonic() - kept["elapsed"] - away
+        if past.began_at is not None:
+            past.last_break = (_LOST, kept["step"], time.monotonic())
+        return past
+    except Exception as error:  # noqa: BLE001 - evidence alone: the gang trains without it
+        events.emit("warning", message=f"{uri}: the restarts before this pod are not known ({error}).")
+        return Past()
+
+
+def _keep_past(token: str, past: Past, step: int) -> None:
+    """Write `past` and the newest `step` in a new thread, because the caller answers the workers meanwhile."""
+    if uri := _past_uri():
+        elapsed = time.monotonic() - past.started
+        kept = {"token": token, "past": past.model_dump(), "step": step, "elapsed": elapsed, "time": time.time()}
+        threading.Thread(target=_write_past, args=(uri, json.dumps(kept)), daemon=True).start()
+
+
+def _write_past(uri: str, text: str) -> None:
+    try:
+        storage.write_text(uri, text)
+    except Exception as error:  # noqa: BLE001 - as above
+        events.emit("warning", message=f"{uri}: the gang's restarts were not noted ({error}).")
+
+
+def _past_uri() -> str:
+    heartbeat = os.environ.get(settings.LAUNCHER_HEARTBEAT, "")
+    return f"{heartbeat}.past" if heartbeat else ""
+
 
 _MAX_STARTS_WITHOUT_STEP = 3  # chosen: starts in a row without one new step before the gang gives up
 _MAX_OOM_KILLS = 2  # chosen: an unchanged gang that is started again would be killed again
@@ -85,7 +131,7 @@ class Rendezvous:
             acceptor.close()
 
     def _serve(self, acceptor: handshake.Acceptor) -> None:
-        self._past = history.read(self.token)
+        self._past = _read_past(self.token)
         stall_guard = StallGuard()
         while self._end is None:
             streams = {stream.socket: stream for stream in self._streams()}
@@ -128,11 +174,11 @@ class Rendezvous:
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
             self._past.began_at = _natural_number(message["began_at"])
-            history.keep(self.token, self._past, self._step)
+            _keep_past(self.token, self._past, self._step)
         elif kind == "recovered":
             self._past.restarts.append(Restart.model_validate(message["restart"]))
             self._past.last_break = None
-            history.keep(self.token, self._past, self._step)
+            _keep_past(self.token, self._past, self._step)
         elif kind == "broke":
             self._handle_break(message)
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
-from trainyard.data.images import as_pixels
-from trainyard.spec.training.augment import Augment
-from trainyard.steps.train.input import crop, rand_augment
+from trainyard.contract.artifacts.preprocess import ImageShape
+from trainyard.data.examples import ExampleFolder, Tensors
+from trainyard.data.images import as_pixels, decode_pixels, resize_quickly
+from trainyard.spec.training.augment import Augment, Crop
+from trainyard.steps.train.input import rand_augment
 
 # A kind of draws has a salt of its own, so that naming one change does not move the draws of another.
 CROP, RAND_AUGMENT, COLOR, MIX = 1, 2, 3, 4
@@ -56,13 +59,13 @@ def changes_examples(options: Augment) -> bool:
 def example_draws(options: Augment, draws: Draws) -> tf.Tensor:
     """Return float32 (count, n): what `window` and `augment_example` take, a row an image."""
     count = rand_augment.DRAWS * options.rand_augment.operations if options.rand_augment else 0
-    parts = [draws.uniform(6), draws.uniform(crop.DRAWS, CROP), draws.uniform(count, RAND_AUGMENT)]
+    parts = [draws.uniform(6), draws.uniform(CROP_DRAWS, CROP), draws.uniform(count, RAND_AUGMENT)]
     return tf.concat(parts, axis=1)
 
 
 def window_draws(draws: tf.Tensor) -> tf.Tensor:
     """Return of a row of `example_draws` what `crop` takes."""
-    return draws[6 : 6 + crop.DRAWS]
+    return draws[6 : 6 + CROP_DRAWS]
 
 
 def augment_example(image: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
@@ -70,7 +73,7 @@ def augment_example(image: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.
     if options.flip and not options.resamples:
         image = tf.cond(draws[4] < 0, lambda: tf.reverse(image, axis=[1]), lambda: image)
     if options.rand_augment:
-        image = rand_augment.rand_augment(image, options.rand_augment, draws[6 + crop.DRAWS :])
+        image = rand_augment.rand_augment(image, options.rand_augment, draws[6 + CROP_DRAWS :])
     return image
 
 
@@ -157,3 +160,112 @@ def _mixed(options: Augment, draws: Draws, height: int, width: int) -> list[tf.T
             bounds.append(tf.where(swaps, edge, tf.zeros_like(edge)))
     drawn = [tf.where(swaps, tf.ones_like(share), share), *bounds]
     return [tf.repeat(column[::2], 2) for column in drawn]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The features of `folder` that are images, changed as `options` say."""
+
+    folder: ExampleFolder
+    options: Augment
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the images, by the names of their features; empty if there are none."""
+        return {feature.name: feature.shape for feature in self.folder.document.features if len(feature.shape) == 3}
+
+    @property
+    def changes_examples(self) -> bool:
+        """Whether an image is changed on its own."""
+        return bool(self.shapes) and changes_examples(self.options)
+
+    @property
+    def cut_encoded(self) -> bool:
+        """Whether windows are cut out of encoded pictures, which may be larger than the model's."""
+        encoded = any(feature.encoded and not feature.pixels for feature in self.folder.document.features)
+        return encoded and self.options.crop is not None
+
+    def decode_quickly(self, record: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return (features, label) of a serialized example, its image as uint8."""
+        features, label = self.folder.parse(record)
+        return self.folder.decode_features(features, partial(decode_pixels, quick=True)), label
+
+    def changed(self, features: Tensors, row: tf.Tensor) -> Tensors:
+        """Return an example's features, its images changed by its `row` of draws (see `augment.example_draws`)."""
+        images = {name: self._changed(features[name], shape, row) for name, shape in self.shapes.items()}
+        return {**features, **images}
+
+    def _changed(self, image: tf.Tensor, shape: tuple[int, ...], row: tf.Tensor) -> tf.Tensor:
+        model_shape = self.folder.document.image
+        if self.options.crop is not None:
+            where = window_draws(row)
+            if image.dtype == tf.string and model_shape is not None:
+                image = decode_window(image, model_shape, self.options.crop, where)
+            else:
+                image = cut_window(image, shape[0], shape[1], self.options.crop, where)
+        return augment_example(image, self.options, row)
+
+
+CROP_DRAWS = 4
+"""Numbers that a window takes: area, ratio, top, left."""
+_RATIOS = (1, 2, 4, 8)  # of libjpeg's scaled decoding
+
+
+def window(height: tf.Tensor, width: tf.Tensor, options: Crop, draws: tf.Tensor) -> tf.Tensor:
+    """Return int32 (4,): top, left, height and width of a window in a picture of `height` and `width`, int32 scalars.
+
+    draws: float32 (4,) in -1..1. A window that is too high or too wide is cut to the picture.
+    """
+    rows, columns = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
+    unit = (draws + 1) / 2
+    area = _between(*options.scale, unit[0]) * rows * columns
+    # The logarithm is uniform, so that a window is as often too wide as too high.
+    ratio = tf.exp(_between(math.log(options.ratio[0]), math.log(options.ratio[1]), unit[1]))
+    size = [tf.sqrt(area / ratio), tf.sqrt(area * ratio)]
+    high, wide = (
+        tf.clip_by_value(tf.cast(tf.round(edge), tf.int32), 1, limit)
+        for edge, limit in zip(size, (height, width), strict=True)
+    )
+    top = tf.cast(unit[2] * tf.cast(height - high + 1, tf.float32), tf.int32)
+    left = tf.cast(unit[3] * tf.cast(width - wide + 1, tf.float32), tf.int32)
+    # A draw is below 1, but its product may be rounded up.
+    return tf.stack([tf.minimum(top, height - high), tf.minimum(left, width - wide), high, wide])
+
+
+def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, draws: tf.Tensor) -> tf.Tensor:
+    """Return uint8 (height, width, channels): a window of the JPEG or PNG in the scalar string `encoded`."""
+
+    def jpeg() -> tf.Tensor:
+        size = tf.io.extract_jpeg_shape(encoded)
+        box = window(size[0], size[1], options, draws)
+        least = tf.minimum(box[2] // shape.height, box[3] // shape.width)
+        number = tf.reduce_sum(tf.cast(least >= tf.constant(_RATIOS[1:]), tf.int32))
+        return tf.switch_case(number, [partial(_decoded, encoded, shape, box, ratio) for ratio in _RATIOS])
+
+    def other() -> tf.Tensor:
+        image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
+        image.set_shape((None, None, shape.channels))
+        return cut_window(image, shape.height, shape.width, options, draws)
+
+    pixels = tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+    return tf.ensure_shape(pixels, (shape.height, shape.width, shape.channels))
+
+
+def cut_window(image: tf.Tensor, height: int, width: int, options: Crop, draws: tf.Tensor) -> tf.Tensor:
+    """Return a window of `image` (…, …, channels) as (height, width, channels) of its type."""
+    size = tf.shape(image)
+    top, left, high, wide = tf.unstack(window(size[0], size[1], options, draws))
+    cut = image[top : top + high, left : left + wide]
+    resized = tf.image.resize(cut, (height, width), antialias=True)
+    return as_pixels(resized) if image.dtype == tf.uint8 else resized
+
+
+def _decoded(encoded: tf.Tensor, shape: ImageShape, box: tf.Tensor, ratio: int) -> tf.Tensor:
+    """Return the window `box` of a JPEG decoded at 1 / `ratio` of its size, less than twice the model's."""
+    scaled = tf.maximum(box // ratio, [0, 0, 1, 1])
+    decoded = tf.io.decode_and_crop_jpeg(encoded, scaled, channels=shape.channels, ratio=ratio)
+    return resize_quickly(decoded, (shape.height, shape.width))
+
+
+def _between(low: float, high: float, unit: tf.Tensor) -> tf.Tensor:
+    return low + (high - low) * unit

@@ -26,12 +26,39 @@ from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, on_device
-from trainyard.steps.train.input.augment import Draws
+from trainyard.steps.train.input.augment import Draws, Pictures
 from trainyard.steps.train.input.feed import Feed
-from trainyard.steps.train.input.in_memory import InMemory
 from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
-from trainyard.steps.train.input.pictures import Pictures
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
+from trainyard.steps.train.peers.settings import Rank
+from trainyard.storage import storage
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A split in memory, in stored order: images as uint8, or encoded."""
+
+    features: Tensors
+    labels: tf.Tensor
+
+    @classmethod
+    def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> InMemory:
+        """Return the `split` of `folder`, its images still encoded if asked."""
+        [(features, labels)] = cls.whole(folder, split, encoded)
+        return cls(features, labels)
+
+    @staticmethod
+    def whole(folder: ExampleFolder, split: Split, encoded: bool) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
+        """Return a data set whose only element, (features, labels), is what `read` reads."""
+        size = folder.document.splits[split].examples
+        return folder.parsed_batches(split, size) if encoded else folder.pixel_batches(split, size)
+
+    def rows(self, indices: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return features and labels of the examples `indices`, a vector or a scalar."""
+        return {name: tf.gather(values, indices) for name, values in self.features.items()}, tf.gather(
+            self.labels, indices
+        )
+
 
 # Chosen: of the memory limit of the container, what is prepared ahead may take so much.
 _PREPARED_SHARE = 1 / 4
@@ -370,3 +397,34 @@ def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
     if limit := memory.limit_mib():
         options.autotune.ram_budget = int(_PREPARED_SHARE * (limit << 20))
     return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
+    """Return which files of the preprocess output `examples` the worker `rank` reads bit by bit, epoch after epoch.
+
+    None of a regression, whose targets' mean is that of all examples.
+    """
+    folder = ExampleFolder(examples)
+    if folder.document.task == "regression":
+        return set()
+    data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
+    return {path.removeprefix(storage.join(examples, "")) for path in data.streamed_shards()}
+
+
+def needed_files(
+    recipe: Recipe, examples: str, rank: Rank, streamed: bool = False, served: bool = False
+) -> Callable[[str], bool] | None:
+    """Return which files of the preprocess output `examples` the worker `rank` reads; None if it reads all of them.
+
+    streamed: without those of `streamed_files`. served: without those that its input workers read.
+    """
+    folder = ExampleFolder(examples)
+    alone = rank.workers == 1 and not served
+    if not streamed and (alone or folder.document.task == "regression"):  # its targets' mean is that of all
+        return None
+    data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
+    shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
+    read = {*(() if served else data.shards("train")), *data.shards("eval")}.difference(
+        data.streamed_shards() if streamed else ()
+    )
+    return lambda name: storage.join(examples, name) not in shards - read

@@ -20,13 +20,19 @@ from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.engines.objective import has_top5
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop.checkpoint import Checkpoint, CheckpointFolder, Progress, best_epoch, lost_best_message
-from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter, SaveSchedule
+from trainyard.steps.train.loop.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    CheckpointWriter,
+    Progress,
+    SaveSchedule,
+    best_epoch,
+    lost_best_message,
+)
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.loop.progress import ProgressReporter
-from trainyard.steps.train.loop.speed import SpeedMeter
+from trainyard.steps.train.loop.speed import ProgressReporter, SpeedMeter
 from trainyard.steps.train.loop.watchdog import Watchdog
-from trainyard.steps.train.peers.rank import Rank
+from trainyard.steps.train.peers.settings import Rank
 
 # Chosen: seconds of work a compiled call, after which the loss and signals are checked.
 CALL_SECONDS = 0.25

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from trainyard.errors import PeerLost, TransientError
 from trainyard.runtime.step import end_with
-from trainyard.steps.train.peers.rank import Rank
+from trainyard.steps.train.peers.settings import Rank
 
 _CHECKS_PER_LIMIT = 10  # chosen: how often the clock is read within the allowed time
 _CALL_SECONDS = 300.0  # chosen: calls are cut to a quarter of a second, or to one step

@@ -19,7 +19,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command as commands
 from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard.steps.train.peers import settings
-from trainyard.steps.train.peers.rank import Rank
+from trainyard.steps.train.peers.settings import Rank
 
 _LAST_LINES = 3  # chosen: shown where no line names an error as Python does
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")

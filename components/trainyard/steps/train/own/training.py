@@ -26,7 +26,7 @@ from trainyard.steps.train.own import program
 from trainyard.steps.train.own.checkpoints import ProgramCheckpoints
 from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard.steps.train.peers import launcher_heartbeat
-from trainyard.steps.train.peers.rank import Rank, current_rank, gang_addresses
+from trainyard.steps.train.peers.settings import Rank, current_rank, gang_addresses
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import dataclass
+from typing import TypedDict
 
 WORKERS = "TRAINYARD_WORKERS"
 """host:port of every worker's barrier, in the order of their indices, with commas between them."""
@@ -31,3 +34,37 @@ def start_deadline_seconds() -> float:
 def input_addresses() -> list[str]:
     """Return host:port of every input worker, in the order of their turns; none if the environment names none."""
     return [address for address in os.environ.get(INPUT_WORKERS, "").split(",") if address]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The number of this worker, and how many there are. Worker 0 is the chief: it alone writes."""
+
+    index: int
+    workers: int
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes checkpoints and the model."""
+        return self.index == 0
+
+
+class _Config(TypedDict):
+    cluster: dict[str, list[str]]
+    task: dict[str, int | str]
+
+
+def gang_addresses() -> list[str]:
+    """Return host:port of each worker in the gang that TF_CONFIG describes; on each port that worker may listen."""
+    return _index_and_addresses()[1]
+
+
+def current_rank() -> Rank:
+    """Return this process's rank in the gang that TF_CONFIG describes; without one it is the only worker."""
+    index, addresses = _index_and_addresses()
+    return Rank(index, len(addresses) or 1)
+
+
+def _index_and_addresses() -> tuple[int, list[str]]:
+    config: _Config | None = json.loads(os.environ.get("TF_CONFIG") or "null")
+    return (int(config["task"]["index"]), config["cluster"]["worker"]) if config else (0, [])

@@ -28,7 +28,7 @@ from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
 from trainyard.steps.train.peers import handshake
-from trainyard.steps.train.peers.rank import current_rank, gang_addresses
+from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
 # How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
 _PEER_ERRORS = (

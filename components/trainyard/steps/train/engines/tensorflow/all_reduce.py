@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainyard.steps.train.engines.tensorflow.ring import Ring
 from trainyard.steps.train.peers import settings
-from trainyard.steps.train.peers.rank import current_rank, gang_addresses
+from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
 _PORTS = settings.PORT_RANGE - 1  # the ring's is one of those behind TensorFlow's own
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainyard.errors import PeerLost
 from trainyard.spec.training.train import Train
 from trainyard.steps.train.expected_devices import ExpectedDevices, devices_error, expected_devices
-from trainyard.steps.train.peers.rank import current_rank
+from trainyard.steps.train.peers.settings import current_rank
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+
+from kubernetes import client
+from urllib3.exceptions import HTTPError
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import conditions, owner_uids
+from trainyard.kubernetes.diagnosis import CONTAINER, conditions, owner_uids
 from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
 from trainyard.steps.train.gang.pods.outcome import Worker
-from trainyard.steps.train.gang.pods.worker_log import WorkerLog
 from trainyard.steps.train.peers import settings
 
 _POLL_SECONDS = 0.5  # chosen: lists of a few pods, answered from the API server's memory
@@ -242,3 +246,62 @@ def _why_detached(cluster: Cluster, own: Manifest) -> str:
         return moved
     metadata = pod["metadata"]
     return moved if metadata.get("deletionTimestamp") and metadata.get("ownerReferences") else ""
+
+
+_AGAIN_SECONDS = 1.0  # chosen: pause before a log that broke off is opened again
+_LAST_LINES_SECONDS = 5.0  # chosen: how long the end of a run waits for the last lines
+
+
+class WorkerLog:
+    """Writes to stderr what the followed pod logs: each line once, however often the stream breaks off."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pod = ""
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def follow(self, pod: str) -> None:
+        """Go on with `pod`, from its first line, unless it is the one that is followed."""
+        if pod != self._pod:
+            self.close()
+            self._pod, self._ended = pod, threading.Event()
+            self._thread = threading.Thread(target=self._copy, args=(pod, self._ended), daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Let the last lines of a pod that has ended come, for a few seconds."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_LAST_LINES_SECONDS)
+
+    def _copy(self, pod: str, ended: threading.Event) -> None:
+        last, opened = "", time.monotonic()
+        while True:
+            since = round(time.monotonic() - opened) + 2 if last else None
+            opened = time.monotonic()
+            try:
+                for stamp, line in _lines(self._cluster.follow_log(pod, CONTAINER, since)):
+                    if stamp > last:
+                        last, opened = stamp, time.monotonic()
+                        events.write(line)
+            except client.ApiException as error:
+                if error.status == 404:
+                    return
+            except (HTTPError, OSError):
+                pass
+            except Exception as error:  # noqa: BLE001 - whatever it is: the log goes on
+                with suppress(Exception):
+                    events.emit("warning", message=f"{pod}: its log broke off ({error}); it is opened again.")
+            if ended.wait(_AGAIN_SECONDS):
+                return
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[tuple[str, str]]:
+    """Yield (time, text) of every complete line. The kubelet writes times of equal width, so they compare as text."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            stamp, _, text = line.decode(errors="replace").partition(" ")
+            yield stamp, text

@@ -1,11 +1,14 @@
-"""An input worker's servers: one TensorFlow dispatcher, its only worker, and what shows that they live.
+"""The program of an input worker: prepares batches for a training until that has committed its output.
 
-All are in one process, so that they end together: a dispatcher that is started again knows no data set, and the
-training notices instead of reading some batches twice.
+TensorFlow's dispatcher, its only worker and the heartbeat share one process, so that they end together: a restarted
+dispatcher knows no data set, and the training notices instead of reading some batches twice.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,11 +21,11 @@ import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it
 # isort: split
 import tensorflow as tf
 
-from trainyard import events, memory
+from trainyard import events, memory, uris
 from trainyard.data.examples import ExampleFolder
-from trainyard.errors import TransientError
+from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, failure_fields
 from trainyard.steps.train.input.service.client import service_key
-from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream
 from trainyard.storage import cache, storage
 from trainyard.uris import is_bucket
@@ -131,3 +134,36 @@ def _prepared(examples: str, servers: _Servers) -> Message:
         "tensorflow": tf.version.VERSION,
         "memory_mib": memory.limit_mib() or 0,
     }
+
+
+def main() -> None:
+    """Serve at this worker's address until the training has ended; ends the process with the table's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.input.service.server", description=__doc__)
+    for name in ("examples", "output"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    code = ExitCode.DONE
+    try:
+        _serve_worker(options.examples, options.output)
+    except TrainyardError as error:
+        code = error.exit_code
+        events.emit("failed", step="train", **failure_fields(error))
+    sys.stderr.flush()
+    os._exit(int(code))
+
+
+def _serve_worker(examples: str, output: str) -> None:
+    addresses = settings.input_addresses()
+    index, token = os.environ.get(settings.WORKER_INDEX, ""), os.environ.get(settings.GANG_TOKEN, "")
+    if not index.isdigit() or int(index) >= len(addresses) or not token:
+        raise ConfigurationError(
+            f"{settings.INPUT_WORKERS}, {settings.WORKER_INDEX}, {settings.GANG_TOKEN}: {','.join(addresses)!r} has no "
+            f"input worker {index!r}, or the token is missing. Trainyard sets all three: start it by an environment "
+            "with input_workers."
+        )
+    uris.bypass_proxy(addresses)
+    serve(addresses[int(index)], token, examples, lambda: storage.committed(output) is not None)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,11 +28,11 @@ _LAST_LINES_SECONDS = 5.0  # chosen: what a pipe holds is read by then
 class InputProcess:
     """A running input worker, which says again and again that it serves; `poll` ends one that does not.
 
-    options: of the program `serving`. on_line: called in a thread with each line that it writes and is no such sign.
+    options: of the program `server`. on_line: called in a thread with each line that it writes and is no such sign.
     """
 
     def __init__(self, options: dict[str, str], environment: dict[str, str], on_line: Callable[[str], None]) -> None:
-        command = [sys.executable, "-m", "trainyard.steps.train.input.service.serving"]
+        command = [sys.executable, "-m", "trainyard.steps.train.input.service.server"]
         command += [f"--{name}={options[name]}" for name in ("examples", "output")]
         self.frozen = False
         self._on_line = on_line
