@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
 from trainyard.storage import storage
@@ -15,7 +15,7 @@ EXTRA = "assets.extra"
 """Folder of a version that holds what was exported beside the SavedModel; servers do not look into it."""
 
 
-class Champion(Part):
+class Champion(FrozenModel):
     """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation.
 
     pushed: when, in UTC, or when an equal model was pushed again; '' if an older version of Trainyard wrote it.

@@ -14,13 +14,13 @@ Split = Literal["train", "eval", "test"]
 SPLITS: tuple[Split, ...] = ("train", "eval", "test")
 
 
-class Part(BaseModel):
+class FrozenModel(BaseModel):
     """A frozen part of a document; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Document(Part):
+class Document(FrozenModel):
     """A JSON file with a fixed name in a folder. made_by: the step whose output it describes, if it is that."""
 
     file: ClassVar[str]

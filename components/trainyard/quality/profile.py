@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
 from trainyard.spec.tables.columns import Delimiter
 
@@ -19,7 +19,7 @@ _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
 _FEW = 20  # chosen: so many values may all differ by chance
 
 
-class ColumnProfile(Part):
+class ColumnProfile(FrozenModel):
     """One column. statistics: of a date its days since 1970; `top` of it is that of texts alone.
 
     type: what most cells are; mistyped counts those that are something else. distinct is exact up to a million.
@@ -59,7 +59,7 @@ class ColumnProfile(Part):
         return next(kinds, "")
 
 
-class Repeats(Part):
+class Repeats(FrozenModel):
     """Rows or pictures with equal content: how many repeat an earlier one, and some of them by name.
 
     conflicts: groups with equal content and different labels.
@@ -71,7 +71,7 @@ class Repeats(Part):
     conflicts_such_as: list[list[str]] = []
 
 
-class Picture(Part):
+class Picture(FrozenModel):
     """One picture of the contact sheet: its name below the root, its class, and itself as a JPEG in base64."""
 
     name: str
@@ -81,7 +81,7 @@ class Picture(Part):
     thumbnail: str
 
 
-class PictureProfile(Part):
+class PictureProfile(FrozenModel):
     """What the pictures of a source are. Broken ones are counted by why. Sizes are `columns` of the profile.
 
     constant: how many are one colour; level: the largest value after decoding in those of more than 8 bits without a
@@ -102,7 +102,7 @@ class PictureProfile(Part):
     sheet: list[Picture]
 
 
-class Profile(Part):
+class Profile(FrozenModel):
     """What is known of a source. ragged counts the rows with another number of cells than the header.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.champion import champion
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
 from trainyard_control.local.local_run import LocalRun
 
 
-class Trial(Part):
+class Trial(FrozenModel):
     """A variant that was trained: `values` by key of the recipe.
 
     metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 
-class Anomaly(Part):
+class Anomaly(FrozenModel):
     """One way in which data do not fit: of a column, what was expected, what was received, and how many rows.
 
     such_as: some of the rows by name, with what each holds.

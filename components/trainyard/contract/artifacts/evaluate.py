@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from trainyard.contract.artifacts.gate import Interval, Verdict
-from trainyard.contract.document import Document, Part, Split
+from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.drift import Movement
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
 
-class SliceMetrics(Part):
+class SliceMetrics(FrozenModel):
     """Metrics over the examples of one slice, such as `sex=female`, with the interval of the main one."""
 
     name: str
@@ -17,7 +17,7 @@ class SliceMetrics(Part):
     interval: Interval | None
 
 
-class ClassMetrics(Part):
+class ClassMetrics(FrozenModel):
     """How well one class is recognised: precision, recall and F1, and how many examples it has."""
 
     label: str
@@ -27,7 +27,7 @@ class ClassMetrics(Part):
     examples: int
 
 
-class Roc(Part):
+class Roc(FrozenModel):
     """One class against the rest: the curve's points in order of falling threshold."""
 
     label: str
@@ -36,7 +36,7 @@ class Roc(Part):
     threshold: list[float]
 
 
-class Confidence(Part):
+class Confidence(FrozenModel):
     """The examples whose highest probability lies in one bin: its mean, and the share of them that is right."""
 
     confidence: float
@@ -44,7 +44,7 @@ class Confidence(Part):
     examples: int
 
 
-class Mistake(Part):
+class Mistake(FrozenModel):
     """One of the worst examples. picture is a PNG below the folder, or None if the example is no image."""
 
     key: str
@@ -54,14 +54,14 @@ class Mistake(Part):
     picture: str | None
 
 
-class Baseline(Part):
+class Baseline(FrozenModel):
     """What one answer to every example reaches; answer: it, as a person reads it."""
 
     answer: str
     metrics: dict[str, float]
 
 
-class Boosted(Part):
+class Boosted(FrozenModel):
     """What gradient-boosted trees reach on the same split; examples: of the training split that they learnt from.
 
     differences: by metric, the interval of the model's value minus theirs.
@@ -72,7 +72,7 @@ class Boosted(Part):
     differences: dict[str, Interval]
 
 
-class Importance(Part):
+class Importance(FrozenModel):
     """How much the mean loss grows if `column` is shuffled among the examples; spread: between shuffles (1 sigma)."""
 
     column: str
@@ -80,7 +80,7 @@ class Importance(Part):
     spread: float
 
 
-class TargetMetrics(Part):
+class TargetMetrics(FrozenModel):
     """How well one of several targets is predicted: its metrics, with the interval of the mean absolute error.
 
     baseline: what its mean as the answer to everything has. scatter: as of `Evaluation`.

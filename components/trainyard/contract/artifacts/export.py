@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trainyard.contract.artifacts.gate import Verdict
-from trainyard.contract.document import Document, Part, Split
+from trainyard.contract.document import Document, FrozenModel, Split
 
 EXPORTS_SPLIT: Split = "eval"
 """What exports are compared on: the test split judges the model once, before."""
 
 
-class Latency(Part):
+class Latency(FrozenModel):
     """Milliseconds for one example, batch size 1, on the CPU that exported the file."""
 
     p50: float
@@ -25,7 +25,7 @@ class Answer(Latency):
     accelerator: str
 
 
-class ExportedFile(Part):
+class ExportedFile(FrozenModel):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 
     accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`: for a regression it is the mean absolute error.

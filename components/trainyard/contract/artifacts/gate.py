@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 
-class Interval(Part):
+class Interval(FrozenModel):
     """A 95 % confidence interval."""
 
     low: float
     high: float
 
 
-class Threshold(Part):
+class Threshold(FrozenModel):
     """One condition of a gate and how it ended.
 
     bound is what `value` is compared with: at least it, or at most it if the metric is better when smaller; `name`
@@ -31,7 +31,7 @@ class Threshold(Part):
     note: str = ""
 
 
-class Verdict(Part):
+class Verdict(FrozenModel):
     """What a gate decided, and why."""
 
     verdict: Literal["blessed", "refused"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trainyard.contract.document import Document, Part
+from trainyard.contract.document import Document, FrozenModel
 
 MOST_UNKNOWN = 0.1
 """The share of a column's values that may be unknown without a warning; chosen."""
 
 
-class UnknownValues(Part):
+class UnknownValues(FrozenModel):
     """Cells of one category or text: values, those that training never saw (no word of a text), and missing ones."""
 
     values: int
@@ -24,7 +24,7 @@ class UnknownValues(Part):
         return f"{self.unknown:,} of {self.values:,} values of '{name}' are unknown to the model."
 
 
-class PredictionCounts(Part):
+class PredictionCounts(FrozenModel):
     """What was predicted of the input.
 
     reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. ignored: files of the

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainyard.contract.document import Document, Part, Split
+from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.spec.gates import Task
 
 WEIGHT = "_weight"
 """The feature of the shards that says how much an example counts; no feature's own name begins so."""
 
 
-class ImageShape(Part):
+class ImageShape(FrozenModel):
     """Size of the images that the model takes, in pixels.
 
     white_level: the value of white in images of more than 8 bits a channel; None if it is the largest one.
@@ -23,7 +23,7 @@ class ImageShape(Part):
     white_level: float | None = None
 
 
-class Feature(Part):
+class Feature(FrozenModel):
     """One input of the model, after the transform: a batch of it has shape (batch, *shape).
 
     vocabulary_size: for integer ids the number of different ones, out-of-vocabulary buckets included; else None.
@@ -41,7 +41,7 @@ class Feature(Part):
     filler: int | None = None
 
 
-class Unknown(Part):
+class Unknown(FrozenModel):
     """The ids of strings out of vocabulary: first_id + hash of the UTF-8 bytes (unsigned, 64 bits) modulo buckets."""
 
     hash: Literal["farmhash fingerprint64"] = "farmhash fingerprint64"
@@ -49,7 +49,7 @@ class Unknown(Part):
     first_id: int
 
 
-class Column(Part):
+class Column(FrozenModel):
     """What the transform learned of one column from the training split, exactly; None is what its type does not use.
 
     A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
@@ -71,7 +71,7 @@ class Column(Part):
     unknown: Unknown | None = None
 
 
-class RawFeature(Part):
+class RawFeature(FrozenModel):
     """One input of the serving signature, before the transform: a batch of it has shape (batch,).
 
     If the value is missing, a string is empty and a number NaN. learned: None if the transform is that of images or
@@ -83,7 +83,7 @@ class RawFeature(Part):
     learned: Column | None = None
 
 
-class ComputedFeature(Part):
+class ComputedFeature(FrozenModel):
     """What the transform computes of raw features by the recipe's `formula` before all else. learned: as of them."""
 
     name: str
@@ -91,7 +91,7 @@ class ComputedFeature(Part):
     learned: Column | None = None
 
 
-class SplitFiles(Part):
+class SplitFiles(FrozenModel):
     """The TFRecord shards of a split and how many examples they hold, together and each."""
 
     examples: int
@@ -100,7 +100,7 @@ class SplitFiles(Part):
     class_counts: list[int] | None
 
 
-class Window(Part):
+class Window(FrozenModel):
     """The days that data were read of, written YYYY-MM-DD: from first to last, those in `missing` held no files."""
 
     first: str
@@ -108,7 +108,7 @@ class Window(Part):
     missing: list[str]
 
 
-class Quarantined(Part):
+class Quarantined(FrozenModel):
     """One record that was set aside."""
 
     source: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainyard.contract.document import Document, Part
+from trainyard.contract.document import Document, FrozenModel
 
 
-class Epoch(Part):
+class Epoch(FrozenModel):
     """Evidence of one epoch. `metric` is the eval split's main metric, `spec.gates.MAIN_METRIC`.
 
     top5_accuracy: of the eval split too, None unless there are more than five classes. elapsed_seconds: on the clock
@@ -27,7 +27,7 @@ class Epoch(Part):
     elapsed_seconds: float | None = None
 
 
-class Rollback(Part):
+class Rollback(FrozenModel):
     """One time that `what` was not finite at `step`: training went on from the checkpoint of step back_to."""
 
     what: str
@@ -36,7 +36,7 @@ class Rollback(Part):
     learning_rate_scale: float
 
 
-class Restart(Part):
+class Restart(FrozenModel):
     """One time that a gang was started again: what broke it, and what that cost.
 
     step: the last step before it. resumed_at: the checkpoint's step that it went on from, so lost_steps are done
@@ -50,7 +50,7 @@ class Restart(Part):
     seconds: float
 
 
-class Device(Part):
+class Device(FrozenModel):
     """One device that trained and what it delivered, measured on its own before the training.
 
     product: its name by its driver; memory_bytes: 0 if unknown; tflops: of a matrix product in the precision that
@@ -64,7 +64,7 @@ class Device(Part):
     gb_per_second: float
 
 
-class InputSpeed(Part):
+class InputSpeed(FrozenModel):
     """The examples a second that the input of a training gives on its own: the mean, and the ends of its interval.
 
     source: what they come from. used: whether the recipe's training takes them from there.

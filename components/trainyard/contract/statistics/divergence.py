@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 _FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
 
 
-class Distance(Part):
+class Distance(FrozenModel):
     """Between the shares of the values in two data sets.
 
     l_infinity: the largest change of any one share, 0 to 1. Source: TensorFlow Data Validation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trainyard.contract.document import Document, Part, Split
+from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.divergence import Distance, distance
 from trainyard.contract.statistics.histogram import Histogram, aligned
 from trainyard.errors import listed
@@ -18,14 +18,14 @@ _LISTED = 3
 _GROUPS = 10  # chosen, as is usual for the population stability index
 
 
-class TopValue(Part):
+class TopValue(FrozenModel):
     """A text and how often it occurs."""
 
     value: str
     count: int
 
 
-class FeatureStatistics(Part):
+class FeatureStatistics(FrozenModel):
     """Of one feature in one split: a number's spread and histogram, or a text's most frequent values (top).
 
     count leaves the missing ones out.
@@ -56,7 +56,7 @@ class Statistics(Document):
     features: dict[str, dict[Split, FeatureStatistics]]
 
 
-class Movement(Part):
+class Movement(FrozenModel):
     """How far one feature, or the classes as `label`, moved from one data set to another.
 
     shift: of the means, in standard deviations before. missing: the shares before and now. unknown: the share of the

@@ -10,10 +10,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 
-class Histogram(Part):
+class Histogram(FrozenModel):
     """How many values lie in each bin that has any: one starts at each of `starts` and is 2**exponent wide.
 
     starts are in order. With an exponent as small as it gets they are the values themselves.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 
-class Prediction(Part):
+class Prediction(FrozenModel):
     """Examples a second, with the 80 % interval, by what was known before the run."""
 
     low: float

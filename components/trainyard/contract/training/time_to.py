@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.contract.training.published import PublishedTime, published
 from trainyard.spec.gates import TimeTo
 
 
-class Reached(Part):
+class Reached(FrozenModel):
     """The first epoch whose eval split reached the bound, and seconds from the first byte of the examples until then.
 
     best: the most that any epoch reached; None if `metric` was not measured. epoch, seconds: None if none reached it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.contract.training import weights
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -13,7 +13,7 @@ from trainyard.storage import storage
 _DIGEST = 16
 
 
-class TrainingPlan(Part):
+class TrainingPlan(FrozenModel):
     """The folder of the model to be, and the version of the champion that it begins with: '' for first weights.
 
     maker: as `task.Task.maker`.

@@ -26,7 +26,7 @@ from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.tasks import do_tasks
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
-from trainyard.contract.document import SPLITS, Part, Split
+from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
@@ -51,7 +51,7 @@ _DONE = "done"
 _DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
 
 
-class Repeated(Part):
+class Repeated(FrozenModel):
     """Examples of equal content: their names in order (at most five), labels and splits."""
 
     splits: list[Split]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from trainyard.contract.document import SPLITS, Part, Split
+from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.steps.preprocess.work import Range, Work
 
 BUCKETS = 1 << 16  # chosen: shards differ by less than 1 in 65,536 of a split
@@ -29,7 +29,7 @@ _LIGHT = ".light"
 _HEAVY_COLUMNS = ("raw/", "measure/")
 
 
-class StreamPiece(Part):
+class StreamPiece(FrozenModel):
     """Rows that stand together in a part's file, as a stream of Arrow's own: from `start` on so many `bytes`.
 
     bucket: that of the first row.
@@ -40,7 +40,7 @@ class StreamPiece(Part):
     bucket: int
 
 
-class PartFile(Part):
+class PartFile(FrozenModel):
     """One part: its file name, and how many rows of each split it holds, in the order of `SPLITS`.
 
     pieces: of each split in the order of the rows. light: of a bucket's, how many bytes of the file beside it each

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.quality.page import framed
 from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.speed import input_ceiling, scaling_curve
@@ -24,7 +24,7 @@ _NO_PEAK = (
 )
 
 
-class Certificate(Part):
+class Certificate(FrozenModel):
     """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys.
 
     inputs: the input alone, from each source; none of tables. seconds: of the trainings, of the input, and of all.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 
-class Speed(Part):
+class Speed(FrozenModel):
     """One setting. examples_per_second: the mean over the rounds, and low and high its 95 % interval; of one round the
     mean, the slowest and the fastest of the epochs after the first. rounds: the mean of each round. times: how many
     times as fast as the first setting it is, with the 95 % interval over the rounds; None of one round.

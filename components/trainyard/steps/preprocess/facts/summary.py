@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 from trainyard.quality.tables.bins import Numbers
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 
@@ -110,7 +110,7 @@ def _flattened(lists: pa.Array) -> pa.Array:
     return pc.call_function("list_flatten", [lists])
 
 
-class SplitSummary(Part):
+class SplitSummary(FrozenModel):
     """What is known of one split.
 
     buckets counts the examples by the first 16 bits of their order key. first is the (source, height, width) of the
