@@ -17,7 +17,7 @@ from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary, Texts
-from trainyard.steps.preprocess.parts import PartWriter
+from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.records import record_batch
 from trainyard.steps.preprocess.split import assign, draw
@@ -108,7 +108,7 @@ def test_a_batch_without_rows_counts_nothing(kind):
     assert {numbers.count for numbers in summary.numbers.values()} <= {0} and set(targets) <= set(summary.numbers)
     assert conformity(rows, recipe.data) == Conformity()
     assert split_by_class(draw(rows, recipe.seed), {}) == []
-    assert list(PartWriter(Work(""), "p").add(assigned)) == []
+    assert list(SortedRunWriter(Work(""), "p").add(assigned)) == []
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -35,7 +35,7 @@ from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
-from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
+from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets, fixed_bytes
 from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, Files
 from trainyard.steps.preprocess.readers.records import BadSource
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
@@ -71,7 +71,7 @@ class Collected:
     work: Work
     name: str
     bytes: int
-    parts: list[PartFile]
+    parts: list[SortedRun]
     splits: dict[Split, SplitSummary]
     bad: list[Quarantined]
     repeated: list[Repeated]
@@ -87,7 +87,7 @@ class _Result:
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
-    parts: list[PartFile] = field(default_factory=list)
+    parts: list[SortedRun] = field(default_factory=list)
     splits: dict[Split, Summary] = field(default_factory=dict)
     bad: list[Quarantined] = field(default_factory=list)
     fatal: list[str] = field(default_factory=list)
@@ -95,7 +95,9 @@ class _Result:
 
 
 _RESULT = TypeAdapter(_Result)
-_SplitRows = tuple[pa.RecordBatch, dict[Split, int]]  # rows as a PartWriter takes them, and the digests of each split
+_SplitRows = tuple[
+    pa.RecordBatch, dict[Split, int]
+]  # rows as a SortedRunWriter takes them, and the digests of each split
 _Work = TypeVar("_Work")
 
 
@@ -204,7 +206,7 @@ class _Do(Generic[_Work]):
         self._work.require()
         if self._work.exists(_document(name)):  # done by an attempt of the runner that it took for lost
             return
-        writer, result = PartWriter(self._work, name), _Result()
+        writer, result = SortedRunWriter(self._work, name), _Result()
         for rows, added in self._rows(task, result):
             for split, digest in added.items():
                 result.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
@@ -245,14 +247,14 @@ class _Collect(_Do[_Task]):
                     yield assign(item, recipe.seed, recipe.data)
 
 
-class _SplitByClass(_Do[PartFile]):
+class _SplitByClass(_Do[SortedRun]):
     """Writes a part again, with the split of each row."""
 
     def __init__(self, recipe: Recipe, limits: Limits, work: Work) -> None:
         super().__init__(recipe, work)
         self._limits = limits
 
-    def _rows(self, task: PartFile, _: _Result) -> Iterator[_SplitRows]:
+    def _rows(self, task: SortedRun, _: _Result) -> Iterator[_SplitRows]:
         for rows in task.batches(self._work):
             splits = split_by_class(rows, self._limits)
             yield assign_rows(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
@@ -333,7 +335,7 @@ def _read_result(work: Work, name: str) -> _Result:
     return _RESULT.validate_json(work.content(_document(name)))
 
 
-def _summary(split: Split, results: list[_Result], parts: list[PartFile], work: Work) -> SplitSummary:
+def _summary(split: Split, results: list[_Result], parts: list[SortedRun], work: Work) -> SplitSummary:
     summary = Summary()
     for result in results:
         if split in result.splits:
@@ -344,7 +346,7 @@ def _summary(split: Split, results: list[_Result], parts: list[PartFile], work: 
     return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
 
 
-def _repeated(parts: list[PartFile], work: Work) -> list[Repeated]:
+def _repeated(parts: list[SortedRun], work: Work) -> list[Repeated]:
     """Return the groups of rows of equal content, found by the first 8 bytes of the digests, a share at a time."""
     shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
     groups: dict[bytes, list[tuple[str, str, Split]]] = {}
@@ -359,14 +361,14 @@ def _repeated(parts: list[PartFile], work: Work) -> list[Repeated]:
     return [_group(sorted(members)) for members in groups.values() if len(members) > 1]
 
 
-def _by_split(parts: list[PartFile], work: Work) -> Iterator[tuple[Split, pa.RecordBatch]]:
+def _by_split(parts: list[SortedRun], work: Work) -> Iterator[tuple[Split, pa.RecordBatch]]:
     for part in parts:
         for split in SPLITS:
             for rows in part.light_batches(work, split):
                 yield split, rows
 
 
-def _equal_digests(parts: list[PartFile], work: Work, shares: int, share: int) -> np.ndarray:
+def _equal_digests(parts: list[SortedRun], work: Work, shares: int, share: int) -> np.ndarray:
     columns = (_digests(rows) for part in parts for rows in part.light_batches(work))
     chosen = [column[column % np.uint64(shares) == share] for column in columns]
     digests = np.sort(np.concatenate(chosen or [np.zeros(0, np.uint64)]))

@@ -40,7 +40,7 @@ class StreamPiece(FrozenModel):
     bucket: int
 
 
-class PartFile(FrozenModel):
+class SortedRun(FrozenModel):
     """One part: its file name, and how many rows of each split it holds, in the order of `SPLITS`.
 
     pieces: of each split in the order of the rows. light: of a bucket's, how many bytes of the file beside it each
@@ -91,7 +91,7 @@ class PartFile(FrozenModel):
         return pieces[max(0, bisect_left(first, low) - 1) : bisect_left(first, high)]
 
 
-class PartWriter:
+class SortedRunWriter:
     """Sorts rows into parts named `<prefix>-<number>.arrow` in `work`.
 
     A row has what its reader gave, `split` (int8, its number in `SPLITS`) and `order` (16 bytes).
@@ -100,7 +100,7 @@ class PartWriter:
     def __init__(self, work: Work, prefix: str) -> None:
         self._work, self._prefix = work, prefix
         self._batches: list[pa.RecordBatch] = []
-        self.parts: list[PartFile] = []
+        self.parts: list[SortedRun] = []
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Split, pa.RecordBatch]]:
         """Take `batch`, and yield (split, its sorted rows) of a part if one is full."""
@@ -128,8 +128,8 @@ class PartWriter:
         self.parts.append(self._write(of_split))
         yield from of_split.items()
 
-    def _write(self, rows: dict[Split, pa.RecordBatch]) -> PartFile:
-        part = PartFile(
+    def _write(self, rows: dict[Split, pa.RecordBatch]) -> SortedRun:
+        part = SortedRun(
             name=f"{self._prefix}-{len(self.parts):04}.arrow",
             rows={split: len(batch) for split, batch in rows.items()},
             pieces={split: [] for split in rows},
@@ -199,7 +199,7 @@ def fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, len(column) * size, column.offset * size).reshape(len(column), size)
 
 
-def rows_between(parts: Iterable[PartFile], work: Work, split: Split, low: int, high: int) -> list[pa.RecordBatch]:
+def rows_between(parts: Iterable[SortedRun], work: Work, split: Split, low: int, high: int) -> list[pa.RecordBatch]:
     """Return the rows of `split` whose buckets are in low <= bucket < high: slices of the parts that have some."""
     chosen = [
         (part.name, pieces) for part in parts if part.rows[split] and (pieces := part.pieces_between(split, low, high))

@@ -31,7 +31,7 @@ from trainyard.data.examples import Transform
 from trainyard.runtime import step
 from trainyard.spec.gates import Task
 from trainyard.steps.preprocess.facts.summary import labels_apart
-from trainyard.steps.preprocess.parts import PartFile
+from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
 from trainyard.steps.preprocess.transforming.encode import Column, as_column, encode_examples
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
@@ -60,7 +60,7 @@ class TransformSettings:
     """
 
     work: Work
-    parts: list[PartFile]
+    parts: list[SortedRun]
     raw_spec: dict[str, tf.io.FixedLenFeature]
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
     materialize: bool
@@ -140,7 +140,7 @@ class _ReadTrain(beam.DoFn):
     def __init__(self, settings: TransformSettings, schema: pa.Schema) -> None:
         self._work, self._batch_size, self._schema = settings.work, settings.batch_size, schema
 
-    def process(self, numbered: tuple[int, Iterable[PartFile]]) -> Iterator[pa.RecordBatch]:
+    def process(self, numbered: tuple[int, Iterable[SortedRun]]) -> Iterator[pa.RecordBatch]:
         """Yield the training rows of a part in batches, as tf.Transform takes them."""
         _, [part] = numbered
         [rows] = pa.Table.from_batches([*part.batches(self._work, "train")]).combine_chunks().to_batches()
