@@ -43,7 +43,7 @@ def handle_sigint(_signal: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def not_mistaken() -> Iterator[None]:
+def map_signals() -> Iterator[None]:
     """Raise again what a handler of this module raised, if the block ends with an error of another kind after it.
 
     TensorFlow makes a `SystemError` of an interrupt that meets some of its calls, and the clean-up after one may fail.

@@ -14,7 +14,7 @@ class _NoPandas(MetaPathFinder):
             raise ImportError(name)
 
 
-def forgo_pandas() -> None:
+def block_pandas_import() -> None:
     """Have pyarrow take pandas for not installed, unless it is imported already.
 
     Most of pyarrow's functions import pandas once, only to see whether their arguments are of it. That takes 3

@@ -7,7 +7,7 @@ from typing import get_args
 
 from trainyard.contract import window
 from trainyard.errors import ConfigurationError
-from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.pictures.pictures import profile_pictures
 from trainyard.quality.profile import Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
@@ -24,7 +24,7 @@ def inspect(path: str, label: str | None = None, *, requires_label: bool = True)
     requires_label: else rows that lack `label` have none. Raises `DataError` if there are no tables or pictures or they
     cannot be read, `ConfigurationError` if no column is named `label`.
     """
-    forgo_pandas()
+    block_pandas_import()
     source = find_source(path)
     if source.is_table:
         return profile_table(source, label, requires_label=requires_label)
@@ -37,7 +37,7 @@ def inspect(path: str, label: str | None = None, *, requires_label: bool = True)
 
 def inspect_recipe(recipe: Recipe) -> Profile:
     """Return the profile of the data that `recipe` names. Raises as `inspect`."""
-    forgo_pandas()
+    block_pandas_import()
     source = recipe_source(recipe)
     if source.is_table:
         return profile_table(source, recipe.data.labels[0], recipe.task == "regression", recipe.data)

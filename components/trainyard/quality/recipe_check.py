@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.contract.pictures import JUDGES, split_of
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.inspect import recipe_source
 from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.source import SourceFiles
@@ -29,7 +29,7 @@ def check_first(recipe: Recipe) -> str:
 
     Raises `DataError` with each fault in a line, `ConfigurationError` if the data are not files to look into.
     """
-    forgo_pandas()
+    block_pandas_import()
     source = recipe_source(recipe, _HEADERS)
     faults, looked_at = _check_table(recipe, source) if source.is_table else _check_pictures(recipe, source)
     if faults:

@@ -22,7 +22,7 @@ from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError, module_line
 from trainyard.escape import one_line
 from trainyard.graph import ARGUMENTS, STEPS, producer
-from trainyard.signals import Terminated, handle_sigint, handle_sigterm, not_mistaken
+from trainyard.signals import Terminated, handle_sigint, handle_sigterm, map_signals
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
@@ -142,7 +142,7 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
     """
     _open.append((step, output))
     try:
-        with _timed(step), not_mistaken():
+        with _timed(step), map_signals():
             yield
     except TrainyardError as error:
         _record(step, output(), error.exit_code, type(error).__name__, str(error))

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from trainyard.contract.artifacts.anomaly import Anomaly
 from trainyard.errors import ConfigurationError
-from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.schema.conformity import SUCH_AS, Conformity, Rows, anomalies, check_rows
 from trainyard.quality.source import SourceFiles
@@ -19,7 +19,7 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
 
     Raises `ConfigurationError` if one is of tables and the other of pictures, `DataError` if a file cannot be read.
     """
-    forgo_pandas()
+    block_pandas_import()
     if isinstance(schema, PictureSchema) != (source.kind == "image_folder"):
         what = "a table" if source.is_table else "pictures"
         of = "pictures" if isinstance(schema, PictureSchema) else "a table"

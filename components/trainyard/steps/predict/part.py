@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.arrow import block_pandas_import
 from trainyard.steps.predict.prediction import answer_all, served_model
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Rejected
@@ -43,7 +43,7 @@ class PredictPart:
                 f"{self.folder}: Beam's workers do not see this folder of the step. "
                 "Mount one volume on all of them under the same path, or predict with the runner direct."
             )
-        forgo_pandas()
+        block_pandas_import()
         with Results(self._part(number), self.model) as results:
             try:
                 items = source_items(replace(self.source, files=files), self.model, self.key)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.contract.artifacts.predict import PredictionCounts
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
-from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.arrow import block_pandas_import
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Items, Rejected
 from trainyard.steps.predict.reading.inputs import items_of, source_items
@@ -47,7 +47,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     `ConfigurationError` if there is no column that `key` could name.
     """
     start = time.monotonic()
-    forgo_pandas()
+    block_pandas_import()
     source = find_source(path, pictures=model.pixels is not None)
     items = source_items(source, model, key)
     first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded

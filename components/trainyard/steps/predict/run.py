@@ -16,7 +16,7 @@ from trainyard.beam.tasks import do_tasks
 from trainyard.contract import keys
 from trainyard.contract.artifacts.predict import Predicted, UnknownValues
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.arrow import block_pandas_import
 from trainyard.runtime import step
 from trainyard.steps.predict.part import PredictPart
 from trainyard.steps.predict.prediction import nothing
@@ -39,7 +39,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     `DataError` as `prediction.predict`.
     """
     start = time.monotonic()
-    forgo_pandas()
+    block_pandas_import()
     pushed = find_model(model)
     source = find_source(inputs, pictures=pushed.pixels is not None)
     made_from = {"model": pushed.folder, "inputs": inputs, "files": _digest(source), "key": key}
