@@ -18,7 +18,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec import recipe as recipes
-from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDER, Network
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDTH_SCALABLE, Network
 from trainyard.spec.training.model import ModelConfig
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
@@ -34,7 +34,7 @@ COLUMNS = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in WIDER if name in MINIMUM_SIDE])
+@pytest.mark.parametrize("name", [name for name in WIDTH_SCALABLE if name in MINIMUM_SIDE])
 def test_a_narrower_image_network_has_fewer_weights(name: str) -> None:
     side = max(32, MINIMUM_SIDE[name])
     sizes = [build(ModelConfig(name=name, width=width), [image(side, side, 3)], 7, seed=1) for width in (0.5, 1, 1.5)]

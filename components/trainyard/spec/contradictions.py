@@ -10,14 +10,14 @@ from trainyard.spec import feature_names
 from trainyard.spec.gates import ALL_METRICS, METRICS
 from trainyard.spec.networks import (
     ANY_SIZE,
+    BLOCK_SCALABLE,
     COLUMN_NETWORKS,
-    DEEPER,
-    DRAWN,
+    DEPTH_SCALABLE,
     IMAGENET,
     KERAS_APPLICATIONS,
     MINIMUM_SIDE,
     PUBLISHED_WIDTHS,
-    WIDER,
+    WIDTH_SCALABLE,
     Network,
 )
 from trainyard.spec.plain_yaml import Location
@@ -178,12 +178,12 @@ def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 
 def _scale_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     model = recipe.model
-    for key, value, scaled in (("width", model.width, WIDER), ("depth", model.depth, DEEPER)):
+    for key, value, scaled in (("width", model.width, WIDTH_SCALABLE), ("depth", model.depth, DEPTH_SCALABLE)):
         if value != 1 and model.name not in scaled:
             of = f"'{model.name}' has none" if model.name else "the module's network has none"
             yield ("model", key), f"{of}. Leave it out, or name one of {', '.join(scaled)}"
     published = model.weights == IMAGENET and model.name in KERAS_APPLICATIONS
-    if published and model.name in WIDER and model.width not in PUBLISHED_WIDTHS:
+    if published and model.name in WIDTH_SCALABLE and model.width not in PUBLISHED_WIDTHS:
         known = " and ".join(f"{width:g}" for width in PUBLISHED_WIDTHS)
         yield ("model", "width"), f"Keras publishes weights of {known}. Give one of them, or leave out model.weights"
 
@@ -192,9 +192,9 @@ def _block_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     model, data = recipe.model, recipe.data
     if model.blocks is None:
         return
-    if model.name not in DRAWN:
+    if model.name not in BLOCK_SCALABLE:
         of = f"'{model.name}' has none" if model.name else "the module's network has none"
-        yield ("model", "blocks"), f"{of} to choose. Leave it out, or name {', '.join(DRAWN)}"
+        yield ("model", "blocks"), f"{of} to choose. Leave it out, or name {', '.join(BLOCK_SCALABLE)}"
     elif data.image_size and min(data.image_size) < (side := smallest_side(model.blocks)):
         height, width = data.image_size
         yield (

@@ -34,14 +34,14 @@ LADDERS: dict[str, tuple[Network, ...]] = {
 """Networks to compare, the cheapest first; basic are the fast, the balanced and the accurate one of the docs."""
 COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMUM_SIDE)
 """The networks that take columns instead."""
-DRAWN: tuple[Network, ...] = ("cnn_small",)
+BLOCK_SCALABLE: tuple[Network, ...] = ("cnn_small",)
 """The networks whose convolutions `model.blocks` draws."""
-DEEPER: tuple[Network, ...] = ("cnn_small", "mlp", "wide_deep")
+DEPTH_SCALABLE: tuple[Network, ...] = ("cnn_small", "mlp", "wide_deep")
 """The networks whose blocks `model.depth` repeats."""
-WIDER = (*DEEPER, *(name for name in KERAS_APPLICATIONS if name.startswith("mobilenet_v3")))
+WIDTH_SCALABLE = (*DEPTH_SCALABLE, *(name for name in KERAS_APPLICATIONS if name.startswith("mobilenet_v3")))
 """The networks whose channels or units `model.width` multiplies; Keras calls it alpha."""
 PUBLISHED_WIDTHS = (0.75, 1.0)
-"""Of these there are published weights, for those of WIDER that Keras brings along."""
+"""Of these there are published weights, for those of WIDTH_SCALABLE that Keras brings along."""
 IMAGENET = "imagenet"
 """The weights of the networks that Keras brings along, as Keras publishes them."""
 
