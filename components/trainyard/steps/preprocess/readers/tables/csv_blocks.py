@@ -20,7 +20,7 @@ _UTF8_BYTES = 4  # of one character, at most
 _LF, _CR = b"\n\r"
 
 
-class Ahead:
+class PeekableReader:
     """The bytes of `stream`, read ahead: taken line by line, or looked at and passed over. `taken` counts them.
 
     limit: how many there are; all by default.
@@ -124,7 +124,7 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect
 
     block_bytes: that are looked through at once, more than a row has.
     """
-    ahead, rows, last = Ahead(stream), 0, 0
+    ahead, rows, last = PeekableReader(stream), 0, 0
     while content := ahead.peek(block_bytes):
         if ahead.taken - last >= every:
             last = ahead.taken

@@ -23,7 +23,7 @@ from trainyard.spec.tables.columns import column_names
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece, open_file
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
-from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, RowBlock, plain_block, row_starts
+from trainyard.steps.preprocess.readers.tables.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard.storage.buckets import bucket_source
 from trainyard.values.patterns import UTF16
@@ -94,7 +94,7 @@ class _Table:
     def __init__(self, stream: IO[bytes], name: str, recipe: Recipe, piece: FilePiece = WHOLE) -> None:
         csv.field_size_limit(_MAX_CELL)
         self._dialect = Dialect.of(recipe.data)
-        self._begin(Ahead(stream, None if piece.start else piece.end), row=1)
+        self._begin(PeekableReader(stream, None if piece.start else piece.end), row=1)
         if self.ahead.peek(2) in UTF16:
             raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
         if self.ahead.peek(3) == codecs.BOM_UTF8:
@@ -105,9 +105,9 @@ class _Table:
         _check_header(self._header, name, recipe)
         if piece.start:
             stream.seek(piece.start)
-            self._begin(Ahead(stream, None if piece.end is None else piece.end - piece.start), piece.row)
+            self._begin(PeekableReader(stream, None if piece.end is None else piece.end - piece.start), piece.row)
 
-    def _begin(self, ahead: Ahead, row: int) -> None:
+    def _begin(self, ahead: PeekableReader, row: int) -> None:
         """Go on with `ahead`, which begins with the row of that number."""
         self.ahead = ahead
         self._lines = _Lines(ahead)
@@ -198,7 +198,7 @@ class _Table:
 class _Lines:
     """The lines of a text, none of them read further than a row may be long; `row` counts the characters of one."""
 
-    def __init__(self, ahead: Ahead) -> None:
+    def __init__(self, ahead: PeekableReader) -> None:
         self._ahead = ahead
         self.row = 0
 
