@@ -21,7 +21,7 @@ from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.records import record_batch
 from trainyard.steps.preprocess.split import assign, draw
-from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.task_store import TaskStore
 
 RECIPE = Recipe.model_validate(
     {"name": "r", "data": {"format": "image_folder", "path": "x"}, "model": {"name": "cnn_small"}}
@@ -33,7 +33,7 @@ def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Col
     splits = {"train": train or EVEN, "eval": evaluation or EVEN, "test": test or EVEN}
     return Collected(
         name="",
-        work=Work(""),
+        work=TaskStore(""),
         bytes=0,
         parts=[],
         splits={
@@ -108,7 +108,7 @@ def test_a_batch_without_rows_counts_nothing(kind):
     assert {numbers.count for numbers in summary.numbers.values()} <= {0} and set(targets) <= set(summary.numbers)
     assert conformity(rows, recipe.data) == Conformity()
     assert split_by_class(draw(rows, recipe.seed), {}) == []
-    assert list(SortedRunWriter(Work(""), "p").add(assigned)) == []
+    assert list(SortedRunWriter(TaskStore(""), "p").add(assigned)) == []
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -16,7 +16,7 @@ from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.records import Record, record_batch
 from trainyard.steps.preprocess.shards import count_shards, plan_layout
 from trainyard.steps.preprocess.split import assign, assign_splits, order_keys
-from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.task_store import TaskStore
 
 CONTENTS = st.binary(min_size=1, max_size=64)
 
@@ -94,7 +94,7 @@ def test_a_fraction_leaves_the_other_splits_whole():
 def test_a_file_that_a_fraction_leaves_no_rows_of_makes_no_part(tmp_path):
     data = Data.model_validate({"format": "csv", "path": "-", "features": {"n": {"type": "numeric"}}})
     rows, _ = assign(record_batch([Record("0", "a", {"n": 0.0}, bytes(32), {})], data), 1, data)
-    writer = SortedRunWriter(Work(str(tmp_path)), "x")
+    writer = SortedRunWriter(TaskStore(str(tmp_path)), "x")
     assert [*writer.add(rows.slice(0, 0)), *writer.flush()] == [] and writer.parts == []
     assert [len(part) for _, part in (*writer.add(rows), *writer.flush())] in ([1, 0, 0], [0, 1, 0], [0, 0, 1])
 

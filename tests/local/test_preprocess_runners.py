@@ -145,13 +145,13 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     from trainyard.steps.preprocess.collect import _Collect, _read_result, _Task
     from trainyard.steps.preprocess.readers.files import Files
     from trainyard.steps.preprocess.readers.sources import Reader
-    from trainyard.steps.preprocess.work import Work
+    from trainyard.steps.preprocess.task_store import TaskStore
 
     gone = str(tmp_path / "gone")
     sentence = (
         rf"^{gone}: Beam's workers do not see this folder of the step\. Mount one volume .* bucket .* runner direct\.$"
     )
-    collect = _Collect(recipes.load("digits"), Reader(recipes.load("digits"), Files("", {}), None), Work(gone))
+    collect = _Collect(recipes.load("digits"), Reader(recipes.load("digits"), Files("", {}), None), TaskStore(gone))
     server = LocalJobServicer()
     port = server.start_grpc_server()
     try:
@@ -161,7 +161,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     finally:
         server.stop()
     with pytest.raises(ConfigurationError, match=sentence):
-        _read_result(Work(gone), "0")
+        _read_result(TaskStore(gone), "0")
 
 
 @pytest.mark.skipif(shutil.which("prism") is None, reason="Beam's Prism runner is not on the PATH")

@@ -20,14 +20,14 @@ from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
-from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.task_store import TaskStore
 
 _DRAWS = 1 << 24  # chosen: draws of 8 bytes that are sorted at once, if no class has more
 Draws = npt.NDArray[np.uint64]
 Limits = dict[str, tuple[int, int]]
 
 
-def class_limits(parts: list[SortedRun], work: Work, split: SplitRows) -> Limits:
+def class_limits(parts: list[SortedRun], work: TaskStore, split: SplitRows) -> Limits:
     """Return for each class the last draw of the training split, and that of the eval split.
 
     parts: rows whose `order` begins with the draw, in any order. Reads labels and draws once for the counts, and once
@@ -100,7 +100,7 @@ def _nearest_edge(draws: Draws, end: int, low: int, high: int) -> int:
     return before if end - before <= after - end else min(after, high)
 
 
-def _draws_of(parts: Iterable[SortedRun], work: Work, classes: list[str], ends: npt.NDArray[np.int64]) -> Draws:
+def _draws_of(parts: Iterable[SortedRun], work: TaskStore, classes: list[str], ends: npt.NDArray[np.int64]) -> Draws:
     """Return the draws of `classes`, those of a class up to its number in `ends`."""
     draws = np.empty(int(ends[-1]), np.uint64)
     starts = dict(zip(classes, [0, *ends[:-1].tolist()], strict=True))

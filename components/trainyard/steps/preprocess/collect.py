@@ -30,6 +30,7 @@ from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
 from trainyard.steps.preprocess.by_class import Limits, class_limits, split_by_class
 from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
@@ -41,8 +42,7 @@ from trainyard.steps.preprocess.readers.records import BadSource
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
-from trainyard.steps.preprocess.work import Work
-from trainyard.steps.preprocess.workspace import Workspace, digests
+from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage.tar import is_archive
 
 _EXAMPLES_SHOWN = 5
@@ -68,7 +68,7 @@ class Collected:
     files that are not of the format. bytes: of the files that are.
     """
 
-    work: Work
+    work: TaskStore
     name: str
     bytes: int
     parts: list[SortedRun]
@@ -114,7 +114,7 @@ class _Task:
         return len(self.paths) if self.piece.end is None else 0
 
 
-def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Workspace, beam_options: str) -> Collected:
+def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: AttemptDir, beam_options: str) -> Collected:
     """Leave every good record where `space` says, but for what was kept of them, and return what was counted.
 
     Raises `DataError` that names the file if one is wrong as a whole, `ConfigurationError` if the workers do not
@@ -150,7 +150,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Worksp
 
 
 def _split_by_class(
-    recipe: Recipe, read: list[_Result], name: str, space: Workspace, beam_options: str, data_bytes: int
+    recipe: Recipe, read: list[_Result], name: str, space: AttemptDir, beam_options: str, data_bytes: int
 ) -> list[_Result]:
     """Return what there is in each split after the parts that were `read` are written again with their splits.
 
@@ -172,7 +172,7 @@ def _split_by_class(
 
 
 def _results(
-    do: _Do[_Work], tasks: dict[str, _Work], space: Workspace, beam_options: str, data_bytes: int
+    do: _Do[_Work], tasks: dict[str, _Work], space: AttemptDir, beam_options: str, data_bytes: int
 ) -> list[_Result]:
     """Return what each of `tasks` found, done now if it is not there."""
     work = space.work
@@ -192,7 +192,7 @@ def _results(
 class _Do(Generic[_Work]):
     """Does a task: leaves its rows in parts, and a document of what it found."""
 
-    def __init__(self, recipe: Recipe, work: Work) -> None:
+    def __init__(self, recipe: Recipe, work: TaskStore) -> None:
         self._recipe, self._work = recipe, work
         self._targets = recipe.data.labels if recipe.task == "regression" else []
         self._prose = recipe.data.prose
@@ -226,7 +226,7 @@ class _Do(Generic[_Work]):
 
 
 class _Collect(_Do[_Task]):
-    def __init__(self, recipe: Recipe, reader: Reader, work: Work) -> None:
+    def __init__(self, recipe: Recipe, reader: Reader, work: TaskStore) -> None:
         super().__init__(recipe, work)
         self._reader = reader
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
@@ -250,7 +250,7 @@ class _Collect(_Do[_Task]):
 class _SplitByClass(_Do[SortedRun]):
     """Writes a part again, with the split of each row."""
 
-    def __init__(self, recipe: Recipe, limits: Limits, work: Work) -> None:
+    def __init__(self, recipe: Recipe, limits: Limits, work: TaskStore) -> None:
         super().__init__(recipe, work)
         self._limits = limits
 
@@ -291,13 +291,13 @@ def _ends_task(path: str) -> bool:
     return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
 
 
-def _finished(tasks: dict[str, _Task], work: Work) -> int:
+def _finished(tasks: dict[str, _Task], work: TaskStore) -> int:
     """Return how many files the tasks have whose documents are there."""
     done = (tasks.get(name) for name in _done(work))
     return sum(task.files for task in done if task)
 
 
-def _reused(name: str, space: Workspace, has_document: bool) -> _Result | None:
+def _reused(name: str, space: AttemptDir, has_document: bool) -> _Result | None:
     """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there.
 
     has_document: whether it left a document, which of a bucket's is known for all tasks by one listing.
@@ -305,7 +305,7 @@ def _reused(name: str, space: Workspace, has_document: bool) -> _Result | None:
     if has_document and (result := _whole(name, space.work)):
         return result
     for other in space.others:
-        result = _whole(name, Work(str(other)))
+        result = _whole(name, TaskStore(str(other)))
         if result and space.take_over(other, [*(part.name for part in result.parts), _document(name)]):
             return result
     if has_document:
@@ -313,7 +313,7 @@ def _reused(name: str, space: Workspace, has_document: bool) -> _Result | None:
     return None
 
 
-def _whole(name: str, work: Work) -> _Result | None:
+def _whole(name: str, work: TaskStore) -> _Result | None:
     content = work.read(_document(name))
     try:
         result = _RESULT.validate_json(content or b"")
@@ -327,15 +327,15 @@ def _document(name: str) -> str:
     return f"{_DONE}/{name}.json"
 
 
-def _done(work: Work) -> set[str]:
+def _done(work: TaskStore) -> set[str]:
     return {Path(document).stem for document in work.below(_DONE).names()}
 
 
-def _read_result(work: Work, name: str) -> _Result:
+def _read_result(work: TaskStore, name: str) -> _Result:
     return _RESULT.validate_json(work.content(_document(name)))
 
 
-def _summary(split: Split, results: list[_Result], parts: list[SortedRun], work: Work) -> SplitSummary:
+def _summary(split: Split, results: list[_Result], parts: list[SortedRun], work: TaskStore) -> SplitSummary:
     summary = Summary()
     for result in results:
         if split in result.splits:
@@ -346,7 +346,7 @@ def _summary(split: Split, results: list[_Result], parts: list[SortedRun], work:
     return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
 
 
-def _repeated(parts: list[SortedRun], work: Work) -> list[Repeated]:
+def _repeated(parts: list[SortedRun], work: TaskStore) -> list[Repeated]:
     """Return the groups of rows of equal content, found by the first 8 bytes of the digests, a share at a time."""
     shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
     groups: dict[bytes, list[tuple[str, str, Split]]] = {}
@@ -361,14 +361,14 @@ def _repeated(parts: list[SortedRun], work: Work) -> list[Repeated]:
     return [_group(sorted(members)) for members in groups.values() if len(members) > 1]
 
 
-def _by_split(parts: list[SortedRun], work: Work) -> Iterator[tuple[Split, pa.RecordBatch]]:
+def _by_split(parts: list[SortedRun], work: TaskStore) -> Iterator[tuple[Split, pa.RecordBatch]]:
     for part in parts:
         for split in SPLITS:
             for rows in part.light_batches(work, split):
                 yield split, rows
 
 
-def _equal_digests(parts: list[SortedRun], work: Work, shares: int, share: int) -> np.ndarray:
+def _equal_digests(parts: list[SortedRun], work: TaskStore, shares: int, share: int) -> np.ndarray:
     columns = (_digests(rows) for part in parts for rows in part.light_batches(work))
     chosen = [column[column % np.uint64(shares) == share] for column in columns]
     digests = np.sort(np.concatenate(chosen or [np.zeros(0, np.uint64)]))

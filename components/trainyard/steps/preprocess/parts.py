@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import ipc
 
 from trainyard.contract.document import SPLITS, FrozenModel, Split
-from trainyard.steps.preprocess.work import Range, Work
+from trainyard.steps.preprocess.task_store import Range, TaskStore
 
 BUCKETS = 1 << 16  # chosen: shards differ by less than 1 in 65,536 of a split
 _BYTES = 64 << 20  # chosen: three times as much is in memory while a part is sorted
@@ -52,7 +52,7 @@ class SortedRun(FrozenModel):
     pieces: dict[Split, list[StreamPiece]]
     light: dict[Split, int] = {}
 
-    def is_whole(self, work: Work) -> bool:
+    def is_whole(self, work: TaskStore) -> bool:
         """Return whether all rows that it should have are there."""
         if work.uri:
             return True  # an object is whole or not there
@@ -61,14 +61,14 @@ class SortedRun(FrozenModel):
         except (OSError, pa.ArrowInvalid):  # not there, or the machine was switched off as it was written
             return False
 
-    def batches(self, work: Work, split: Split | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, work: TaskStore, split: Split | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all rows, or those of `split`, sorted by split and order key."""
         for name in [split] if split else SPLITS:
             if self.rows[name]:
                 pieces = self.pieces[name]
                 yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
-    def light_batches(self, work: Work, split: Split | None = None) -> Iterator[pa.RecordBatch]:
+    def light_batches(self, work: TaskStore, split: Split | None = None) -> Iterator[pa.RecordBatch]:
         """Yield as `batches`, with the columns that the step looks at, all but features and measures.
 
         Meant for the step's own process, which keeps its copy of them.
@@ -97,7 +97,7 @@ class SortedRunWriter:
     A row has what its reader gave, `split` (int8, its number in `SPLITS`) and `order` (16 bytes).
     """
 
-    def __init__(self, work: Work, prefix: str) -> None:
+    def __init__(self, work: TaskStore, prefix: str) -> None:
         self._work, self._prefix = work, prefix
         self._batches: list[pa.RecordBatch] = []
         self.parts: list[SortedRun] = []
@@ -199,7 +199,9 @@ def fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, len(column) * size, column.offset * size).reshape(len(column), size)
 
 
-def rows_between(parts: Iterable[SortedRun], work: Work, split: Split, low: int, high: int) -> list[pa.RecordBatch]:
+def rows_between(
+    parts: Iterable[SortedRun], work: TaskStore, split: Split, low: int, high: int
+) -> list[pa.RecordBatch]:
     """Return the rows of `split` whose buckets are in low <= bucket < high: slices of the parts that have some."""
     chosen = [
         (part.name, pieces) for part in parts if part.rows[split] and (pieces := part.pieces_between(split, low, high))

@@ -12,6 +12,7 @@ from trainyard.contract.document import SPLITS
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.attempt_dir import AttemptDir, workspace
 from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
 from trainyard.steps.preprocess.facts import quality
@@ -31,7 +32,6 @@ from trainyard.steps.preprocess.transforming.features import (
 from trainyard.steps.preprocess.transforming.label import of_label
 from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
-from trainyard.steps.preprocess.workspace import Workspace, workspace
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
 
@@ -49,7 +49,7 @@ def prepare(recipe: Recipe, output: Path, beam_options: str, day: str) -> None:
 
 
 def _preprocess(
-    recipe: Recipe, custom: Preprocessing | None, output: Path, work: Workspace, beam_options: str, day: str
+    recipe: Recipe, custom: Preprocessing | None, output: Path, work: AttemptDir, beam_options: str, day: str
 ) -> None:
     start = time.monotonic()
     collected = _collect(recipe, work, beam_options, day)
@@ -98,7 +98,7 @@ def _require_literal(output: Path) -> None:
         )
 
 
-def _collect(recipe: Recipe, work: Workspace, beam_options: str, day: str) -> Collected:
+def _collect(recipe: Recipe, work: AttemptDir, beam_options: str, day: str) -> Collected:
     path = recipe.data.path or _write_bundled(recipe, work)
     files = find_files(recipe.data, path, day)
     if recipe.data.split.by == "folder":
@@ -111,7 +111,7 @@ def _collect(recipe: Recipe, work: Workspace, beam_options: str, day: str) -> Co
     return collected
 
 
-def _write_bundled(recipe: Recipe, work: Workspace) -> str:
+def _write_bundled(recipe: Recipe, work: AttemptDir) -> str:
     folder = work.folder / "bundled"
     {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
     return work.work.shared_copy(folder)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from trainyard.contract.document import Split
 from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, fixed_bytes, rows_between
-from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.task_store import TaskStore
 
 _IMAGE = "raw/image"
 _EXAMPLES, _SHARDS = 4096, 1024  # chosen: many small shards shuffle well, and go round many workers
@@ -70,7 +70,7 @@ def shard_name(split: Split, index: int, shards: int) -> str:
 
 
 def read_shard(
-    parts: Iterable[SortedRun], work: Work, split: Split, buckets: tuple[int, int], batch_size: int
+    parts: Iterable[SortedRun], work: TaskStore, split: Split, buckets: tuple[int, int], batch_size: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one shard, sorted by their order key. No more encoded images are copied than a batch holds."""
     slices = rows_between(parts, work, split, *buckets)

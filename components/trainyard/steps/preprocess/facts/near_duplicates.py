@@ -8,7 +8,7 @@ import pyarrow as pa
 from trainyard.contract.document import SPLITS
 from trainyard.quality.pictures.look import Look, look_of_bytes, near
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
-from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.task_store import TaskStore
 
 _COLUMN = "look"
 _SHOWN = 5
@@ -20,7 +20,7 @@ def with_looks(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.append_column(_COLUMN, pa.array(looks, pa.binary(16)))
 
 
-def warnings(parts: list[SortedRun], work: Work) -> list[str]:
+def warnings(parts: list[SortedRun], work: TaskStore) -> list[str]:
     """Return a sentence if pictures of different splits look the same, by the looks that the parts hold, or [].
 
     Takes some 100 bytes a picture; the names are read of those alone that are reported.
@@ -40,7 +40,7 @@ def warnings(parts: list[SortedRun], work: Work) -> list[str]:
     return [f"{len(pairs)} {what} the same and lie in different splits, such as {'; '.join(sorted(shown))}."]
 
 
-def _name(parts: list[SortedRun], work: Work, splits: np.ndarray, row: int) -> str:
+def _name(parts: list[SortedRun], work: TaskStore, splits: np.ndarray, row: int) -> str:
     """Return the name of the `row`-th picture of all parts, with its split."""
     split, before = SPLITS[splits[row]], row
     for rows in (rows for part in parts for rows in part.light_batches(work)):

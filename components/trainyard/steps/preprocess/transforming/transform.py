@@ -33,9 +33,9 @@ from trainyard.spec.gates import Task
 from trainyard.steps.preprocess.facts.summary import labels_apart
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
+from trainyard.steps.preprocess.task_store import TaskStore, remove_unfinished
 from trainyard.steps.preprocess.transforming.encode import Column, as_column, encode_examples
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
-from trainyard.steps.preprocess.work import Work, remove_unfinished
 from trainyard.storage import storage
 
 _ANALYSIS = "analysis"
@@ -59,7 +59,7 @@ class TransformSettings:
     once; left to Beam it would follow the machine's speed, and the last digit of a mean with it.
     """
 
-    work: Work
+    work: TaskStore
     parts: list[SortedRun]
     raw_spec: dict[str, tf.io.FixedLenFeature]
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
@@ -99,7 +99,7 @@ def transform(settings: TransformSettings, attempt: str, output: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _make_graph(settings: TransformSettings, work: Work, temporary: str) -> None:
+def _make_graph(settings: TransformSettings, work: TaskStore, temporary: str) -> None:
     """Write the transform graph to `temporary`/graph, and to where workers find it, unless it is there."""
     graph = Path(temporary, "graph")
     if work.uri and work.exists(_GRAPH):
@@ -159,11 +159,11 @@ def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
 class _Shards:
     """The shards of an attempt: those that are there, and those to write."""
 
-    def __init__(self, settings: TransformSettings, work: Work, attempt: str) -> None:
+    def __init__(self, settings: TransformSettings, work: TaskStore, attempt: str) -> None:
         self._settings, self._work, self._attempt = settings, work, attempt
         final = step.current_output()
         uri = storage.join(storage.attempt(final, attempt), _EXAMPLES) if work.uri else ""
-        self._examples = Work(f"{work.folder}/{_EXAMPLES}", uri)
+        self._examples = TaskStore(f"{work.folder}/{_EXAMPLES}", uri)
         self._measured = work.below(_MEASURED)
         self._names = {
             shard_name(split, shard, layout.shards): (split, shard)
@@ -205,7 +205,7 @@ class _Shards:
 class _WriteShard:
     """Makes the final examples of a shard: transformed and raw features, label and key."""
 
-    def __init__(self, settings: TransformSettings, work: Work, examples: Work, measured: Work) -> None:
+    def __init__(self, settings: TransformSettings, work: TaskStore, examples: TaskStore, measured: TaskStore) -> None:
         self._parts_work, self._parts, self._layouts = settings.work, settings.parts, settings.layouts
         self._work, self._shards, self._measured = work, examples, measured
         self._raw_names, self._weight = list(settings.raw_spec), settings.weight

@@ -36,7 +36,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskStore:
     """The files of one attempt, by name.
 
     folder: of the step's own machine. uri: '' if the workers see that folder; else the folder of a bucket in which
@@ -46,9 +46,9 @@ class Work:
     folder: str
     uri: str = ""
 
-    def below(self, name: str) -> Work:
+    def below(self, name: str) -> TaskStore:
         """Return the folder `name` of this one, which is there as soon as a file is."""
-        return Work(f"{self.folder}/{name}", storage.join(self.uri, name) if self.uri else "")
+        return TaskStore(f"{self.folder}/{name}", storage.join(self.uri, name) if self.uri else "")
 
     def require(self) -> None:
         """Raise `ConfigurationError` if this worker does not see the folder."""

@@ -22,16 +22,16 @@ from trainyard.contract.provenance import provenance
 from trainyard.errors import TrainyardError, TransientError
 from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage import storage
 from trainyard.uris import is_bucket
 
 
 @dataclass
-class Workspace:
+class AttemptDir:
     """Where an attempt works, and the folders beside it of other outputs of the same recipe.
 
-    uri: as in `Work`.
+    uri: as in `TaskStore`.
     """
 
     folder: Path
@@ -40,9 +40,9 @@ class Workspace:
     _superseded: set[Path] = field(default_factory=set)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> TaskStore:
         """The files that the workers write."""
-        return Work(str(self.folder), self.uri)
+        return TaskStore(str(self.folder), self.uri)
 
     def take_over(self, other: Path, names: Iterable[str]) -> bool:
         """Link the files `names` of the folder `other` into this one; return whether all are here now."""
@@ -64,7 +64,7 @@ class Workspace:
 
 
 @contextmanager
-def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Workspace]:
+def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[AttemptDir]:
     """Yield where the step that writes `output` keeps its work; `recipe` says whether it stays after a success.
 
     It stays if the process is ended or a source did not answer, as the step will be tried again; it goes after any
@@ -76,7 +76,7 @@ def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Works
         folder = Path(keys.parts(final))
         folder.mkdir(exist_ok=True)
         with _removed(str(folder), stays=recipe.data.keeps_parts):
-            this = Workspace(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
+            this = AttemptDir(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
             yield this
             if recipe.data.keeps_parts:
                 this.remove_superseded()
@@ -85,9 +85,9 @@ def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Works
     folder.mkdir()
     if final and not is_in_process(beam_options):
         with _removed(keys.parts(final)):
-            yield Workspace(folder, uri=keys.parts(final))
+            yield AttemptDir(folder, uri=keys.parts(final))
     else:
-        yield Workspace(folder)
+        yield AttemptDir(folder)
     shutil.rmtree(folder)
 
 
