@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import train_folders
 from object_stores import Request, Store
-from test_train_lanes import recipe, streamed
+from test_train_shard_ranges import recipe, streamed
 
 from trainyard import events
 from trainyard.data.examples import open_examples
@@ -24,7 +24,7 @@ from trainyard.storage import cache, storage
 from trainyard.storage.buckets import objects, stores
 
 __all__ = ["streamed"]
-BATCH = 16  # of as many lanes
+BATCH = 16  # of as many shard ranges
 
 
 @contextmanager

@@ -31,18 +31,18 @@ class Feed:
         """Return how many shards there are, and how many have been fetched, those that were fetched again too."""
         return {"shards": self.files.files, "shards_fetched": self.files.fetched}
 
-    def path(self, files: list[str], part: tf.Tensor, lane: tf.Tensor, open_files: int) -> tf.Tensor:
+    def path(self, files: list[str], part: tf.Tensor, shard_range: tf.Tensor, open_files: int) -> tf.Tensor:
         """Return the path, a scalar string, of the shard slice `part` (file's number, before, count) when it is there.
 
-        open_files: how many of its files `lane` reads at a time.
+        open_files: how many of its files `shard_range` reads at a time.
         """
 
-        def wait(number: int, count: int, lane: int) -> bytes:
+        def wait(number: int, count: int, shard_range: int) -> bytes:
             if count == 0:
                 return b""  # nothing opens it
-            return os.fsencode(self.files.open(self._name(files[number]), (files[0], int(lane)), open_files))
+            return os.fsencode(self.files.open(self._name(files[number]), (files[0], int(shard_range)), open_files))
 
-        path = tf.numpy_function(wait, [part[0], part[2], lane], [tf.string])
+        path = tf.numpy_function(wait, [part[0], part[2], shard_range], [tf.string])
         path[0].set_shape(())
         return path[0]
 

@@ -1,12 +1,13 @@
-"""Training batches whose content is a pure function of (seed, step), and the batches of the eval split.
+"""Training batches, a pure function of (seed, step), and the batches of the eval split.
 
-A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. Images are uint8: `on_device` makes
-floats of them, and changes them by the draws that came along. Labels of mixed images are targets, float32 (batch,
-classes). The last batch of an epoch is padded with examples of weight zero, so that every example counts exactly once
-an epoch, by its weight if the data have weights. If gradients are accumulated, a global batch comes in micro-batches;
-else it is the only one. Each replica of a gang takes its own rows of every micro-batch, so the global batches are the
-same for any number of replicas. A split that does not fit in memory is read in lanes; each replica reads those that its
-rows come from. With input workers each of them prepares the micro-batches of its turn, which are the same again.
+A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. Images are uint8; `on_device` turns
+them into floats and augments them by the random parameters that come along. Labels of mixed images are targets, float32
+(batch, classes). The last batch of an epoch is padded with examples of weight zero, so that every example counts once
+an epoch. With gradient accumulation a global batch comes in micro-batches.
+
+Each replica takes its own rows of every micro-batch, so the global batches are the same for any number of replicas. A
+split that does not fit in memory is read in shard ranges; each replica reads the ranges of its rows. With input
+workers, each worker prepares the micro-batches of its turn, with the same content.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input.augment import Draws, Pictures
 from trainyard.steps.train.input.feed import Feed
-from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
+from trainyard.steps.train.input.shard_ranges import PARALLEL, ShardRanges, count_shard_ranges, no_autograph
 from trainyard.steps.train.peers.settings import Rank
 from trainyard.storage import storage
 
@@ -190,10 +191,10 @@ class Input:
 
             batches = keys.map(no_autograph(stored), **PARALLEL)
         else:
-            lanes = self._lanes("eval")
-            rows = self._decoded(lanes.stored(*self._rows("eval")), size, self.folder.decode)
+            ranges = self._shard_ranges("eval")
+            rows = self._decoded(ranges.stored(*self._rows("eval")), size, self.folder.decode)
             batches = tf.data.Dataset.zip(keys, rows).map(
-                no_autograph(lambda key, batch: (*batch, lanes.example_mask(key[0], key[1] * size, size)))
+                no_autograph(lambda key, batch: (*batch, ranges.example_mask(key[0], key[1] * size, size)))
             )
         if self.folder.document.mean_weight is not None:
             batches = batches.map(no_autograph(self._weigh), **PARALLEL)
@@ -201,7 +202,11 @@ class Input:
 
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
-        return self.folder.files(split) if self.fits(split) else self._lanes(split).files_of_rows(*self._rows(split))
+        return (
+            self.folder.files(split)
+            if self.fits(split)
+            else self._shard_ranges(split).files_of_rows(*self._rows(split))
+        )
 
     def streamed_shards(self) -> list[str]:
         """Return the paths of the shards that this process reads bit by bit, epoch after epoch."""
@@ -251,45 +256,45 @@ class Input:
     def _streamed_batches(self, start: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
         """Return what `_training_batches` does, of a split that is read bit by bit."""
         keys = self._keys(start, self._end, turn)
-        lanes, rows, size = self._lanes("train"), self._rows("train"), self._replica_batch_size("train")
-        files = lanes.files_of_rows(*rows)
-        events.emit("streaming", split="train", lanes=lanes.count, files=len(files), of=len(lanes.files))
+        ranges, rows, size = self._shard_ranges("train"), self._rows("train"), self._replica_batch_size("train")
+        files = ranges.files_of_rows(*rows)
+        events.emit("streaming", split="train", lanes=ranges.count, files=len(files), of=len(ranges.files))
         first, skipped = divmod(start, self._micro_batches_per_epoch)
         if self.feed is not None:
-            self.feed.follow(self._reading_order(lanes, first), lanes.count)
+            self.feed.follow(self._reading_order(ranges, first), ranges.count)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
             begin = tf.where(number == first, np.int64(skipped), np.int64(0))
-            return lanes.shuffled(*rows, self.recipe.seed, number, begin)
+            return ranges.shuffled(*rows, self.recipe.seed, number, begin)
 
         records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(no_autograph(epoch))
         if self.feed is not None:
-            records = self.feed.with_threads(records, lanes.count)
+            records = self.feed.with_threads(records, ranges.count)
         if turn.of > 1:
             batches = records.batch(size * self.replicas.count)
             records = batches.shard(turn.of, turn.first(start) - start).unbatch()
 
         def masked(key: _Key, batch: tuple[Tensors, tf.Tensor]) -> _KeyedBatch:
-            mask = lanes.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size)
+            mask = ranges.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size)
             return *key, *batch, mask
 
         return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(no_autograph(masked))
 
-    def _reading_order(self, lanes: Lanes, first: int) -> Iterator[list[str]]:
+    def _reading_order(self, ranges: ShardRanges, first: int) -> Iterator[list[str]]:
         """Yield the shards in the order in which each epoch from `first` on opens them, those of eval at its end."""
         evaluated = [] if self.fits("eval") else self.shards("eval")
         for epoch in range(first, self.recipe.train.epochs):
-            yield lanes.reading_order(*self._rows("train"), self.recipe.seed, epoch) + evaluated
+            yield ranges.reading_order(*self._rows("train"), self.recipe.seed, epoch) + evaluated
 
-    def _lanes(self, split: Split) -> Lanes:
-        """Return the lanes of a streamed split: of eval one a replica, for the order of its sums does not matter."""
+    def _shard_ranges(self, split: Split) -> ShardRanges:
+        """Return the shard ranges of a streamed split: one a replica for eval, whose order does not matter."""
         files, counts = self.folder.files(split), self.folder.document.splits[split].shard_examples
         if split == "eval":
             rows = self._replica_batch_size(split)
-            return Lanes(files, counts, self.replicas.total, rows, self.evaluation_steps, self.feed)
-        count = count_lanes(self._micro_batch_size, len(files))
+            return ShardRanges(files, counts, self.replicas.total, rows, self.evaluation_steps, self.feed)
+        count = count_shard_ranges(self._micro_batch_size, len(files))
         rows = self._micro_batch_size // count
-        return Lanes(files, counts, count, rows, self._micro_batches_per_epoch, self.feed)
+        return ShardRanges(files, counts, count, rows, self._micro_batches_per_epoch, self.feed)
 
     def _replica_batch_size(self, split: Split) -> int:
         """Return how many rows of a micro-batch each replica takes: of eval no more than the split needs."""

@@ -17,7 +17,7 @@ import tensorflow as tf
 from trainyard import events
 from trainyard.errors import ConfigurationError, PeerLost, TransientError
 from trainyard.runtime.step import end_with
-from trainyard.steps.train.input.lanes import no_autograph
+from trainyard.steps.train.input.shard_ranges import no_autograph
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.messages import Message, MessageStream, StallGuard
 

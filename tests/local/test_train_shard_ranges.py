@@ -12,7 +12,7 @@ from object_stores import Store
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import input as training_input
-from trainyard.steps.train.input import lanes
+from trainyard.steps.train.input import shard_ranges
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.peers.settings import Rank
 from trainyard.storage import storage
@@ -21,19 +21,19 @@ EPOCHS = 2
 UNEVEN = [5, 31, 1, 17, 9, 20, 14]
 # Examples of each shard, batch, slices of it, and (workers, devices of each).
 GANGS = [
-    ([40], 8, 1, [(4, 1)]),  # one lane, shared by all
-    (UNEVEN, 16, 1, [(4, 1), (4, 2), (2, 8)]),  # 97 examples, four lanes of four rows
+    ([40], 8, 1, [(4, 1)]),  # one shard range, shared by all
+    (UNEVEN, 16, 1, [(4, 1), (4, 2), (2, 8)]),  # 97 examples, four shard ranges of four rows
     ([16] * 4, 16, 1, [(4, 1)]),  # no filling at all
-    ([10] * 3, 6, 1, [(2, 1), (3, 1)]),  # three lanes of two rows: half a gang takes one and a half
-    ([1, 1, 1, 0, 0, 0, 0, 0], 8, 1, [(2, 4)]),  # fewer examples than rows: lanes of filling alone
-    (UNEVEN, 16, 4, [(2, 1), (4, 1), (2, 2)]),  # a lane a replica and slice
+    ([10] * 3, 6, 1, [(2, 1), (3, 1)]),  # three shard ranges of two rows: half a gang takes one and a half
+    ([1, 1, 1, 0, 0, 0, 0, 0], 8, 1, [(2, 4)]),  # fewer examples than rows: shard ranges of filling alone
+    (UNEVEN, 16, 4, [(2, 1), (4, 1), (2, 2)]),  # a shard range a replica and slice
 ]
 
 
 @pytest.fixture(autouse=True)
 def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_input, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(lanes, "SHUFFLE_EXAMPLES", 16)
+    monkeypatch.setattr(shard_ranges, "SHUFFLE_EXAMPLES", 16)
 
 
 @pytest.mark.parametrize(("shards", "batch", "slices", "gangs"), GANGS)

@@ -1,6 +1,6 @@
-"""Cuts a split into lanes: contiguous ranges of equally many examples, which are read in parallel, a few files each.
+"""Shard ranges: a split cut into contiguous ranges of equally many examples, read in parallel from a few files each.
 
-The caller chooses the number of lanes; what is in them, and in which order, does not depend on who reads them.
+The number of ranges is the caller's. The content and the order of a range do not depend on who reads it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from trainyard.steps.train.input.feed import Feed
 
-# Chosen: files that one process holds open. If there are more workers, they share lanes.
-_MAX_LANES = 64
-# Chosen: examples among which a split is shuffled, all lanes together.
+# Chosen: files that one process holds open. If there are more workers, they share shard ranges.
+_MAX_SHARD_RANGES = 64
+# Chosen: examples among which a split is shuffled, all shard ranges together.
 SHUFFLE_EXAMPLES = 8192
-_OPEN_FILES = 8  # chosen: files that are mixed at any time if there are fewer lanes
+_OPEN_FILES = 8  # chosen: files that are mixed at any time if there are fewer shard ranges
 # Measured: skipped records are read too if the buffer holds more than one. With 256 KiB an epoch of 15 kB records
 # reads 1.6 times its bytes, with this 1.16 times, at equal CPU time.
 _BUFFER_BYTES = 4 << 10
@@ -31,11 +31,11 @@ ShardSlice = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """A split of `shard_examples` in `files`, cut into `count` lanes that each give `rows` examples a step for `steps`.
+class ShardRanges:
+    """A split cut into `count` ranges, each of which gives `rows` examples a step, for `steps` steps.
 
-    A lane that ends before is padded with examples of its own, which `example_mask` leaves out. feed: brings the files;
-    None if they are there.
+    A range that ends early is padded with its own examples, which `example_mask` leaves out. feed: fetches the files;
+    None if they are local.
     """
 
     files: list[str]
@@ -46,66 +46,66 @@ class Lanes:
     feed: Feed | None = None
 
     def example_mask(self, step: tf.Tensor, first: tf.Tensor, count: int) -> tf.Tensor:
-        """Return float32 (count,): 0 for padding, else 1, of `count` rows of batch `step` from number `first` on."""
+        """Return float32 (count,): 0 for padding, 1 otherwise, of `count` rows of batch `step` from row `first` on."""
         row = first + tf.range(count, dtype=tf.int64)
         sizes = tf.constant(np.diff(self._bounds), tf.int64)
         return tf.cast(step * self.rows + row % self.rows < tf.gather(sizes, row // self.rows), tf.float32)
 
     def stored(self, first: int, end: int) -> tf.data.Dataset[tf.Tensor]:
-        """Return rows `first` to `end` of every batch, serialized: the lanes in stored order."""
+        """Return rows `first` to `end` of every batch, serialized, each range in stored order."""
         read = self._reader(first, end)
-        return self._interleaved(first, end, lambda lane: self._padded(read(lane), read(lane)))
+        return self._interleaved(first, end, lambda shard_range: self._padded(read(shard_range), read(shard_range)))
 
     def shuffled(
         self, first: int, end: int, seed: int, epoch: tf.Tensor, start: tf.Tensor
     ) -> tf.data.Dataset[tf.Tensor]:
-        """Return rows `first` to `end` of every batch from `start` on, serialized: each lane in an order of its own."""
+        """Return rows `first` to `end` of every batch from `start` on, serialized, each range in a shuffled order."""
         read = self._reader(first, end)
 
-        def source(lane: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
-            seeds = self._seeds(seed, epoch, lane)
-            records = read(lane, seeds).shuffle(
+        def source(shard_range: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
+            seeds = self._seeds(seed, epoch, shard_range)
+            records = read(shard_range, seeds).shuffle(
                 max(1, SHUFFLE_EXAMPLES // self.count), seed=seeds[2, 0], reshuffle_each_iteration=False
             )
-            return self._padded(records, read(lane)).skip(start * self.rows)
+            return self._padded(records, read(shard_range)).skip(start * self.rows)
 
         return self._interleaved(first, end, source)
 
     def reading_order(self, first: int, end: int, seed: int, epoch: int) -> list[str]:
-        """Return the files as `shuffled` opens them, and as often, if the lanes go on at the same pace."""
+        """Return the files in the order, and as often, as `shuffled` opens them if the ranges advance at one pace."""
         opened = []
         with tf.device("CPU"):
-            for lane in range(first // self.rows, -(-end // self.rows)):
-                seeds = self._seeds(seed, tf.constant(epoch, tf.int64), tf.constant(lane, tf.int64))
-                slices = _shuffled_halves(tf.constant(self._shard_slices(lane), tf.int64), seeds).numpy()
+            for shard_range in range(first // self.rows, -(-end // self.rows)):
+                seeds = self._seeds(seed, tf.constant(epoch, tf.int64), tf.constant(shard_range, tf.int64))
+                slices = _shuffled_halves(tf.constant(self._shard_slices(shard_range), tf.int64), seeds).numpy()
                 begins = np.cumsum(slices[:, 2]) - slices[:, 2]
                 for turn, (number, _, count) in enumerate(slices):
                     if count:
-                        opened.append((begins[max(0, turn - self._open_files + 1)], turn, lane, number))
+                        opened.append((begins[max(0, turn - self._open_files + 1)], turn, shard_range, number))
         return [self.files[number] for _, _, _, number in sorted(opened)]
 
     def files_of_rows(self, first: int, end: int) -> list[str]:
-        """Return the files that rows `first` to `end` of the batches are in."""
-        lanes = range(first // self.rows, -(-end // self.rows))
-        numbers = {number for lane in lanes for number, _, _ in self._shard_slices(lane)}
+        """Return the files that hold rows `first` to `end` of the batches."""
+        shard_ranges = range(first // self.rows, -(-end // self.rows))
+        numbers = {number for shard_range in shard_ranges for number, _, _ in self._shard_slices(shard_range)}
         return [self.files[number] for number in sorted(numbers)]
 
     @property
     def _bounds(self) -> list[int]:
         total = sum(self.shard_examples)
-        return [lane * total // self.count for lane in range(self.count + 1)]
+        return [shard_range * total // self.count for shard_range in range(self.count + 1)]
 
     @property
     def _open_files(self) -> int:
-        """How many of its files a lane has open at a time."""
+        """The number of files that a range holds open at a time."""
         return max(1, _OPEN_FILES // self.count)
 
-    def _seeds(self, seed: int, epoch: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
-        return tf.random.split(tf.stack([np.int64(seed), epoch * self.count + lane]), 3)
+    def _seeds(self, seed: int, epoch: tf.Tensor, shard_range: tf.Tensor) -> tf.Tensor:
+        return tf.random.split(tf.stack([np.int64(seed), epoch * self.count + shard_range]), 3)
 
-    def _shard_slices(self, lane: int) -> list[ShardSlice]:
-        """Return the shard slices of `lane`; of one without examples, an example to pad it with."""
-        first, end = self._bounds[lane : lane + 2]
+    def _shard_slices(self, shard_range: int) -> list[ShardSlice]:
+        """Return the shard slices of a range; an empty range gets one example as padding."""
+        first, end = self._bounds[shard_range : shard_range + 2]
         return _shard_slices(self.shard_examples, first, max(end, first + 1))
 
     def _padded(
@@ -114,24 +114,31 @@ class Lanes:
         return records.concatenate(padding.repeat()).take(self.steps * self.rows)
 
     def _reader(self, first: int, end: int) -> Callable[..., tf.data.Dataset[tf.Tensor]]:
-        """Return a function that reads a lane of those that rows `first` to `end` are in, given its number."""
+        """Return a function that reads a range by its number, for the ranges of rows `first` to `end`."""
         low, high = first // self.rows, -(-end // self.rows)
         slices = tf.ragged.constant(
-            [self._shard_slices(lane) for lane in range(low, high)], tf.int64, ragged_rank=1, inner_shape=(3,)
+            [self._shard_slices(shard_range) for shard_range in range(low, high)],
+            tf.int64,
+            ragged_rank=1,
+            inner_shape=(3,),
         )
         files = tf.constant(self.files)
 
-        def read(lane: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.data.Dataset[tf.Tensor]:
+        def read(shard_range: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.data.Dataset[tf.Tensor]:
             @no_autograph
             def read_slice(part: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
                 # No tf.unstack: as a count, an output that is not an op's first crashes TensorFlow 2.20's optimizer.
-                path = files[part[0]] if self.feed is None else self.feed.path(self.files, part, lane, self._open_files)
+                path = (
+                    files[part[0]]
+                    if self.feed is None
+                    else self.feed.path(self.files, part, shard_range, self._open_files)
+                )
                 return tf.data.TFRecordDataset(path, buffer_size=_BUFFER_BYTES).skip(part[1]).take(part[2])
 
-            slices_of_lane = slices[lane - low]
+            slices_of_range = slices[shard_range - low]
             if seeds is None:
-                return tf.data.Dataset.from_tensor_slices(slices_of_lane).flat_map(read_slice)
-            shuffled = tf.data.Dataset.from_tensor_slices(_shuffled_halves(slices_of_lane, seeds))
+                return tf.data.Dataset.from_tensor_slices(slices_of_range).flat_map(read_slice)
+            shuffled = tf.data.Dataset.from_tensor_slices(_shuffled_halves(slices_of_range, seeds))
             return shuffled.interleave(read_slice, cycle_length=self._open_files)
 
         return read
@@ -139,7 +146,7 @@ class Lanes:
     def _interleaved(
         self, first: int, end: int, source: Callable[[tf.Tensor], tf.data.Dataset[tf.Tensor]]
     ) -> tf.data.Dataset[tf.Tensor]:
-        """Return the rows `first` to `end` of what the lanes give each step, one lane after another."""
+        """Return rows `first` to `end` of each step, one range after another."""
         low, high = first // self.rows, -(-end // self.rows)
         records = tf.data.Dataset.range(low, high).interleave(
             no_autograph(source), cycle_length=high - low, block_length=self.rows, **PARALLEL
@@ -151,13 +158,15 @@ class Lanes:
         return steps.map(no_autograph(lambda rows: rows[first - offset : end - offset])).unbatch()
 
 
-def count_lanes(batch_size: int, shards: int) -> int:
-    """Return how many lanes `shards` files are cut into: each gives equally many rows of a batch, from few files."""
-    return max(lanes for lanes in range(1, min(shards, _MAX_LANES) + 1) if batch_size % lanes == 0)
+def count_shard_ranges(batch_size: int, shards: int) -> int:
+    """Return the number of ranges for `shards` files: each gives equally many rows of a batch, from few files."""
+    return max(
+        shard_ranges for shard_ranges in range(1, min(shards, _MAX_SHARD_RANGES) + 1) if batch_size % shard_ranges == 0
+    )
 
 
 def _shard_slices(shard_examples: Sequence[int], first: int, end: int) -> list[ShardSlice]:
-    """Return (file's number, examples before, examples) of the files that hold the examples `first` to `end`."""
+    """Return (file number, examples before, examples) of the files that hold the examples `first` to `end`."""
     slices, start = [], 0
     for number, count in enumerate(shard_examples):
         low, high = max(first, start), min(end, start + count)
@@ -172,7 +181,7 @@ def _shuffled_halves(slices: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
 
 
 def _split_in_two(slices: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Return `slices`, each cut in two at random by `seed`: even a single file then begins elsewhere each epoch."""
+    """Cut each slice at a random place, so that even a single file begins elsewhere in each epoch."""
     number, before, count = tf.unstack(slices, axis=1)
     cut = tf.random.stateless_uniform(tf.shape(count), seed, maxval=1.0, dtype=tf.float64)
     cut = tf.cast(cut * tf.cast(count, tf.float64), tf.int64)
