@@ -12,8 +12,8 @@ import pytest
 from trainyard import events
 from trainyard.errors import InfrastructureError
 from trainyard.signals import on_sigterm
-from trainyard.steps.train.own import checkpoints
-from trainyard.steps.train.own.checkpoints import ProgramCheckpoints
+from trainyard.steps.train.custom_program import checkpoints
+from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
 from trainyard.storage import storage
 
 

@@ -26,7 +26,7 @@ def train_in_process(
     start, as JSON of `goodput.Past`. start: as `run`.
     """
     if recipe.train.command is not None:
-        from trainyard.steps.train.own.training import train_by_command
+        from trainyard.steps.train.custom_program.training import train_by_command
 
         if by_command := train_by_command(recipe, examples, checkpoints, output, past):
             _finish(by_command, output)

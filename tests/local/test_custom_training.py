@@ -20,7 +20,7 @@ from processes import descendants
 from trainyard.child_process import start_time
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
-from trainyard.steps.train.own.model import checked
+from trainyard.steps.train.custom_program.model import checked
 from trainyard.storage import storage
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md"

@@ -19,12 +19,12 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.custom_program import program
+from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
+from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.loop import goodput
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.own import program
-from trainyard.steps.train.own.checkpoints import ProgramCheckpoints
-from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.settings import Rank, current_rank, gang_addresses
 from trainyard.storage import storage
@@ -152,7 +152,9 @@ def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
     if recipe.train.result == "folder":
         return _MODEL["folder"], 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from trainyard.steps.train.own.model import checked  # with TensorFlow, which only the model's check needs
+    from trainyard.steps.train.custom_program.model import (
+        checked,
+    )  # with TensorFlow, which only the model's check needs
 
     model = checked(output / _MODEL["keras"], Examples.read(examples))
     return model.name, model.count_params()

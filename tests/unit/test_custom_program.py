@@ -20,10 +20,10 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command
+from trainyard.steps.train.custom_program import program
+from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.own import program
-from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard_control.cluster.doctor import examine
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 

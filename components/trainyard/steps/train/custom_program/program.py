@@ -17,7 +17,7 @@ from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command as commands
-from trainyard.steps.train.own.program_record import ProgramRecord
+from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import Rank
 
