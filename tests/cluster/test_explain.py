@@ -204,9 +204,9 @@ def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started
     job["metadata"]["ownerReferences"] = [owner]
     created = json.loads(namespace.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(job)))
     name, uid = created["metadata"]["name"], created["metadata"]["uid"]
-    feeding = worker_job(gang(plans.plan("gang-of-1234", plans.SLEEP, workers=1, feeds=name)))
-    feeding["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}]
-    namespace.kubectl("create", "-f", "-", stdin=json.dumps(feeding))
+    input_job = worker_job(gang(plans.plan("gang-of-1234", plans.SLEEP, workers=1, feeds=name)))
+    input_job["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}]
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(input_job))
     cluster = connect(namespace.name)
 
     def running() -> bool:

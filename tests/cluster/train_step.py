@@ -42,7 +42,7 @@ pools:
     resources: {{requests: {{cpu: 250m, memory: 1Gi}}, limits: {{memory: 1Gi}}}}
   train: {pool}
 placement: {{default: cpu, train: train}}
-{feeding}
+{input_workers}
 """
 POOL: dict[str, Any] = {
     "kind": "cpu",
@@ -240,7 +240,7 @@ class Run:
             image=IMAGE,
             reached=yaml.safe_dump(self.location.reached),
             pool=json.dumps(POOL | self.pool),
-            feeding=f"input_workers: {{count: {self.input_workers}, pool: train}}" if self.input_workers else "",
+            input_workers=f"input_workers: {{count: {self.input_workers}, pool: train}}" if self.input_workers else "",
         )
 
     @property

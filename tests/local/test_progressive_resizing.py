@@ -14,7 +14,7 @@ import train_folders
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.training import passes
+from trainyard.contract.training import epochs
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.runtime import step
@@ -104,7 +104,7 @@ def test_a_training_grows_its_images_and_goes_on_to_the_same_weights(
 
     whole = trained("whole")
     assert (sides[0], sides[-1]) == (32, 40), "traced once a size, the small one first"
-    assert passes.pixel_share(recipe, 40) == pytest.approx((1 + 0.8**2) / 2)
+    assert epochs.pixel_share(recipe, 40) == pytest.approx((1 + 0.8**2) / 2)
     length = whole.steps // 2
     for checkpoint in (tmp_path / "checkpoints").glob("ckpt-*"):
         if int(checkpoint.name[5:]) >= length:

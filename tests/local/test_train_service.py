@@ -20,7 +20,7 @@ from processes import descendants
 
 from trainyard import events
 from trainyard.child_process import start_time
-from trainyard.contract.training import passes
+from trainyard.contract.training import epochs
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ExitCode, TransientError
 from trainyard.spec.recipe import Recipe
@@ -55,7 +55,7 @@ def service(examples: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=["plain", "each-changed", "cut"])
-@pytest.mark.parametrize("memory_bytes", [passes.MEMORY_BYTES, 0], ids=["in-memory", "streamed"])
+@pytest.mark.parametrize("memory_bytes", [epochs.MEMORY_BYTES, 0], ids=["in-memory", "streamed"])
 def test_input_workers_give_the_very_batches_that_the_training_itself_makes(
     memory_bytes: int, changes: dict[str, Any], examples: str, service: InputService
 ) -> None:

@@ -205,8 +205,8 @@ def test_trials_are_runs_of_which_some_go_on_at_a_time_after_the_first_made_the_
     assert result.best.number == 5 and result.best.metric == 0.56 and result.test is None
     # 90 seconds of two nodes of 2 dollars an hour.
     assert result.best.dollars == 0.1 and "dollars of training" in result.page()
-    feeding = environments.InputWorkers(count=3, pool="l4")
-    where = environments.load(environment).model_copy(update={"input_workers": feeding})
+    workers = environments.InputWorkers(count=3, pool="l4")
+    where = environments.load(environment).model_copy(update={"input_workers": workers})
     assert Sweep("digits", [], [], where).dollars_per_hour == 4 + 3 * 2
     assert storage.read_text(f"{result.folder}/best.yaml")
     assert not (tmp_path / "digits/models").exists()

@@ -448,9 +448,9 @@ def test_a_step_is_shown_by_its_newest_pod_with_the_earlier_ones_below() -> None
 
 
 def test_input_workers_stand_beside_the_step_that_they_feed() -> None:
-    feeding = pod("f", step="train")
-    feeding["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
-    pods = [pod("e", step="evaluate"), feeding, pod("t", step="train")]
+    input_pod = pod("f", step="train")
+    input_pod["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
+    pods = [pod("e", step="evaluate"), input_pod, pod("t", step="train")]
     views = steps([explain(Evidence(own)) for own in pods], datetime(2026, 1, 1, 0, 3, tzinfo=UTC))
     assert [view.name for view in views] == ["train", "train input worker 0", "evaluate"]
 

@@ -91,25 +91,25 @@ def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_on
 ) -> None:
     server = Server()
     cluster = Cluster(server, "runs")
-    training, feeding = (cluster.path("jobs", gang.name, JOBS) for gang in (TRAINING, INPUT))
+    training, input_job = (cluster.path("jobs", gang.name, JOBS) for gang in (TRAINING, INPUT))
     policy = cluster.path("networkpolicies", INPUT.name, "apis/networking.k8s.io/v1")
     earlier = cluster.create("jobs", worker_job(INPUT, owner_reference("batch/v1", "Job", "t", "gone")))
     assert earlier
-    cluster.create("networkpolicies", network_policy(INPUT, server.uid(feeding)))
-    server.objects[feeding]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    cluster.create("networkpolicies", network_policy(INPUT, server.uid(input_job)))
+    server.objects[input_job]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
     seen: list[str] = []
 
     def at_rest(_: float) -> None:
         """The training ends as soon as it has input workers of its own."""
-        job = server.objects.get(feeding)
-        if job is None or server.owners(feeding) != [server.uid(training)]:
+        job = server.objects.get(input_job)
+        if job is None or server.owners(input_job) != [server.uid(training)]:
             assert len(seen) < 100, "they are never made again"
             seen.append("gone" if job is None else "earlier")
             return
         container = job["spec"]["template"]["spec"]["containers"][0]
         variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert variables["TRAINYARD_GANG_TOKEN"] == server.uid(training)
-        assert server.owners(policy) == [server.uid(feeding)] and server.uid(feeding) != earlier["metadata"]["uid"]
+        assert server.owners(policy) == [server.uid(input_job)] and server.uid(input_job) != earlier["metadata"]["uid"]
         server.objects[training]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
 
     monkeypatch.setattr(time, "sleep", at_rest)

@@ -51,16 +51,16 @@ def test_one_worker_with_input_workers_is_a_gang_too_and_they_are_told_of_each_o
     assert plan is not None and plan.workers == 1
     assert parse(to_parameter(plan), GangSpec, name="gang") == plan
     training = pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS)
-    feeding = training.input
-    assert feeding is not None
-    assert (feeding.name, feeding.workers) == (f"{training.name}-input", 3)
-    assert feeding.image == "registry.example.com/trainyard/cpu:0.1.0"
-    assert feeding.command[-2:] == ("--examples=/runs/examples", "--output=/runs/m")
+    input_gang = training.input
+    assert input_gang is not None
+    assert (input_gang.name, input_gang.workers) == (f"{training.name}-input", 3)
+    assert input_gang.image == "registry.example.com/trainyard/cpu:0.1.0"
+    assert input_gang.command[-2:] == ("--examples=/runs/examples", "--output=/runs/m")
     variables = [
-        {variable["name"]: variable for variable in made_container(gang)["env"]} for gang in (training, feeding)
+        {variable["name"]: variable for variable in made_container(gang)["env"]} for gang in (training, input_gang)
     ]
     addresses = [variable["TRAINYARD_INPUT_WORKERS"]["value"] for variable in variables]
-    assert addresses == [",".join(feeding.addresses)] * 2
+    assert addresses == [",".join(input_gang.addresses)] * 2
     assert "TRAINYARD_WORKERS" in variables[0] and "TRAINYARD_WORKERS" not in variables[1]
     assert "TRAINYARD_DEVICES" in variables[0] and "TRAINYARD_DEVICES" not in variables[1]
 
@@ -69,8 +69,8 @@ def test_the_longest_name_of_an_input_workers_pod_is_a_host_name() -> None:
     workers = environments.InputWorkers(count=64, pool="small")
     plan = gang_spec(environments.load("gke").model_copy(update={"input_workers": workers}))
     assert plan is not None
-    feeding = pods.gang(plan, recipes.load("digits"), "r" * 80, OPTIONS).input
-    assert feeding is not None and len(f"{feeding.name}-63") <= 63
+    input_gang = pods.gang(plan, recipes.load("digits"), "r" * 80, OPTIONS).input
+    assert input_gang is not None and len(f"{input_gang.name}-63") <= 63
 
 
 def test_a_pool_of_one_worker_trains_in_the_steps_own_pod() -> None:

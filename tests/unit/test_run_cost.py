@@ -159,12 +159,12 @@ def test_a_gang_costs_all_its_workers_and_their_input_for_as_long_as_its_launche
     launcher = node_pod("launcher", "train", "cpu", 0, 60)
     worker = node_pod("w", "train", "pair", 10, 60)
     worker["metadata"]["labels"] |= {"batch.kubernetes.io/job-completion-index": "1"}
-    feeding = node_pod("f", "train", "cpu", 10, 60)
-    feeding["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
+    input_pod = node_pod("f", "train", "cpu", 10, 60)
+    input_pod["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
     view = runs(yard("pair"), launcher, worker).view("r")
     assert costs(view) == {"train": Cost(4.0, at_most=True), "train worker 1": None}
     fed = yard("pair", "input_workers: {count: 3, pool: cpu}")
-    view = runs(fed, launcher, worker, feeding).view("r")
+    view = runs(fed, launcher, worker, input_pod).view("r")
     assert costs(view) == {"train": Cost(5.5, at_most=True), "train worker 1": None, "train input worker 0": None}
     assert _cost_text(view) == "at most 5.50 USD, at list price"
     again = node_pod("second", "train", "cpu", 90, 120)

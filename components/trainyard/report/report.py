@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.training.feeding import training_needs
+from trainyard.contract.training.input_workers import training_needs
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.scaling import scaling
 from trainyard.contract.training.time_to import time_to
@@ -86,7 +86,7 @@ def render(
         quarantined=_quarantined(outputs.folders),
         columns=summaries(outputs.folders.get("preprocess")) if outputs.examples and not outputs.examples.image else [],
         training=training,
-        feeding=training_needs(training) if training else None,
+        input_workers_needed=training_needs(training) if training else None,
         scaling=scaling(training, outputs.folders["train"]) if training else None,
         reached=time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples) if training else None,
         evaluation=evaluation,

@@ -52,8 +52,8 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     if train.get("command"):
         facts.add_row("by", markup(" ".join(train["command"])))
     else:
-        feeding = f" · {train['input_workers']} input workers" if train.get("input_workers") else ""
-        facts.add_row("devices", markup(", ".join(train["devices"])) + feeding)
+        input_workers = f" · {train['input_workers']} input workers" if train.get("input_workers") else ""
+        facts.add_row("devices", markup(", ".join(train["devices"])) + input_workers)
     if reached := record.get("time_to"):
         facts.add_row("time to", markup(_reached(reached)))
         if published := reached.get("published"):

@@ -225,8 +225,8 @@ def used_pools(environment: Environment) -> list[str]:
 def _workers(environment: Environment, name: str, pool: Pool) -> int:
     trains = environment.pool_name("train") == name
     workers = environment.input_workers
-    feeding = workers.count if workers and workers.pool == name else 0
-    return (pool.workers if trains else 1) + feeding
+    input_workers = workers.count if workers and workers.pool == name else 0
+    return (pool.workers if trains else 1) + input_workers
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard import events
-from trainyard.contract.training.feeding import input_workers_needed
+from trainyard.contract.training.input_workers import input_workers_needed
 from trainyard_control.cluster.durations import duration_text
 from trainyard_control.planning.expectation import Expectation
 
@@ -70,7 +70,7 @@ def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str
             f"it waits for its input {waited:.0%} of each step "
             f"({step:,.1f} ms; {pace['rested_step_ms']:,.1f} after a pause). "
             f"With its input there it would take {pace['examples_per_second'] / (1 - waited):,.0f} examples/s: "
-            f"{'' if one_machine else _feeding(pace)}give it {1 / (1 - waited):.1f} times the cores"
+            f"{'' if one_machine else _input_workers_advice(pace)}give it {1 / (1 - waited):.1f} times the cores"
             f"{'' if one_machine else ' (resources.requests.cpu of the pool)'}, or lower data.image_size or "
             "train.augment as much"
         )
@@ -101,12 +101,12 @@ def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str
     )
 
 
-def _feeding(pace: dict[str, float]) -> str:
+def _input_workers_advice(pace: dict[str, float]) -> str:
     """Return how many input workers would feed it, as the beginning of what to do."""
-    feeding = int(pace.get("input_workers", 0))
-    hosts = feeding or int(pace.get("workers", 1))
+    input_workers = int(pace.get("input_workers", 0))
+    hosts = input_workers or int(pace.get("workers", 1))
     needed = input_workers_needed(hosts, pace["step_ms"], pace["rested_step_ms"])
     if needed is None:
         return ""
-    who = f"{needed} input workers instead of {feeding}" if feeding else f"{needed} input workers"
+    who = f"{needed} input workers instead of {input_workers}" if input_workers else f"{needed} input workers"
     return f"{who}, each with the cores of one that prepares its batches now (input_workers.count), would feed it, or "

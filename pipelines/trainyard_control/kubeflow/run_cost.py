@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.contract.training import gang
-from trainyard.contract.training.feeding import usd_per_hour
+from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.kubernetes.diagnosis import PodTask
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -64,8 +64,8 @@ def of_step(step: StepView, environment: Environment, ours: bool, task_seconds: 
     seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
     if not seconds:
         return Cost(0.0, so_far=so_far)
-    feeding = [environment.input_workers.pool] if launches and environment.input_workers else []
-    prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *feeding]}
+    input_workers = [environment.input_workers.pool] if launches and environment.input_workers else []
+    prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *input_workers]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
     hourly = usd_per_hour(environment, environment.pools[name]) if launches else prices[name]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.contract import keys, pictures
 from trainyard.contract.artifacts.preprocess import Examples, Feature
-from trainyard.contract.training.passes import MEMORY_BYTES
+from trainyard.contract.training.epochs import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainyard.contract.training.feeding import input_usd_per_hour, usd_per_hour
-from trainyard.contract.training.passes import backbone_share, operations
+from trainyard.contract.training.epochs import backbone_share, operations
+from trainyard.contract.training.input_workers import input_usd_per_hour, usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -187,15 +187,15 @@ def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candi
     """Return `candidate` with its cost, if it can train and all its nodes have a price."""
     if candidate.hours is None:
         return candidate
-    total, feeding = usd_per_hour(environment, pool), input_usd_per_hour(environment)
+    total, input_usd = usd_per_hour(environment, pool), input_usd_per_hour(environment)
     workers = environment.input_workers
-    if workers and feeding is None:
+    if workers and input_usd is None:
         unpriced = f"its input workers have no price: set price_per_hour of pool '{workers.pool}'"
         return replace(candidate, why="; ".join(filter(None, [candidate.why, unpriced])))
-    if total is None or feeding is None:
+    if total is None or input_usd is None:
         return candidate
     hours = candidate.hours.expected
-    return replace(candidate, cost_usd=hours * total, input_cost_usd=hours * feeding or None)
+    return replace(candidate, cost_usd=hours * total, input_cost_usd=hours * input_usd or None)
 
 
 def _smaller_parts(work: ExampleCost, batch: int, site: Site) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard import quantity
-from trainyard.contract.training.feeding import input_pool
+from trainyard.contract.training.input_workers import input_pool
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -27,8 +27,8 @@ def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
 
     Raises `ConfigurationError` if the catalog does not say.
     """
-    feeding = input_pool(environment)
-    input_cores = environment.input_count * _cores(feeding, environment.platform) if feeding else None
+    workers_pool = input_pool(environment)
+    input_cores = environment.input_count * _cores(workers_pool, environment.platform) if workers_pool else None
     machine, cores = machines.machine_of(pool, environment.platform), _cores(pool, environment.platform)
     gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None

@@ -46,8 +46,9 @@ class GangSpec(Strict):
 
 def launches(environment: Environment) -> bool:
     """Return whether the train step's own pod trains nothing in `environment`: it starts a gang and waits for it."""
-    feeding = environment.input_workers is not None
-    return environment.target == "kubeflow" and (feeding or environment.pool_of(STEP).workers > 1)
+    return environment.target == "kubeflow" and (
+        environment.input_workers is not None or environment.pool_of(STEP).workers > 1
+    )
 
 
 def gang_spec(environment: Environment) -> GangSpec | None:

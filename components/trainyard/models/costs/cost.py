@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from trainyard.contract.training.passes import TRAINING_PASSES
+from trainyard.contract.training.epochs import TRAINING_PASSES
 
 # Gradients of these activations follow from their output alone: f' is a function of f.
 _BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})

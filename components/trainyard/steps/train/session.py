@@ -21,7 +21,7 @@ import tensorflow as tf
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Device, Epoch, Training
-from trainyard.contract.training import passes
+from trainyard.contract.training.epochs import backbone_share, operations
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.models.costs.cost import cost
@@ -212,8 +212,8 @@ def _finish(
     best = loop.restore_best()
     model = loop.steps.model
     work, teacher = cost(model), loop.steps.teacher
-    share = math.ceil(passes.backbone_share(recipe))  # all layers learn in the last epochs, if they ever do
-    taught = passes.operations(cost(teacher.model).flops_per_example, 0) if teacher else 0
+    share = math.ceil(backbone_share(recipe))  # all layers learn in the last epochs, if they ever do
+    taught = operations(cost(teacher.model).flops_per_example, 0) if teacher else 0
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
     stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
     parts = speed.split(real, cached, all_reduce) | {"checkpoint": loop.seconds["save"] / stepped}
@@ -239,7 +239,7 @@ def _finish(
         gradient_bytes=gradient_bytes,
         hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
-        flops_per_example=passes.operations(work.flops_per_example, share) + taught,
+        flops_per_example=operations(work.flops_per_example, share) + taught,
         backbone_share=share,
         activations_per_example=work.activations_per_example,
         saved_activations_per_example=work.saved_activations_per_example,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.training.feeding import usd_per_hour
+from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage

@@ -42,5 +42,5 @@ def input_usd_per_hour(environment: Environment) -> float | None:
 
 def usd_per_hour(environment: Environment, pool: Pool) -> float | None:
     """Return what an hour of a training on the nodes of `pool` costs, with its input workers; None unpriced."""
-    price, feeding = machines.price(pool, environment.platform), input_usd_per_hour(environment)
-    return None if price is None or feeding is None else pool.workers * price.usd_per_hour + feeding
+    price, input_price = machines.price(pool, environment.platform), input_usd_per_hour(environment)
+    return None if price is None or input_price is None else pool.workers * price.usd_per_hour + input_price
