@@ -21,7 +21,7 @@ from trainyard.spec.training.augment import Augment, Crop, RandAugment
 from trainyard.steps.train.engines.objective import Classification
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input import input as training_input
-from trainyard.steps.train.input.augment import Draws
+from trainyard.steps.train.input.augment import RandomParams
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.rand_augment import OPERATIONS, rand_augment
 
@@ -41,7 +41,7 @@ from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.input import on_device
 options, folder = Augment.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 given = {name: jax.numpy.asarray(values) for name, values in np.load(folder / "given.npz").items()}
-features = {"image": given["image"], on_device.DRAWS: given["draws"]}
+features = {"image": given["image"], on_device.PARAMS: given["params"]}
 changed = jax.jit(lambda features: on_device.augment(features, options)["image"])(features)
 np.save(folder / "changed.npy", np.asarray(changed))
 """
@@ -74,15 +74,15 @@ def test_a_gang_micro_batches_and_a_late_start_see_the_same_images_and_targets(
 
 
 def test_mixing_takes_pixels_and_targets_in_the_same_shares() -> None:
-    draws = Draws(3, tf.constant(4, tf.int64), 64, 0, 64)
+    params = RandomParams(3, tf.constant(4, tf.int64), 64, 0, 64)
     for options in (Augment(mixup=1.0), Augment(cutmix=1.0), Augment(mixup=1.0, cutmix=1.0)):
-        columns = augment.device_draws(options, draws, 8, 8)
+        columns = augment.device_params(options, params, 8, 8)
         share = augment.mixed_share(columns, 8, 8).numpy()
         assert 0 <= share.min() < 0.4 and 0.6 < share.max() <= 1
         # White images and black ones in pairs: what is left of the white is the first one's share.
         images = np.zeros((64, 8, 8, 1), np.uint8)
         images[::2] = 255
-        mixed = on_device.augment({"image": tf.constant(images), on_device.DRAWS: columns}, options)["image"].numpy()
+        mixed = on_device.augment({"image": tf.constant(images), on_device.PARAMS: columns}, options)["image"].numpy()
         white = mixed.mean(axis=(1, 2, 3)) / 255
         np.testing.assert_allclose(white[::2], share[::2], atol=1e-5)
         np.testing.assert_allclose(white[1::2], 1 - share[1::2], atol=1e-5)
@@ -101,8 +101,8 @@ def test_the_loss_of_mixed_targets_is_that_of_both_labels_by_share_and_class_wei
 
 def test_a_window_is_inside_the_picture_and_has_the_area_and_ratio_asked_for() -> None:
     options = Crop(scale=(0.25, 0.5), ratio=(0.5, 2.0))
-    draws = np.random.default_rng(1).uniform(-1, 1, (50, augment.CROP_DRAWS)).astype(np.float32)
-    for row in [*draws, np.full(4, -1, np.float32), np.full(4, 0.9999999, np.float32)]:
+    params = np.random.default_rng(1).uniform(-1, 1, (50, augment.CROP_PARAMS)).astype(np.float32)
+    for row in [*params, np.full(4, -1, np.float32), np.full(4, 0.9999999, np.float32)]:
         top, left, high, wide = augment.window(tf.constant(120), tf.constant(100), options, tf.constant(row)).numpy()
         assert top >= 0 and left >= 0 and top + high <= 120 and left + wide <= 100
         assert 0.4 < wide / high < 2.1 and 0.2 < high * wide / 12_000 < 0.52
@@ -112,9 +112,9 @@ def test_a_window_is_inside_the_picture_and_has_the_area_and_ratio_asked_for() -
 def test_a_window_of_a_jpeg_is_that_of_the_decoded_picture(side: int) -> None:
     smooth = np.linspace(0, 255, side)[:, None, None] * np.linspace(0, 1, side)[None, :, None] * np.ones(3)
     pixels, shape = smooth.astype(np.uint8), ImageShape(height=32, width=32, channels=3)
-    draws, options = tf.constant([0.2, 0.1, -0.3, 0.6]), Crop(scale=(0.4, 0.9))
+    params, options = tf.constant([0.2, 0.1, -0.3, 0.6]), Crop(scale=(0.4, 0.9))
     png, jpeg = tf.io.encode_png(pixels), tf.io.encode_jpeg(pixels, quality=100)
-    windows = [augment.decode_window(encoded, shape, options, draws).numpy().astype(int) for encoded in (png, jpeg)]
+    windows = [augment.decode_window(encoded, shape, options, params).numpy().astype(int) for encoded in (png, jpeg)]
     assert windows[0].shape == (32, 32, 3) and np.abs(windows[0] - windows[1]).max() < 12
     assert np.abs(windows[0] - windows[1]).mean() < 3
 
@@ -138,8 +138,8 @@ def test_colours_change_by_their_formulas() -> None:
     neutral = dict.fromkeys(on_device.COLUMNS, 0.0) | {"share": 1.0}
 
     def changed(options: Augment, **columns: float) -> np.ndarray:
-        draws = tf.constant([list((neutral | columns).values())])
-        return on_device.augment({"image": tf.constant(images), on_device.DRAWS: draws}, options)["image"].numpy()
+        params = tf.constant([list((neutral | columns).values())])
+        return on_device.augment({"image": tf.constant(images), on_device.PARAMS: params}, options)["image"].numpy()
 
     np.testing.assert_allclose(changed(Augment(brightness=0.5), brightness=-1), images * 0.5, rtol=1e-5)
     grey = (images * [0.299, 0.587, 0.114]).sum(axis=3, keepdims=True)
@@ -153,10 +153,10 @@ def test_colours_change_by_their_formulas() -> None:
 def test_jax_changes_images_as_tensorflow_does(tmp_path: Path) -> None:
     options = Augment.model_validate(COLOURS | {"cutout": 0.3, "mixup": 0.4, "cutmix": 1.0})
     images = np.random.default_rng(3).integers(0, 256, (8, 16, 12, 3), np.uint8)
-    draws = augment.device_draws(options, Draws(3, tf.constant(4, tf.int64), 8, 0, 8), 16, 12)
-    changed = on_device.augment({"image": tf.constant(images), on_device.DRAWS: draws}, options)["image"].numpy()
+    params = augment.device_params(options, RandomParams(3, tf.constant(4, tf.int64), 8, 0, 8), 16, 12)
+    changed = on_device.augment({"image": tf.constant(images), on_device.PARAMS: params}, options)["image"].numpy()
     assert np.abs(changed - images).mean() > 10
-    np.savez(tmp_path / "given.npz", image=images, draws=draws.numpy())
+    np.savez(tmp_path / "given.npz", image=images, params=params.numpy())
     subprocess.run(
         [sys.executable, "-c", UNDER_JAX, options.model_dump_json(), str(tmp_path)],
         env=os.environ | {"KERAS_BACKEND": "jax"},
@@ -169,11 +169,11 @@ def test_each_operation_of_rand_augment_keeps_the_size_and_some_change_the_image
     image = tf.constant(np.random.default_rng(4).integers(0, 256, (9, 7, 3), np.uint8))
     different = set()
     for number, name in enumerate(OPERATIONS):
-        draws = tf.constant([(number + 0.5) / len(OPERATIONS) * 2 - 1, 0.5])
+        params = tf.constant([(number + 0.5) / len(OPERATIONS) * 2 - 1, 0.5])
         for pixels in (image, image[:, :, :1]):
-            result = rand_augment(pixels, RandAugment(operations=1, magnitude=9), draws)
+            result = rand_augment(pixels, RandAugment(operations=1, magnitude=9), params)
             assert result.shape == pixels.shape and result.dtype == tf.uint8
-        if (rand_augment(image, RandAugment(operations=1), draws).numpy() != image.numpy()).any():
+        if (rand_augment(image, RandAugment(operations=1), params).numpy() != image.numpy()).any():
             different.add(name)
     assert {*OPERATIONS} - different <= {"identity", "autocontrast", "equalize"}
 

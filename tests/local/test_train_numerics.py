@@ -19,7 +19,7 @@ from trainyard.spec.training.train import Optimizer, Train
 from trainyard.steps.train.engines.objective import Classification, Regression, class_weights
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 from trainyard.steps.train.input import augment, on_device
-from trainyard.steps.train.input.augment import Draws, affine
+from trainyard.steps.train.input.augment import RandomParams, affine
 
 RECIPE = {"name": "t", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
 
@@ -172,12 +172,12 @@ def test_a_quarter_turn_and_a_mirror_move_the_pixels_where_numpy_moves_them() ->
 def augmented(images: np.ndarray, options: Augment, seed: int, step: int) -> np.ndarray:
     """Return `images` as the input and then the device change them."""
     _, height, width, _ = images.shape
-    draws = Draws(seed, tf.constant(step, tf.int64), len(images), 0, len(images))
+    params = RandomParams(seed, tf.constant(step, tf.int64), len(images), 0, len(images))
     if augment.changes_examples(options):
-        rows = augment.example_draws(options, draws)
+        rows = augment.example_params(options, params)
         changed = [augment.augment_example(picture, options, row) for picture, row in zip(images, rows, strict=True)]
         images = tf.stack(changed)
     if options.resamples:
-        images = augment.resample(images, options, draws.uniform(6))
-    device = augment.device_draws(options, draws, height, width)
-    return on_device.augment({"image": images, on_device.DRAWS: device}, options)["image"].numpy()
+        images = augment.resample(images, options, params.uniform(6))
+    device = augment.device_params(options, params, height, width)
+    return on_device.augment({"image": images, on_device.PARAMS: device}, options)["image"].numpy()

@@ -2,7 +2,7 @@
 
 Every draw is a pure function of (seed, step, position in the global batch), so a resumed run sees the images that the
 lost one would have seen, and so do the replicas of a gang. Images are uint8; what changes their colours, or mixes two,
-comes after (`on_device`): its draws and targets are prepared here, the same for every replica.
+comes after (`on_device`): its params and targets are prepared here, the same for every replica.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainyard.data.images import as_pixels, decode_pixels, resize_quickly
 from trainyard.spec.training.augment import Augment, Crop
 from trainyard.steps.train.input import rand_augment
 
-# A kind of draws has a salt of its own, so that naming one change does not move the draws of another.
+# A kind of params has a salt of its own, so that naming one change does not move the params of another.
 CROP, RAND_AUGMENT, COLOR, MIX = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Draws of `count` examples from number `first` of global batch `step` on, of `batch_size`."""
+class RandomParams:
+    """RandomParams of `count` examples from number `first` of global batch `step` on, of `batch_size`."""
 
     seed: int
     step: tf.Tensor
@@ -56,36 +56,36 @@ def changes_examples(options: Augment) -> bool:
     return bool(options.crop or options.rand_augment or (options.flip and not options.resamples))
 
 
-def example_draws(options: Augment, draws: Draws) -> tf.Tensor:
+def example_params(options: Augment, params: RandomParams) -> tf.Tensor:
     """Return float32 (count, n): what `window` and `augment_example` take, a row an image."""
-    count = rand_augment.DRAWS * options.rand_augment.operations if options.rand_augment else 0
-    parts = [draws.uniform(6), draws.uniform(CROP_DRAWS, CROP), draws.uniform(count, RAND_AUGMENT)]
+    count = rand_augment.PARAMS * options.rand_augment.operations if options.rand_augment else 0
+    parts = [params.uniform(6), params.uniform(CROP_PARAMS, CROP), params.uniform(count, RAND_AUGMENT)]
     return tf.concat(parts, axis=1)
 
 
-def window_draws(draws: tf.Tensor) -> tf.Tensor:
-    """Return of a row of `example_draws` what `crop` takes."""
-    return draws[6 : 6 + CROP_DRAWS]
+def window_params(params: tf.Tensor) -> tf.Tensor:
+    """Return of a row of `example_params` what `crop` takes."""
+    return params[6 : 6 + CROP_PARAMS]
 
 
-def augment_example(image: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
-    """Return `image` (height, width, channels) changed as `options` allow, by a row of `example_draws`."""
+def augment_example(image: tf.Tensor, options: Augment, params: tf.Tensor) -> tf.Tensor:
+    """Return `image` (height, width, channels) changed as `options` allow, by a row of `example_params`."""
     if options.flip and not options.resamples:
-        image = tf.cond(draws[4] < 0, lambda: tf.reverse(image, axis=[1]), lambda: image)
+        image = tf.cond(params[4] < 0, lambda: tf.reverse(image, axis=[1]), lambda: image)
     if options.rand_augment:
-        image = rand_augment.rand_augment(image, options.rand_augment, draws[6 + CROP_DRAWS :])
+        image = rand_augment.rand_augment(image, options.rand_augment, params[6 + CROP_PARAMS :])
     return image
 
 
-def resample(images: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
+def resample(images: tf.Tensor, options: Augment, params: tf.Tensor) -> tf.Tensor:
     """Return `images`, (batch, height, width, channels), shifted, mirrored, turned and zoomed as `options` allow.
 
-    draws: float32 (batch, 6) in -1..1. What comes in from outside the image repeats its border.
+    params: float32 (batch, 6) in -1..1. What comes in from outside the image repeats its border.
     """
     height, width = images.shape[1], images.shape[2]
     resampled = tf.raw_ops.ImageProjectiveTransformV3(
         images=tf.cast(images, tf.float32),
-        transforms=affine(options, draws, height, width),
+        transforms=affine(options, params, height, width),
         output_shape=[height, width],
         fill_value=0.0,
         interpolation="BILINEAR",
@@ -94,30 +94,30 @@ def resample(images: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor
     return as_pixels(resampled) if images.dtype == tf.uint8 else resampled
 
 
-def affine(options: Augment, draws: tf.Tensor, height: int, width: int) -> tf.Tensor:
+def affine(options: Augment, params: tf.Tensor, height: int, width: int) -> tf.Tensor:
     """Return float32 (batch, 8), row by row the map of an output pixel to the input pixel it is taken from.
 
     x_in = a0 x + a1 y + a2, y_in = b0 x + b1 y + b2; rotation, zoom and mirroring are about the image's centre.
-    draws: (batch, 6) in -1..1, used in the order shift x, shift y, rotate, zoom, flip, contrast.
+    params: (batch, 6) in -1..1, used in the order shift x, shift y, rotate, zoom, flip, contrast.
     """
     # One constant a product: a chain of them is folded by some graph rewrites and not by others, and rounds otherwise.
-    angle = draws[:, 2] * (options.rotate * math.pi / 180)
-    scale = 1 + draws[:, 3] * options.zoom
-    mirror = tf.where(draws[:, 4] < 0, -1.0, 1.0) if options.flip else tf.ones_like(angle)
+    angle = params[:, 2] * (options.rotate * math.pi / 180)
+    scale = 1 + params[:, 3] * options.zoom
+    mirror = tf.where(params[:, 4] < 0, -1.0, 1.0) if options.flip else tf.ones_like(angle)
     center_x, center_y = (width - 1) / 2, (height - 1) / 2
     a0, a1 = mirror * scale * tf.cos(angle), -scale * tf.sin(angle)
     b0, b1 = mirror * scale * tf.sin(angle), scale * tf.cos(angle)
-    a2 = center_x - a0 * center_x - a1 * center_y + draws[:, 0] * (options.shift * width)
-    b2 = center_y - b0 * center_x - b1 * center_y + draws[:, 1] * (options.shift * height)
+    a2 = center_x - a0 * center_x - a1 * center_y + params[:, 0] * (options.shift * width)
+    b2 = center_y - b0 * center_x - b1 * center_y + params[:, 1] * (options.shift * height)
     nothing = tf.zeros_like(angle)
     return tf.stack([a0, a1, a2, b0, b1, b2, nothing, nothing], axis=1)
 
 
-def device_draws(options: Augment, draws: Draws, height: int, width: int) -> tf.Tensor:
+def device_params(options: Augment, params: RandomParams, height: int, width: int) -> tf.Tensor:
     """Return float32 (count, columns) as `on_device.COLUMNS` names them, for images of `height` and `width`."""
-    first, colors = draws.uniform(6), draws.uniform(5, COLOR)
+    first, colors = params.uniform(6), params.uniform(5, COLOR)
     nothing = tf.zeros_like(first[:, 0])
-    mixed = _mixed(options, draws, height, width) if options.mixes else [nothing + 1, *[nothing] * 4]
+    mixed = _mixed(options, params, height, width) if options.mixes else [nothing + 1, *[nothing] * 4]
     return tf.stack([colors[:, 0], first[:, 5], *(colors[:, number] for number in range(1, 5)), *mixed], axis=1)
 
 
@@ -137,21 +137,21 @@ def mix_targets(
 
 
 def mixed_share(device: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return float32 (count,): how much of each example's pixels are its own, by its `device_draws`."""
+    """Return float32 (count,): how much of each example's pixels are its own, by its `device_params`."""
     share, top, bottom, left, right = tf.unstack(device[:, 6:11], axis=1)
     return share * (1 - (bottom - top) * (right - left) / (height * width))
 
 
-def _mixed(options: Augment, draws: Draws, height: int, width: int) -> list[tf.Tensor]:
+def _mixed(options: Augment, params: RandomParams, height: int, width: int) -> list[tf.Tensor]:
     """Return share, top, bottom, left and right, (count,) each and equal in a pair.
 
     Source: H. Zhang et al., mixup, arXiv:1710.09412; S. Yun et al., CutMix, arXiv:1905.04899, whose window's sides are
     as the square root of its area, its centre anywhere and its area that inside the image.
     """
-    unit = (draws.uniform(3, MIX) + 1) / 2
+    unit = (params.uniform(3, MIX) + 1) / 2
     swaps = unit[:, 2] < (0.5 if options.mixup and options.cutmix else float(bool(options.cutmix)))
-    share = draws.beta(options.mixup, MIX + 1) if options.mixup else tf.ones_like(unit[:, 0])
-    side = tf.sqrt(1 - draws.beta(options.cutmix, MIX + 2)) if options.cutmix else tf.zeros_like(share)
+    share = params.beta(options.mixup, MIX + 1) if options.mixup else tf.ones_like(unit[:, 0])
+    side = tf.sqrt(1 - params.beta(options.cutmix, MIX + 2)) if options.cutmix else tf.zeros_like(share)
     bounds = []
     for number, size in enumerate((height, width)):
         center, half = unit[:, number] * size, side * size / 2
@@ -163,7 +163,7 @@ def _mixed(options: Augment, draws: Draws, height: int, width: int) -> list[tf.T
 
 
 @dataclass(frozen=True)
-class Pictures:
+class AugmentedImages:
     """The features of `folder` that are images, changed as `options` say."""
 
     folder: ExampleFolder
@@ -191,14 +191,14 @@ class Pictures:
         return self.folder.decode_features(features, partial(decode_pixels, quick=True)), label
 
     def changed(self, features: Tensors, row: tf.Tensor) -> Tensors:
-        """Return an example's features, its images changed by its `row` of draws (see `augment.example_draws`)."""
+        """Return an example's features, its images changed by its `row` of params (see `augment.example_params`)."""
         images = {name: self._changed(features[name], shape, row) for name, shape in self.shapes.items()}
         return {**features, **images}
 
     def _changed(self, image: tf.Tensor, shape: tuple[int, ...], row: tf.Tensor) -> tf.Tensor:
         model_shape = self.folder.document.image
         if self.options.crop is not None:
-            where = window_draws(row)
+            where = window_params(row)
             if image.dtype == tf.string and model_shape is not None:
                 image = decode_window(image, model_shape, self.options.crop, where)
             else:
@@ -206,18 +206,18 @@ class Pictures:
         return augment_example(image, self.options, row)
 
 
-CROP_DRAWS = 4
+CROP_PARAMS = 4
 """Numbers that a window takes: area, ratio, top, left."""
 _RATIOS = (1, 2, 4, 8)  # of libjpeg's scaled decoding
 
 
-def window(height: tf.Tensor, width: tf.Tensor, options: Crop, draws: tf.Tensor) -> tf.Tensor:
+def window(height: tf.Tensor, width: tf.Tensor, options: Crop, params: tf.Tensor) -> tf.Tensor:
     """Return int32 (4,): top, left, height and width of a window in a picture of `height` and `width`, int32 scalars.
 
-    draws: float32 (4,) in -1..1. A window that is too high or too wide is cut to the picture.
+    params: float32 (4,) in -1..1. A window that is too high or too wide is cut to the picture.
     """
     rows, columns = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
-    unit = (draws + 1) / 2
+    unit = (params + 1) / 2
     area = _between(*options.scale, unit[0]) * rows * columns
     # The logarithm is uniform, so that a window is as often too wide as too high.
     ratio = tf.exp(_between(math.log(options.ratio[0]), math.log(options.ratio[1]), unit[1]))
@@ -232,12 +232,12 @@ def window(height: tf.Tensor, width: tf.Tensor, options: Crop, draws: tf.Tensor)
     return tf.stack([tf.minimum(top, height - high), tf.minimum(left, width - wide), high, wide])
 
 
-def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, draws: tf.Tensor) -> tf.Tensor:
+def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, params: tf.Tensor) -> tf.Tensor:
     """Return uint8 (height, width, channels): a window of the JPEG or PNG in the scalar string `encoded`."""
 
     def jpeg() -> tf.Tensor:
         size = tf.io.extract_jpeg_shape(encoded)
-        box = window(size[0], size[1], options, draws)
+        box = window(size[0], size[1], options, params)
         least = tf.minimum(box[2] // shape.height, box[3] // shape.width)
         number = tf.reduce_sum(tf.cast(least >= tf.constant(_RATIOS[1:]), tf.int32))
         return tf.switch_case(number, [partial(_decoded, encoded, shape, box, ratio) for ratio in _RATIOS])
@@ -245,16 +245,16 @@ def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, draws: t
     def other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
         image.set_shape((None, None, shape.channels))
-        return cut_window(image, shape.height, shape.width, options, draws)
+        return cut_window(image, shape.height, shape.width, options, params)
 
     pixels = tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
     return tf.ensure_shape(pixels, (shape.height, shape.width, shape.channels))
 
 
-def cut_window(image: tf.Tensor, height: int, width: int, options: Crop, draws: tf.Tensor) -> tf.Tensor:
+def cut_window(image: tf.Tensor, height: int, width: int, options: Crop, params: tf.Tensor) -> tf.Tensor:
     """Return a window of `image` (…, …, channels) as (height, width, channels) of its type."""
     size = tf.shape(image)
-    top, left, high, wide = tf.unstack(window(size[0], size[1], options, draws))
+    top, left, high, wide = tf.unstack(window(size[0], size[1], options, params))
     cut = image[top : top + high, left : left + wide]
     resized = tf.image.resize(cut, (height, width), antialias=True)
     return as_pixels(resized) if image.dtype == tf.uint8 else resized

@@ -27,7 +27,7 @@ from trainyard.contract.training.epochs import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, on_device
-from trainyard.steps.train.input.augment import Draws, Pictures
+from trainyard.steps.train.input.augment import AugmentedImages, RandomParams
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
 from trainyard.steps.train.input.shard_ranges import PARALLEL, ShardRanges, count_shard_ranges, no_autograph
@@ -157,7 +157,7 @@ class Input:
         """Return (number, replica, features, labels, example_mask) of the micro-batches of `turn` from `first` on."""
         if not self.fits("train"):
             return self._streamed_batches(first, turn)
-        encoded = self._pictures.cut_encoded
+        encoded = self._images.cut_encoded
         if self.service is None:
             return self._shuffled_batches(InMemory.read(self.folder, "train", encoded), first, turn)
         # As an element and no constant, the split is read by the input worker and not sent there.
@@ -228,7 +228,7 @@ class Input:
             indices, example_mask = self._shuffled_rows(number, replica)
             return number, replica, *examples.rows(indices), example_mask
 
-        if not self._pictures.changes_examples:
+        if not self._images.changes_examples:
             return keys.map(no_autograph(shuffled), **PARALLEL)
         indices = keys.map(no_autograph(lambda *key: self._shuffled_rows(*key)[0])).unbatch()
         rows = self._changed(indices, examples.rows, keys, self._replica_batch_size("train"))
@@ -314,50 +314,56 @@ class Input:
         return records.map(no_autograph(decode), **PARALLEL).batch(size, drop_remainder=True)
 
     def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
-        """Return what `_decoded` does, each image changed on its own by the draws of `keys`."""
-        pictures = self._pictures
-        if pictures.changes_examples:
+        """Return what `_decoded` does, each image changed on its own by the params of `keys`."""
+        images = self._images
+        if images.changes_examples:
             return self._changed(
-                records, self.folder.parse if pictures.cut_encoded else pictures.decode_quickly, keys, size
+                records, self.folder.parse if images.cut_encoded else images.decode_quickly, keys, size
             )
-        return self._decoded(records, size, pictures.decode_quickly)
+        return self._decoded(records, size, images.decode_quickly)
 
     def _changed(
         self, examples: tf.data.Dataset[tf.Tensor], load: _Load, keys: tf.data.Dataset[_Key], size: int
     ) -> _Rows:
-        """Return what `load` makes of `examples`, each image changed by the draws of `keys`, `size` at a time."""
+        """Return what `load` makes of `examples`, each image changed by the params of `keys`, `size` at a time."""
 
-        def draws(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
-            return augment.example_draws(self.recipe.train.augment, self._draws(number, replica))
+        def params(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
+            return augment.example_params(self.recipe.train.augment, self._random_params(number, replica))
 
         def changed(example: tf.Tensor, row: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
             features, label = load(example)
-            return self._pictures.changed(features, row), label
+            return self._images.changed(features, row), label
 
-        rows = tf.data.Dataset.zip(examples, keys.map(no_autograph(draws)).unbatch())
+        rows = tf.data.Dataset.zip(examples, keys.map(no_autograph(params)).unbatch())
         return rows.map(no_autograph(changed), **PARALLEL).batch(size, drop_remainder=True)
 
-    def _draws(self, number: tf.Tensor, replica: tf.Tensor) -> Draws:
-        """Return the draws of the rows of `replica` in micro-batch `number`."""
+    def _random_params(self, number: tf.Tensor, replica: tf.Tensor) -> RandomParams:
+        """Return the params of the rows of `replica` in micro-batch `number`."""
         step, micro_batch = number // self._micro_batches, number % self._micro_batches
         size = self._replica_batch_size("train")
         first = tf.cast(micro_batch * self._micro_batch_size + replica * size, tf.int32)
-        return Draws(self.recipe.seed, step, self.batch_size, first, size)
+        return RandomParams(self.recipe.seed, step, self.batch_size, first, size)
 
     def _augment_and_weigh(
         self, number: tf.Tensor, replica: tf.Tensor, features: Tensors, labels: tf.Tensor, example_mask: tf.Tensor
     ) -> Batch:
-        step, options, draws = number // self._micro_batches, self.recipe.train.augment, self._draws(number, replica)
+        step, options, params = (
+            number // self._micro_batches,
+            self.recipe.train.augment,
+            self._random_params(number, replica),
+        )
         preceding = step % self.steps_per_epoch * self.batch_size
         examples = tf.minimum(np.int64(self.batch_size), self._count("train") - preceding)
         features, labels, weights = self._weigh(features, labels, example_mask / tf.cast(examples, tf.float32))
-        shapes = self._pictures.shapes
+        shapes = self._images.shapes
         if options.resamples:
-            features = features | {name: augment.resample(features[name], options, draws.uniform(6)) for name in shapes}
+            features = features | {
+                name: augment.resample(features[name], options, params.uniform(6)) for name in shapes
+            }
         if shapes and options.on_device:
             height, width, _ = next(iter(shapes.values()))
-            device = augment.device_draws(options, draws, height, width)
-            features = {**features, on_device.DRAWS: device}
+            device = augment.device_params(options, params, height, width)
+            features = {**features, on_device.PARAMS: device}
             if options.mixes:
                 share, classes = augment.mixed_share(device, height, width), len(self.folder.document.labels or [])
                 class_weights = np.ones(classes, np.float32) if self.class_weights is None else self.class_weights
@@ -376,8 +382,8 @@ class Input:
         return inputs, labels, weights * features[WEIGHT] / mean
 
     @property
-    def _pictures(self) -> Pictures:
-        return Pictures(self.folder, self.recipe.train.augment)
+    def _images(self) -> AugmentedImages:
+        return AugmentedImages(self.folder, self.recipe.train.augment)
 
     def _count(self, split: Split) -> int:
         return self.folder.document.splits[split].examples

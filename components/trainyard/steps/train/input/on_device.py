@@ -1,7 +1,7 @@
 """What is left to do with a batch on the device, as part of the compiled step: floats, colours, images made of two.
 
 A host that only decodes, cuts out and mirrors sends a quarter of the bytes; the passes over floats are the device's.
-The formulas are Keras' operations, so both engines have the same; their draws come with the batch.
+The formulas are Keras' operations, so both engines have the same; their params come with the batch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
 """Of the engine that trains."""
 
-DRAWS = "augment/draws"
-"""Name of the draws among the features of a training batch: float32 (batch, columns), if `Augment.on_device`."""
+PARAMS = "augment/draws"
+"""Name of the params among the features of a training batch: float32 (batch, columns), if `Augment.on_device`."""
 COLUMNS = (
     *("brightness", "contrast", "saturation", "hue"),  # in -1..1
     *("cutout_y", "cutout_x"),  # centre, in -1..1 from edge to edge
@@ -30,7 +30,7 @@ COLUMNS = (
     # Window of the partner's pixels; no row or column counts from bottom or right on.
     *("top", "bottom", "left", "right"),
 )
-"""Names of the draws' columns."""
+"""Names of the params' columns."""
 
 # Source: ITU-R BT.601, luma; and the NTSC's YIQ, whose turn of I and Q by an angle is one of the hue.
 _LUMA = np.asarray([0.299, 0.587, 0.114], np.float32)
@@ -48,18 +48,20 @@ def as_floats(features: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def augment(features: dict[str, Tensor], options: Augment) -> dict[str, Tensor]:
-    """Return the model's inputs of a training batch, images changed as `options` allow by the draws among them."""
+    """Return the model's inputs of a training batch, images changed as `options` allow by the params among them."""
     floats = as_floats(features)
-    if DRAWS not in floats:
+    if PARAMS not in floats:
         return floats
-    draws = floats.pop(DRAWS)
-    return {name: _changed(value, options, draws) if len(value.shape) == 4 else value for name, value in floats.items()}
+    params = floats.pop(PARAMS)
+    return {
+        name: _changed(value, options, params) if len(value.shape) == 4 else value for name, value in floats.items()
+    }
 
 
-def _changed(images: Tensor, options: Augment, draws: Tensor) -> Tensor:
-    """Return `images`, float32 (batch, height, width, channels) in 0..255, changed by `draws`, (batch, columns)."""
+def _changed(images: Tensor, options: Augment, params: Tensor) -> Tensor:
+    """Return `images`, float32 (batch, height, width, channels) in 0..255, changed by `params`, (batch, columns)."""
     height, width = images.shape[1], images.shape[2]
-    column = {name: draws[:, number, None, None, None] for number, name in enumerate(COLUMNS)}
+    column = {name: params[:, number, None, None, None] for number, name in enumerate(COLUMNS)}
     if options.brightness:
         images = images * (1 + options.brightness * column["brightness"])
     if options.saturation or options.hue:

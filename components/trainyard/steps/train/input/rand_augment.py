@@ -15,7 +15,7 @@ import tensorflow as tf
 from trainyard.data.images import as_pixels
 from trainyard.spec.training.augment import RandAugment
 
-DRAWS = 2
+PARAMS = 2
 """Numbers that an operation takes: which one it is, and its sign."""
 _GREY = 128
 _LUMA = (0.299, 0.587, 0.114)  # Source: ITU-R BT.601
@@ -23,15 +23,15 @@ _LUMA = (0.299, 0.587, 0.114)  # Source: ITU-R BT.601
 _Operation = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
 
 
-def rand_augment(image: tf.Tensor, options: RandAugment, draws: tf.Tensor) -> tf.Tensor:
-    """Return `image` (height, width, channels) after the operations that `draws`, (2 x operations,) in -1..1, name.
+def rand_augment(image: tf.Tensor, options: RandAugment, params: tf.Tensor) -> tf.Tensor:
+    """Return `image` (height, width, channels) after the operations that `params`, (2 x operations,) in -1..1, name.
 
     Of values that are not uint8 those in 0..255 are changed, rounded.
     """
     pixels = image if image.dtype == tf.uint8 else as_pixels(image)
     for number in range(options.operations):
-        which = tf.cast((draws[DRAWS * number] + 1) / 2 * len(OPERATIONS), tf.int32)
-        sign = tf.where(draws[DRAWS * number + 1] < 0, -1.0, 1.0)
+        which = tf.cast((params[PARAMS * number] + 1) / 2 * len(OPERATIONS), tf.int32)
+        sign = tf.where(params[PARAMS * number + 1] < 0, -1.0, 1.0)
         branches = [partial(change, pixels, options.magnitude / 10, sign) for change in OPERATIONS.values()]
         pixels = tf.switch_case(tf.minimum(which, len(OPERATIONS) - 1), branches)
     return tf.ensure_shape(tf.cast(pixels, image.dtype), tuple(image.shape))
