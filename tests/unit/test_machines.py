@@ -24,7 +24,7 @@ def pool(kind: str = "gpu", cpu: str = "2", memory: str = "8Gi", **values: objec
 
 def test_every_machine_has_an_accelerator_of_the_catalog() -> None:
     for platform in ("gke", "eks", "aks"):
-        known = machines.of_platform(platform)
+        known = machines.from_platform(platform)
         assert known is not None
         named = {m.accelerator for m in known.machines.values() if m.accelerator} | set(known.attachable)
         assert named <= set(catalog().accelerators)
@@ -94,7 +94,7 @@ def test_nearly_every_machine_has_a_dated_price() -> None:
     """What no public source tells stays without one, and is named here."""
     missing = set()
     for platform in ("gke", "eks", "aks"):
-        known = machines.of_platform(platform)
+        known = machines.from_platform(platform)
         assert known is not None
         missing |= {name for name, machine in known.machines.items() if machine.usd_per_hour is None}
     assert missing == {"a3-ultragpu-8g", "a4-highgpu-8g", "tpu7x-standard-1t", "tpu7x-standard-4t"}

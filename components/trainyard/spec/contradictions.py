@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainyard.spec.recipe import Data, Recipe
 
 
-def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield what no single section can know: the place of each contradiction, and why it is one."""
     if recipe.data.format == "none":
         yield from _no_data_faults(recipe)

@@ -359,7 +359,7 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if faults := list(contradictions.of_recipe(self)):
+        if faults := list(contradictions.find_contradictions(self)):
             raise documents.contradictory(faults)
         return self
 
@@ -377,7 +377,7 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     Raises `ConfigurationError`, `TransientError` if the bucket does not answer.
     """
     if uris.is_bucket(name):
-        recipe, folder = _of_bucket(name, overrides or []), _NO_FOLDER
+        recipe, folder = _load_from_bucket(name, overrides or []), _NO_FOLDER
     elif uris.scheme(name):
         raise ConfigurationError(
             f"{documents.safe(name)}: is no known place of a recipe. Name a file, or a gs:// or s3:// URI."
@@ -400,7 +400,7 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     )
 
 
-def _of_bucket(uri: str, overrides: list[str]) -> Recipe:
+def _load_from_bucket(uri: str, overrides: list[str]) -> Recipe:
     """Return the recipe at `uri`. Raises `ConfigurationError`, also for paths that would be beside it."""
     text = documents.read_object(uri)
     recipe = documents.parse(text, Recipe, name=uri, overrides=overrides)

@@ -162,7 +162,7 @@ def _gpu(node: Manifest, platform: Platform) -> str:
         return accelerator
     if name := named(labels.get(PRODUCT, "")):
         return name
-    known = machines.of_platform(platform)
+    known = machines.from_platform(platform)
     machine = known.machines.get(labels.get(TYPE, "")) if known else None
     if machine and machine.accelerator:
         return machine.accelerator

@@ -25,7 +25,7 @@ def untrained(recipe: Recipe, data: DataSummary, cores: frozenset[int] | None, s
     with cache.temporary_folder() as folder:
         file = folder / "recipe.yaml"
         file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
-        answers, why = _measure("of_recipe", (str(file), features, str(data.classes)), cores, stop)
+        answers, why = _measure("time_recipe", (str(file), features, str(data.classes)), cores, stop)
     if not answers or answers[0] is None:
         raise ConfigurationError(f"{recipe.name}: the network cannot be built ({why})")
     return answers[0]
@@ -43,7 +43,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
     ]
     if not missing:
         return trials
-    answers, why = _measure("of_outputs", tuple(trial.model for trial in missing), None, Stop())
+    answers, why = _measure("time_outputs", tuple(trial.model for trial in missing), None, Stop())
     if len(answers) < len(missing):  # the sweep's result is worth more than this figure
         listener.step_event(
             "train", events.fields_of("warning", message=f"not all latencies could be measured ({why})")

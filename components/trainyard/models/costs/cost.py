@@ -53,7 +53,7 @@ def cost(model: keras.Model) -> Cost:
     flops, activations = 0.0, 0
     for layer in _leaves(model):
         if isinstance(layer, keras.layers.MultiHeadAttention):
-            attention = _Attention.of(layer)
+            attention = _Attention.from_layer(layer)
             flops += attention.flops
             activations += sum(attention.inside) + attention.scores + attention.outputs
             continue
@@ -80,7 +80,7 @@ def _kept(model: keras.Model) -> int:
             tensors = [*tensors, *keras.tree.flatten(layer.input)]
         sizes |= {id(tensor): math.prod(size or 1 for size in tensor.shape[1:]) for tensor in tensors}
         if isinstance(layer, keras.layers.MultiHeadAttention):
-            sizes[id(layer)] = sum(_Attention.of(layer).inside)
+            sizes[id(layer)] = sum(_Attention.from_layer(layer).inside)
     return sum(sizes.values())
 
 
@@ -98,7 +98,7 @@ class _Attention:
     outputs: int
 
     @classmethod
-    def of(cls, layer: keras.layers.MultiHeadAttention) -> _Attention:
+    def from_layer(cls, layer: keras.layers.MultiHeadAttention) -> _Attention:
         shapes = [tensor.shape for tensor in keras.tree.flatten(layer.input)]
         # Keras lists the tensors as they were passed: the query, the value, and the key if it is another one.
         queries, keys = (math.prod(size or 1 for size in shape[1:-1]) for shape in shapes[:2])

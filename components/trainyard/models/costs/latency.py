@@ -40,7 +40,7 @@ def _milliseconds(call: Callable[[], object]) -> list[float]:
     return milliseconds
 
 
-def of_model(model: keras.Model) -> Latency:
+def model_latency(model: keras.Model) -> Latency:
     """Return the time that `model` takes for one example, of zeros, in float32."""
     return latency(_answer(model))
 

@@ -4,7 +4,7 @@ It is that of the recipe, or of a pushed version. The planner runs it as a proce
 TensorFlow itself. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept,
 head], the last the parameters of the last layer.
 
-A sweep calls `of_recipe` and `of_outputs` in a process that it forks; each writes an event for each model.
+A sweep calls `time_recipe` and `time_outputs` in a process that it forks; each writes an event for each model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
-from trainyard.models.costs.latency import fastest, of_model
+from trainyard.models.costs.latency import fastest, model_latency
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 
@@ -49,7 +49,7 @@ def network(file: str, features: str = "", classes: str = "") -> keras.Model:
     return own
 
 
-def of_recipe(file: str, features: str, classes: str) -> None:
+def time_recipe(file: str, features: str, classes: str) -> None:
     """Write the milliseconds that the network of the recipe in `file` takes at its fastest, untrained.
 
     features, classes: as `network` has them. Raises `ConfigurationError` if it cannot be built.
@@ -58,12 +58,12 @@ def of_recipe(file: str, features: str, classes: str) -> None:
     events.emit("latency", milliseconds=round(fastest(network(file, features, classes)), 4))
 
 
-def of_outputs(*outputs: str) -> None:
+def time_outputs(*outputs: str) -> None:
     """Write the milliseconds of each model that train left, null for one with code of its own."""
     tf.config.set_visible_devices([], "GPU")
     for output in outputs:
         try:
-            events.emit("latency", milliseconds=of_model(trained.load(output)).p50)
+            events.emit("latency", milliseconds=model_latency(trained.load(output)).p50)
         except ConfigurationError:  # such code is not run here
             events.emit("latency", milliseconds=None)
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.export import Latency
 from trainyard.errors import ConfigurationError
-from trainyard.models.costs.latency import of_model
+from trainyard.models.costs.latency import model_latency
 
 BATCH_SIZE = 32
 """Of the first measurements, as `fit` takes by default; the others have four times as many."""
@@ -71,7 +71,7 @@ def answers(model: keras.Model) -> Iterator[tuple[str, Latency]]:
     for device in device_names():
         with tf.device(device):
             copy = keras.models.clone_model(model)
-            yield device, of_model(copy)
+            yield device, model_latency(copy)
 
 
 def setting_name(device: str, batch_size: int, xla: bool) -> str:

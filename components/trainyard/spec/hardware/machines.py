@@ -64,7 +64,7 @@ class _File(Strict):
 
 
 @cache
-def of_platform(platform: Platform) -> Machines | None:
+def from_platform(platform: Platform) -> Machines | None:
     """Return the machine types of `platform`, None if none are known."""
     known = documents.load(Path(__file__).with_name("machines.yaml"), _File).platforms
     return known.get("eks" if platform == "karpenter" else platform)
@@ -75,7 +75,7 @@ def machine_of(pool: Pool, platform: Platform) -> tuple[str, Machine] | None:
 
     None if it is not known.
     """
-    known = of_platform(platform)
+    known = from_platform(platform)
     if known is None:
         return None
     if pool.machine:
@@ -93,7 +93,7 @@ def price(pool: Pool, platform: Platform) -> Price | None:
     """Return what an hour of one node costs: the environment's price, else the catalog's; None if unknown."""
     if pool.price_per_hour is not None:
         return Price(pool.price_per_hour, pool.spot)
-    known, named_machine = of_platform(platform), machine_of(pool, platform)
+    known, named_machine = from_platform(platform), machine_of(pool, platform)
     if known is None or named_machine is None:
         return None
     machine = named_machine[1]
@@ -124,7 +124,7 @@ def allocatable(machine: Machine, platform: Platform) -> tuple[float, float]:
 
 def faults(pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
     """Return the place of each value of the pool that cannot be of its machine, and why, with the nearest that can."""
-    known = of_platform(platform)
+    known = from_platform(platform)
     if known is None or pool.machine is None:
         return []
     machine = known.machines.get(pool.machine)
@@ -182,7 +182,7 @@ def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) ->
     if quantity.in_bytes(requests.memory) > memory:
         room = f"of whose {machine.memory_gib:g}Gi a pod has {memory / _GIB:.1f}Gi"
         result.append(("memory", f"{requests.memory} on a {name}, {room}"))
-    known = of_platform(platform)
+    known = from_platform(platform)
     if not result or known is None:
         return []
     larger = [
