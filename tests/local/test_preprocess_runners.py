@@ -141,7 +141,7 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(flag, secon
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
-    from trainyard.beam.tasks import do_tasks
+    from trainyard.beam.tasks import run_tasks
     from trainyard.steps.preprocess.collect import _Collect, _read_result, _Task
     from trainyard.steps.preprocess.readers.files import Files
     from trainyard.steps.preprocess.readers.sources import Reader
@@ -157,7 +157,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     try:
         for options in ("", f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}"):
             with pytest.raises(ConfigurationError, match=sentence):
-                do_tasks(collect, lambda: [("0", _Task([]))], options, 0, __name__)
+                run_tasks(collect, lambda: [("0", _Task([]))], options, 0, __name__)
     finally:
         server.stop()
     with pytest.raises(ConfigurationError, match=sentence):

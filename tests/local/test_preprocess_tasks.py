@@ -1,4 +1,4 @@
-"""Tasks on every core of the machine: by this process and by helpers that may be lost."""
+"""Tasks on every core of the machine: by this process and by workers that may be lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = list(range(20))
 
 @dataclass
 class Work:
-    """Leaves a file named after the task and the process that did it. `fault` is what the helpers meet."""
+    """Leaves a file named after the task and the process that did it. `fault` is what the workers meet."""
 
     folder: Path
     own_process: int
@@ -31,13 +31,13 @@ class Work:
         if helps and self.fault == "killed":
             self.killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.fault == "unreachable" and task == TASKS[-1] and self.count("helper"):
+        if self.fault == "unreachable" and task == TASKS[-1] and self.count("worker"):
             raise TransientError("the bucket does not answer")
         latest = time.monotonic() + 100
-        while not (helps or self.count("helper") or self.killed.exists()) and time.monotonic() < latest:
-            time.sleep(0.05)  # until a helper is there, this process has no more than begun
+        while not (helps or self.count("worker") or self.killed.exists()) and time.monotonic() < latest:
+            time.sleep(0.05)  # until a worker is there, this process has no more than begun
         time.sleep(0.1)
-        (self.folder / f"{task}.{'helper' if helps else 'own'}").touch()
+        (self.folder / f"{task}.{'worker' if helps else 'own'}").touch()
 
     @property
     def killed(self) -> Path:
@@ -58,33 +58,33 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Wor
     return lambda fault: Work(tmp_path / "done", os.getpid(), fault)
 
 
-def helpers() -> list[str]:
-    return [child.name for child in multiprocessing.active_children() if child.name == "helper"]
+def worker_processes() -> list[str]:
+    return [child.name for child in multiprocessing.active_children() if child.name == "worker"]
 
 
 def test_a_helper_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
     job = work("")
-    tasks.do_tasks(job, job.left, "", tasks._BYTES, __name__)
-    assert (job.count("own") + job.count("helper"), job.left()) == (len(TASKS), [])
-    assert job.count("own") and job.count("helper")
-    assert not helpers()
+    tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
+    assert (job.count("own") + job.count("worker"), job.left()) == (len(TASKS), [])
+    assert job.count("own") and job.count("worker")
+    assert not worker_processes()
 
 
 def test_what_a_killed_helper_took_is_done_all_the_same(
     work: Callable[[str], Work], capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = work("killed")
-    tasks.do_tasks(job, job.left, "", tasks._BYTES, __name__)
+    tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
     assert job.killed.exists() and (job.count("own"), job.left()) == (len(TASKS), [])
-    assert "a helper was killed (SIGKILL)" in capfd.readouterr().err
+    assert "a worker process was killed (SIGKILL)" in capfd.readouterr().err
 
 
 def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[str], Work]) -> None:
     job = work("unreachable")
     with pytest.raises(TransientError, match=r"^the bucket does not answer$"):
-        tasks.do_tasks(job, job.left, "", tasks._BYTES, __name__)
+        tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
     assert TASKS[-1] in job.left()
-    assert not helpers()
+    assert not worker_processes()
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[st
     ],
 )
 def test_there_are_as_many_helpers_as_data_cores_memory_and_tasks_allow(
-    cores: int, limit_mib: int | None, count: int, data_bytes: int, helpers: int, monkeypatch: pytest.MonkeyPatch
+    cores: int, limit_mib: int | None, count: int, data_bytes: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "_cores", lambda: cores)
     monkeypatch.setattr(tasks.memory, "limit_mib", lambda: limit_mib)
-    assert tasks._helpers(count, data_bytes) == helpers
+    assert tasks._worker_processes(count, data_bytes) == workers
 
 
 def test_a_quota_counts_as_its_whole_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard import events
 from trainyard.beam import progress
-from trainyard.beam.tasks import do_tasks
+from trainyard.beam.tasks import run_tasks
 from trainyard.contract import keys
 from trainyard.contract.artifacts.predict import Predicted, UnknownValues
 from trainyard.errors import ConfigurationError, DataError
@@ -98,7 +98,7 @@ def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_optio
 
     with progress.reported(len(source.files), "files", done):
         data_bytes = sum(file.bytes for file in source.files)
-        do_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.predict.run")
+        run_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.predict.run")
     return _together(model, source, do, folder)
 
 

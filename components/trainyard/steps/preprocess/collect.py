@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainyard import events
 from trainyard.beam import progress
-from trainyard.beam.tasks import do_tasks
+from trainyard.beam.tasks import run_tasks
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
 from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.errors import DataError
@@ -172,7 +172,7 @@ def _split_by_class(
 
 
 def _results(
-    do: _Do[_Work], tasks: dict[str, _Work], space: AttemptDir, beam_options: str, data_bytes: int
+    do: _TaskFn[_Work], tasks: dict[str, _Work], space: AttemptDir, beam_options: str, data_bytes: int
 ) -> list[_Result]:
     """Return what each of `tasks` found, done now if it is not there."""
     work = space.work
@@ -185,11 +185,11 @@ def _results(
         finished = _done(work)
         return [task for task in tasks.items() if task[0] not in finished]
 
-    do_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.preprocess.prepare")
+    run_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.preprocess.prepare")
     return [done.get(name) or _read_result(work, name) for name in tasks]
 
 
-class _Do(Generic[_Work]):
+class _TaskFn(Generic[_Work]):
     """Does a task: leaves its rows in parts, and a document of what it found."""
 
     def __init__(self, recipe: Recipe, work: TaskStore) -> None:
@@ -225,7 +225,7 @@ class _Do(Generic[_Work]):
                 result.splits[split].merge(Summary.of(rows, self._targets, self._prose))
 
 
-class _Collect(_Do[_Task]):
+class _Collect(_TaskFn[_Task]):
     def __init__(self, recipe: Recipe, reader: Reader, work: TaskStore) -> None:
         super().__init__(recipe, work)
         self._reader = reader
@@ -247,7 +247,7 @@ class _Collect(_Do[_Task]):
                     yield assign(item, recipe.seed, recipe.data)
 
 
-class _SplitByClass(_Do[SortedRun]):
+class _SplitByClass(_TaskFn[SortedRun]):
     """Writes a part again, with the split of each row."""
 
     def __init__(self, recipe: Recipe, limits: Limits, work: TaskStore) -> None:

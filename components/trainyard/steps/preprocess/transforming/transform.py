@@ -24,7 +24,7 @@ from tfx_bsl.public.tfxio import TFExampleBeamRecord
 from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.runner import pipeline
-from trainyard.beam.tasks import do_tasks
+from trainyard.beam.tasks import run_tasks
 from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.contract.document import Split
 from trainyard.data.examples import Transform
@@ -180,7 +180,7 @@ class _Shards:
         """Write those that are not there."""
         if done := self._done():
             events.emit("kept", done=len(done), total=len(self._names), unit="shards")
-        do_tasks(
+        run_tasks(
             _WriteShard(self._settings, self._work, self._examples, self._measured),
             lambda: sorted(set(self._names.values()) - self._done()),
             self._settings.beam_options,
