@@ -195,7 +195,7 @@ def test_the_whole_file_system_is_not_looked_through(path: str) -> None:
 
 def test_a_folder_of_too_many_files_is_refused_in_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed(f"{folder}/**/**/**/**/*.png") == listed(f"{folder}/**/*.png")
-    monkeypatch.setattr(listing, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(listing, "MAX_ENTRIES", 1)
     for path in (str(folder), f"{folder}/**"):
         with pytest.raises(DataError, match=r"there are more than 1 files and folders to look through\. Name a folder"):
             list_files(path)

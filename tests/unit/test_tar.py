@@ -118,7 +118,7 @@ def test_an_archive_in_an_archive_ends_where_its_member_does():
 
 
 def test_more_members_than_are_taken_end_the_walk(monkeypatch):
-    monkeypatch.setattr(tar, "_MOST_MEMBERS", 3)
+    monkeypatch.setattr(tar, "_MAX_MEMBERS", 3)
     seen = walked(b"".join(entry(f"{number}.jpg") for number in range(9)))
     assert [name for name, _, _ in seen[:3]] == ["0.jpg", "1.jpg", "2.jpg"]
     assert seen[3][2] == "broken_archive" and len(seen) == 4
@@ -266,13 +266,13 @@ def test_a_look_reads_few_headers_and_estimates_the_rest_by_bytes(tmp_path):
     path = tmp_path / "train.tar"
     classes = [archive([(f"{number}.jpg", b"1" * 1000) for number in range(count)]) for count in (40, 20)]
     path.write_bytes(archive([(f"n{number}.tar", content) for number, content in enumerate(classes)]))
-    whole, few = (tar.look(str(path), path.stat().st_size, most) for most in (None, 12))
+    whole, few = (tar.list_archive(str(path), path.stat().st_size, most) for most in (None, 12))
     assert (whole.count, whole.is_whole) == (60, True) and len({member.name for member in whole.members}) == 60
     assert [member.name for member in few.members] == [f"n{n}/{number}.jpg" for n in (0, 1) for number in range(5)]
     assert not few.is_whole and 60 <= few.count < 75, "what closes an archive counts as members here"
     packed = tmp_path / "train.tar.gz"
     packed.write_bytes(gzip.compress(entry("bomb.jpg", b"0") + huge(1 << 50) + b"0" * 9999))
-    assert len(tar.look(str(packed), 99, 12).members) == 2, "nothing far behind is unpacked to be skipped"
+    assert len(tar.list_archive(str(packed), 99, 12).members) == 2, "nothing far behind is unpacked to be skipped"
 
 
 def test_members_are_found_again_by_their_place(tmp_path):

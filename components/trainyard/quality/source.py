@@ -119,7 +119,7 @@ def _unpacked(source: SourceFiles, most: int | None) -> SourceFiles:
             continue
         path = f"{source.root.rstrip('/')}/{file.name}"
         is_in_bucket = share is not None and uris.is_bucket(path)
-        look = tar.look(path, file.bytes, min(share or 0, _MOST_IN_BUCKET) if is_in_bucket else share)
+        look = tar.list_archive(path, file.bytes, min(share or 0, _MOST_IN_BUCKET) if is_in_bucket else share)
         folder = "" if path == source.path else f"{tar.as_folder(file.name)}/"
         files += [
             ArchivedFile(folder + member.name, member.size, file.state, member.reason, member.detail, path, member.at)

@@ -107,9 +107,9 @@ def require_source(source: str, info: ValidationInfo, advice: str) -> str:
     return source
 
 
-def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """Return the text of the plain file at `path`, of at most `most` bytes. Raises `ConfigurationError`."""
-    return _decoded(_content(path, most), str(path), most)
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
+    """Return the text of the plain file at `path`, of at most `limit` bytes. Raises `ConfigurationError`."""
+    return _decoded(_content(path, limit), str(path), limit)
 
 
 def read_object(uri: str) -> str:
@@ -129,22 +129,22 @@ def read_object(uri: str) -> str:
     return _decoded(content, uri, MAX_BYTES)
 
 
-def _content(path: Path, most: int) -> bytes:
-    """Return up to `most` + 1 bytes of the plain file at `path`."""
+def _content(path: Path, limit: int) -> bytes:
+    """Return up to `limit` + 1 bytes of the plain file at `path`."""
     try:
         # Without waiting: to open a pipe that nobody writes into would last for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise ConfigurationError(f"{path}: is no plain file. Name a YAML file.")
-            return stream.read(most + 1)
+            return stream.read(limit + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"{safe(path)}: cannot be read ({reason}). Name a YAML file that exists.") from error
 
 
-def _decoded(content: bytes, name: str, most: int) -> str:
-    if len(content) > most:
-        raise ConfigurationError(f"{name}: is larger than {most} bytes. At most so many are read.")
+def _decoded(content: bytes, name: str, limit: int) -> str:
+    if len(content) > limit:
+        raise ConfigurationError(f"{name}: is larger than {limit} bytes. At most so many are read.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -23,14 +23,14 @@ from trainyard.storage.manifest import MANIFEST, STAGING, Manifest
 TEMPORARY = ".partial"
 _RESERVED = ".reserved"
 _DOCUMENTS = (".json", ".txt")
-_MOST_BYTES = 256 << 20  # of a document; chosen: statistics of ten thousand columns have a tenth
-_MOST_LOG_BYTES = 1 << 30  # of a text; chosen: logs are the largest
+_MAX_BYTES = 256 << 20  # of a document; chosen: statistics of ten thousand columns have a tenth
+_MAX_LOG_BYTES = 1 << 30  # of a text; chosen: logs are the largest
 
 
 def committed(uri: str) -> Manifest | None:
     """See `storage.committed`."""
     path = Path(uri) / MANIFEST
-    content = _content(path, manifests.MOST_BYTES)
+    content = _content(path, manifests.MAX_BYTES)
     return None if content is None else manifests.parse(content, str(path))[0]
 
 
@@ -57,7 +57,7 @@ def read(folder: str, name: str) -> bytes | None:
     """See `storage.read`."""
     manifest = committed(folder)
     size = manifest.files[name].bytes if manifest and name in manifest.files else 0
-    content = _content(Path(folder) / name, _MOST_BYTES if name.endswith(_DOCUMENTS) else max(size, _MOST_BYTES))
+    content = _content(Path(folder) / name, _MAX_BYTES if name.endswith(_DOCUMENTS) else max(size, _MAX_BYTES))
     return content if content is None or manifest is None else manifests.verified(content, manifest, name, folder)
 
 
@@ -148,7 +148,7 @@ def reserve(uri: str, size: int) -> None:
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
-    content = _content(Path(uri), _MOST_LOG_BYTES)
+    content = _content(Path(uri), _MAX_LOG_BYTES)
     return None if content is None else manifests.text(content, uri, errors)
 
 
@@ -259,10 +259,10 @@ def _remove_unlocked(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _content(path: Path, most: int) -> bytes | None:
+def _content(path: Path, limit: int) -> bytes | None:
     """Return the content of the plain file at `path`, or None if there is none.
 
-    Raises `DataError` if it is a pipe or a device, which a reader would wait for, or larger than `most` bytes.
+    Raises `DataError` if it is a pipe or a device, which a reader would wait for, or larger than `limit` bytes.
     """
     with os_errors(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
@@ -271,10 +271,10 @@ def _content(path: Path, most: int) -> bytes | None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             if not stat.S_ISREG(status.st_mode):
                 raise DataError(f"{path}: is a pipe or a device. A file is expected. Remove it.")
-            content = stream.read(most + 1) if status.st_size <= most else b""
-        if max(len(content), status.st_size) > most:
+            content = stream.read(limit + 1) if status.st_size <= limit else b""
+        if max(len(content), status.st_size) > limit:
             raise DataError(
-                f"{path}: has {max(len(content), status.st_size):,} bytes, and at most {most:,} are read. "
+                f"{path}: has {max(len(content), status.st_size):,} bytes, and at most {limit:,} are read. "
                 "Trainyard writes none as large: name the folder of another output."
             )
         return content

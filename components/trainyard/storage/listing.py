@@ -17,7 +17,7 @@ from trainyard.errors import DataError
 from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
 
-MOST_ENTRIES = 20_000_000
+MAX_ENTRIES = 20_000_000
 """Files and folders that are looked through for a source. Chosen: ImageNet-21k has 14 million, in a minute."""
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -114,9 +114,9 @@ class _Folder:
             with os.scandir(f"{self._root}/{folder}") as entries:
                 for entry in entries:
                     seen += 1
-                    if seen > MOST_ENTRIES:
+                    if seen > MAX_ENTRIES:
                         raise DataError(
-                            f"{self._where()}: there are more than {MOST_ENTRIES:,} files and folders to look "
+                            f"{self._where()}: there are more than {MAX_ENTRIES:,} files and folders to look "
                             "through. Name a folder that holds the data alone."
                         )
                     if entry.name.startswith("."):

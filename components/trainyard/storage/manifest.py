@@ -17,7 +17,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.graph import made_by as step_of
 
 MANIFEST = "manifest.json"
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Of a manifest that is read. Chosen: half a million files."""
 
 SCHEMA_VERSION = 1

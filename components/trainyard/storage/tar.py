@@ -22,13 +22,13 @@ from trainyard.uris import is_bucket
 BLOCK = 512
 """Bytes in which an archive is written."""
 
-_MOST_MEMBERS = 20_000_000  # chosen: ten times ImageNet and more; as headers they alone are 10 GB
+_MAX_MEMBERS = 20_000_000  # chosen: ten times ImageNet and more; as headers they alone are 10 GB
 _LONGEST_HEADER = 64 << 10  # bytes of an extended header; chosen: a path has 4,096 at most
 _FARTHEST = 1 << 60  # bytes; no file is as long
 _FARTHEST_PACKED = 64 << 20  # bytes of what gzip packed that a look unpacks; chosen: a fifth of a second
-_MOST_BYTES = 256 << 20  # of a picture; chosen: data.max_image_pixels by default, not compressed at all, and more
+_MAX_BYTES = 256 << 20  # of a picture; chosen: data.max_image_pixels by default, not compressed at all, and more
 _ENDINGS = (".tar", ".tar.gz")
-_NO_ARCHIVE = ("broken_archive", "truncated_archive")  # of the first member
+_BROKEN = ("broken_archive", "truncated_archive")  # of the first member
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _LONG_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -52,7 +52,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Look:
+class ArchiveListing:
     """What the first headers of an archive say: its members, those of an archive in it as in a folder of its name.
 
     count: members in all; an estimate by their bytes if not is_whole, that is if not every header was read.
@@ -73,44 +73,46 @@ def as_folder(name: str) -> str:
     return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
 
 
-def look(path: str, size: int, most: int | None = None) -> Look:
-    """Return what the archive of `size` bytes at `path` holds, by `most` of its headers or by all.
+def list_archive(path: str, size: int, limit: int | None = None) -> ArchiveListing:
+    """Return what the archive of `size` bytes at `path` holds, by `limit` of its headers or by all.
 
     Those of archives in it are shared out among them. Raises `DataError` if it, or one in it, is none or cannot be
     read.
     """
-    farthest = None if most is None or not path.endswith(".gz") else _FARTHEST_PACKED
+    farthest = None if limit is None or not path.endswith(".gz") else _FARTHEST_PACKED
     try:
-        with open_file(path, BLOCK * 2 if most is not None and is_bucket(path) else None) as stream:
-            outer, all_of_it = _first(members(stream), most, farthest)
-            if outer and outer[0].reason in _NO_ARCHIVE:
-                raise no_archive(path)
+        with open_file(path, BLOCK * 2 if limit is not None and is_bucket(path) else None) as stream:
+            outer, is_whole = _first(members(stream), limit, farthest)
+            if outer and outer[0].reason in _BROKEN:
+                raise not_an_archive(path)
             archives = [member for member in outer if is_archive(member.name) and not member.reason]
-            share = None if most is None else max(1, (most - len(outer)) // max(1, len(archives)))
-            inner = {member.at: _look_inside(stream, path, member, share, farthest) for member in archives}
+            share = None if limit is None else max(1, (limit - len(outer)) // max(1, len(archives)))
+            inner = {member.at: _list_inner(stream, path, member, share, farthest) for member in archives}
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from error
-    looks = [inner.get(member.at) or Look([member], 1, True) for member in outer]
-    count = sum(look.count for look in looks) * (1 if all_of_it else _times(outer, 0, size))
-    seen = [member for look in looks for member in look.members]
-    return Look(seen, round(count), all_of_it and all(look.is_whole for look in looks))
+    listings = [inner.get(member.at) or ArchiveListing([member], 1, True) for member in outer]
+    count = sum(listing.count for listing in listings) * (1 if is_whole else _times(outer, 0, size))
+    seen = [member for listing in listings for member in listing.members]
+    return ArchiveListing(seen, round(count), is_whole and all(listing.is_whole for listing in listings))
 
 
-def _look_inside(stream: IO[bytes], path: str, archive: Member, most: int | None, farthest: int | None) -> Look:
-    seen, all_of_it = _first(inside(stream, archive), most, farthest)
+def _list_inner(
+    stream: IO[bytes], path: str, archive: Member, limit: int | None, farthest: int | None
+) -> ArchiveListing:
+    seen, is_whole = _first(inside(stream, archive), limit, farthest)
     if seen and seen[0].reason == "broken_archive":
-        raise no_archive(f"{path}/{archive.name}")
+        raise not_an_archive(f"{path}/{archive.name}")
     named = [replace(member, name=f"{as_folder(archive.name)}/{member.name}") for member in seen]
-    count = len(seen) * (1 if all_of_it else _times(seen, archive.at, archive.size))
-    return Look(named, round(count), all_of_it)
+    count = len(seen) * (1 if is_whole else _times(seen, archive.at, archive.size))
+    return ArchiveListing(named, round(count), is_whole)
 
 
-def _first(members: Iterator[Member], most: int | None, farthest: int | None) -> tuple[list[Member], bool]:
+def _first(members: Iterator[Member], limit: int | None, farthest: int | None) -> tuple[list[Member], bool]:
     """Return the first members, and whether these are all; of a packed archive none behind one that ends `farthest`."""
     seen = []
     for member in members:
         seen.append(member)
-        if len(seen) == most or (farthest is not None and member.at + member.size > farthest):
+        if len(seen) == limit or (farthest is not None and member.at + member.size > farthest):
             return seen, False
     return seen, True
 
@@ -130,8 +132,8 @@ class Archives:
 
     def read(self, path: str, at: int, size: int) -> bytes:
         """Return the `size` bytes from `at` on of the archive at `path`; raises `OSError` if they are not there."""
-        if size > _MOST_BYTES:
-            raise OSError(f"{size} bytes, at most {_MOST_BYTES} are read")
+        if size > _MAX_BYTES:
+            raise OSError(f"{size} bytes, at most {_MAX_BYTES} are read")
         try:
             if self._stream is None or self._path != path:
                 self.close()
@@ -163,14 +165,14 @@ def members(stream: IO[bytes], start: int = 0, end: int | None = None) -> Iterat
     them, but not seek before the last one.
     """
     walk = _Walk(stream, start, end)
-    for _ in range(_MOST_MEMBERS):
+    for _ in range(_MAX_MEMBERS):
         member = walk.next()
         if member is None:
             return
         yield from [member] if member.reason or not _is_hidden(member.name) else []
         if walk.is_over:
             return
-    yield walk.broken(f"has more than {_MOST_MEMBERS} members")
+    yield walk.broken(f"has more than {_MAX_MEMBERS} members")
 
 
 class _Walk:
@@ -296,7 +298,7 @@ def _printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def no_archive(name: str) -> DataError:
+def not_an_archive(name: str) -> DataError:
     """Return that the file `name` is none."""
     return DataError(
         f"{name}: is no tar archive, though its name ends so. Copy it again from its origin, or rename it."

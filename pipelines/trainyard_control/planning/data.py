@@ -126,7 +126,7 @@ def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
             total += 1
             classes |= _class_folders([place])
         elif tar.is_archive(file.name):
-            look = tar.look(str(file), file.stat().st_size, max(1, _HEADERS // archives))
+            look = tar.list_archive(str(file), file.stat().st_size, max(1, _HEADERS // archives))
             folder = f"{tar.as_folder(place)}/" if place else ""
             total += look.count
             classes |= _class_folders(folder + member.name for member in look.members if not member.reason)

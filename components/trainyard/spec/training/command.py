@@ -103,7 +103,7 @@ def with_files(train: Train, folder: Path) -> Train:
         return train
     beside = [argument for argument in train.command if _is_beside(folder, argument)]
     names = list(dict.fromkeys([*beside, *train.files]))
-    texts = {name: documents.read_text(folder / name, most=MAX_FILE_BYTES) for name in names}
+    texts = {name: documents.read_text(folder / name, limit=MAX_FILE_BYTES) for name in names}
     if fault := _size_fault(texts):
         raise ConfigurationError(f"train.files: {', '.join(names)}: {fault}.")
     return train.model_copy(update={"files": texts})

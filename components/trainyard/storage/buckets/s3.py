@@ -22,7 +22,7 @@ from trainyard.storage.buckets.objects import ABSENT, Changed, Kind, Object, Obj
 from trainyard.storage.manifest import File
 
 PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
-_MOST_PARTS = 10_000  # specified by S3
+_MAX_PARTS = 10_000  # specified by S3
 _MISSING = ("NoSuchKey", "404", "NotFound", "NoSuchUpload")
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException", "RequestExpired")
 # Source: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -103,7 +103,7 @@ class S3(ObjectStore):
         self._trusted = True
 
     def _upload(self, name: str, path: Path, file: File) -> None:
-        size = max(PART_BYTES, -(-file.bytes // _MOST_PARTS))
+        size = max(PART_BYTES, -(-file.bytes // _MAX_PARTS))
         if file.bytes <= size:
             content = path.read_bytes()
             if _base64_crc32c(content) != file.base64:

@@ -8,7 +8,7 @@ from typing import IO
 
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece, open_file
 from trainyard.storage.source_stream import unreadable
-from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, no_archive
+from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, not_an_archive
 from trainyard.uris import is_bucket
 
 
@@ -23,7 +23,7 @@ def tar_pieces(path: str, name: str) -> list[FilePiece]:
         with open_file(path, BLOCK * 2 if is_bucket(path) else None) as stream:
             for number, member in enumerate(members(stream)):
                 if not number and member.reason in ("broken_archive", "truncated_archive"):
-                    raise no_archive(f"data.path: {name}")
+                    raise not_an_archive(f"data.path: {name}")
                 if is_archive(member.name) and not member.reason:
                     _require_archive(stream, member, name)
                 elif is_bucket(path):
@@ -33,7 +33,7 @@ def tar_pieces(path: str, name: str) -> list[FilePiece]:
                 if member.header - starts[-1] >= PIECE_BYTES:
                     starts.append(member.header)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise no_archive(f"data.path: {name}") from error
+        raise not_an_archive(f"data.path: {name}") from error
     except OSError:
         return [WHOLE]
     ends = [*starts[1:], None]
@@ -56,4 +56,4 @@ def names(path: str) -> list[str]:
 def _require_archive(stream: IO[bytes], member: Member, name: str) -> None:
     first = next(inside(stream, member), None)
     if first is not None and first.reason == "broken_archive":
-        raise no_archive(f"data.path: {name}/{member.name}")
+        raise not_an_archive(f"data.path: {name}/{member.name}")
