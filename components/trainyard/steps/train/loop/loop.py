@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,17 @@ RETRY_SCALE = 0.1
 LAST_WAIT_SECONDS = 5.0
 # Chosen: how long the input may get ahead, to measure a step without a wait for it.
 MAX_PAUSE_SECONDS = 3.0
+
+
+class WorkerValues(NamedTuple):
+    """Control values of a worker; a training call returns their means over the gang.
+
+    stop: 1 if the worker got SIGTERM. save_interval_seconds: `CheckpointWriter.min_interval_seconds` of the chief.
+    """
+
+    step_seconds: float = 0.0
+    stop: float = 0.0
+    save_interval_seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -107,11 +118,11 @@ class Loop:
             dataset = self._dataset or self.data.train(0)
             batch = iter(self.steps.distributed(dataset.take(self.data.replicas.count).cache().repeat()))
             count = max(1, min(self._call_steps, self.data.steps_per_epoch))  # the same on all workers
-            self._take(batch, count)
+            self._take(batch, count, WorkerValues())
             seconds = []
             for _ in range(CACHED_CALLS):
                 start = time.perf_counter()
-                self._take(batch, count)
+                self._take(batch, count, WorkerValues())
                 seconds.append((time.perf_counter() - start) / count)
             return seconds
 
@@ -236,13 +247,8 @@ class Loop:
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker is to stop."""
         start = time.perf_counter()
-        step_seconds, stop, interval = self._take(
-            self._batches,
-            count,
-            self._speed.last_step_seconds,
-            float(self._stop_requested),
-            self.writer.min_interval_seconds,
-        )
+        own = WorkerValues(self._speed.last_step_seconds, float(self._stop_requested), self.writer.min_interval_seconds)
+        step_seconds, stop, interval = self._take(self._batches, count, own)
         seconds = time.perf_counter() - start
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if not self._started:
@@ -257,11 +263,11 @@ class Loop:
         self._saves.note_steps(count * step_seconds, interval * self.rank.workers)
         return stop > 0
 
-    def _take(self, batches: Any, count: int, *worker_values: float) -> list[float]:
-        """Take `count` steps and return the means over the workers of their three `worker_values`, or 0."""
+    def _take(self, batches: Any, count: int, values: WorkerValues) -> WorkerValues:
+        """Take `count` steps and return the means of `values` over the workers."""
         try:
             with self.watchdog.call(f"train in phase {self.steps.phase(self.steps.step)}"):
-                return self.steps.train(batches, count, [*worker_values, 0.0, 0.0, 0.0][:3])
+                return WorkerValues(*self.steps.train(batches, count, values))
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
