@@ -17,9 +17,9 @@ def train(
     metrics: dsl.Output[dsl.Metrics],
     label: str = "",
 ) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
-    """Example shards become a trained model; gives its URI. Trains in a gang of pods where `gang` plans one.
+    """Train a model on example shards and return its URI; in a gang of pods if `gang` plans one.
 
-    label: '', or what keeps this model apart from another of the same recipe and examples.
+    label: '', or the suffix that tells this model from others of the same recipe and examples.
     """
     from trainyard.contract import keys
     from trainyard.runtime import step, task

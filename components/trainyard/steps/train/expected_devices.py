@@ -1,7 +1,7 @@
-"""Compares the accelerators that the pool should have with those that this process sees, before any other work.
+"""Compares the accelerators that the pool promises with those that this process sees, before any other work.
 
-It reads device files and asks NVIDIA's management library, and loads no TensorFlow: a pod that lost its GPU must not
-spend a minute of a GPU node to find that out, and must never train on a CPU by accident.
+Reads device files and NVIDIA's management library and loads no TensorFlow: a pod that lost its GPU must fail at once,
+and must never train on a CPU by accident.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MEMORY_SHARE = 0.85  # chosen: of the catalog's memory; the driver keeps some, 
 
 @dataclass(frozen=True)
 class ExpectedDevices:
-    """The accelerators of a worker, as the environment describes its pool: `count` of one kind."""
+    """The accelerators of a worker by the environment's pool: `count` of one kind."""
 
     kind: str
     accelerator: str
@@ -35,7 +35,7 @@ class ExpectedDevices:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as its driver describes it."""
+    """A GPU as its driver describes it."""
 
     name: str
     memory_bytes: int
@@ -43,9 +43,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class VisibleDevices:
-    """The device files of this process and, if NVIDIA's library answers, its GPUs and its driver's version.
+    """The device files of this process and, if NVIDIA's library answers, its GPUs and driver version.
 
-    gpus: None without that library. shared: the GPUs are parts of one (MIG), so there are fewer files than devices.
+    gpus: None without that library. shared: the GPUs are MIG partitions, so there are fewer files than devices.
     """
 
     files: list[str]
@@ -55,7 +55,7 @@ class VisibleDevices:
 
 
 def expected_devices() -> ExpectedDevices | None:
-    """Return what TRAINYARD_DEVICES names, or None without it. Raises `ConfigurationError` if it cannot be read."""
+    """Return the devices that TRAINYARD_DEVICES names, or None. Raises `ConfigurationError` if it is malformed."""
     text = os.environ.get(DEVICES_VARIABLE, "")
     if not text:
         return None
@@ -69,7 +69,7 @@ def expected_devices() -> ExpectedDevices | None:
 
 
 def check_devices() -> None:
-    """Raise `InfrastructureError` if an expected device is missing, as far as that shows without TensorFlow."""
+    """Raise `InfrastructureError` if an expected device is missing, as far as this shows without TensorFlow."""
     expected = expected_devices()
     if expected is None:
         return
@@ -86,7 +86,7 @@ def check_devices() -> None:
 
 
 def devices_error(expected: ExpectedDevices, fault: str) -> InfrastructureError:
-    """Return the error of a process whose devices differ from the expected ones."""
+    """Return the error for a process whose devices differ from the expected ones."""
     return InfrastructureError(
         f"devices: the pool should have {expected}, {fault}. Look at the node (driver, device plugin) and at the "
         "pool's accelerator and count in the environment; nothing was trained."
@@ -94,7 +94,7 @@ def devices_error(expected: ExpectedDevices, fault: str) -> InfrastructureError:
 
 
 def difference(expected: ExpectedDevices, visible: VisibleDevices) -> str:
-    """Return how the visible devices differ from the expected ones, '' if nothing shows that they do."""
+    """Describe how the visible devices differ from the expected ones; '' if they match."""
     # Of parts of a GPU the library counts the GPU: TensorFlow's list decides there.
     if expected.kind == "gpu" and visible.gpus is not None and not visible.shared:
         return _gpu_difference(expected, visible.gpus)
@@ -141,7 +141,7 @@ def _numbered(folder: Path, pattern: str) -> list[str]:
 
 
 def _driver_file(root: Path) -> str:
-    """Return the driver's version as its kernel module gives it, '' without one."""
+    """Return the driver version from its kernel module, '' without one."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -151,7 +151,7 @@ def _driver_file(root: Path) -> str:
 
 
 def _nvml() -> tuple[list[Gpu] | None, str]:
-    """Return the GPUs and the driver's version by NVIDIA's library; (None, '') if the image or the node has none."""
+    """Return GPUs and driver version from NVIDIA's library; (None, '') if there is no library."""
     try:
         import pynvml  # in the image gpu alone
     except ImportError:

@@ -1,7 +1,7 @@
-"""How many examples a second the input of a training gives if nothing trains: the most that any model could take.
+"""Measures the examples a second of a training's input alone: an upper bound for the speed of any model.
 
-Some of the recipe's own examples are read, decoded and changed as its training would, by the same pipeline: from shards
-of encoded pictures, from shards of pixels, and out of memory.
+Reads, decodes and augments some of the recipe's examples through the training's own pipeline: from shards of encoded
+images, from shards of pixels, and from memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JPEG, PNG, RAW, MEMORY = "JPEG shards", "PNG shards", "raw shards", "memory"
 
 
 def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
-    """Yield the speed of each source for the training pictures of the committed preprocess output `examples`."""
+    """Yield the speed of each source for the training images of the committed preprocess output `examples`."""
     document = Examples.read(examples)
     feature = next(feature for feature in document.features if feature.encoded)
     count = _count(recipe, feature)
@@ -66,26 +66,26 @@ def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
 
 
 def _count(recipe: Recipe, feature: Feature) -> int:
-    """Return how many examples are enough: a batch at least."""
+    """Return the number of examples to read: at least a batch."""
     size = max(1, math.prod(feature.shape))
     return max(recipe.train.batch_size, min(_EXAMPLES, _BYTES // size))
 
 
 def _first_files(split: SplitFiles, count: int) -> list[str]:
-    """Return the first shards, so many that they hold `count` examples."""
+    """Return the first shards that hold `count` examples."""
     before = [0, *itertools.accumulate(split.shard_examples)]
     return [file for file, preceding in zip(split.files, before, strict=False) if preceding < count]
 
 
 def _records(folder: ExampleFolder, files: Sequence[str], count: int, batch_size: int) -> list[bytes]:
-    """Return the first serialized training examples: whole batches, so that none is padded, if there are enough."""
+    """Return the first serialized training examples, cut to whole batches if there are enough."""
     data = tf.data.TFRecordDataset([storage.join(folder.uri, file) for file in files]).take(count)
     records = [bytes(record) for record in data.as_numpy_iterator()]
     return records[: len(records) // batch_size * batch_size] or records
 
 
 def _rewritten(folder: ExampleFolder, records: Sequence[bytes], feature: Feature) -> list[bytes]:
-    """Return `records` with pixels instead of encoded pictures, or with JPEGs instead of pixels."""
+    """Return `records` with pixels instead of encoded images, or with JPEGs instead of pixels."""
     written = []
     decode = tf.autograph.experimental.do_not_convert(folder.decode)
     pictures = tf.data.Dataset.from_tensor_slices(records).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
@@ -106,7 +106,7 @@ def _is_jpeg(record: bytes, feature: Feature) -> bool:
 def _written(
     uri: str, document: Examples, records: Sequence[bytes], feature: Feature, *, pixels: bool
 ) -> ExampleFolder:
-    """Write the training split `records` as the committed output of preprocess at `uri`, and return it."""
+    """Commit `records` as the training split of a preprocess output at `uri` and return it."""
     features = [
         item.model_copy(update={"pixels": pixels}) if item.name == feature.name else item for item in document.features
     ]
@@ -123,7 +123,7 @@ def _written(
 
 
 def _rates(recipe: Recipe, folder: ExampleFolder, memory_bytes: int) -> list[float]:
-    """Return the examples a second of some parts of the time, after a warm-up in which tf.data tunes itself."""
+    """Return the examples a second of several time slices, after a warm-up in which tf.data tunes itself."""
     train = recipe.train.model_copy(update={"epochs": _EPOCHS})
     data = Input(recipe.model_copy(update={"train": train}), folder, None, memory_bytes=memory_bytes)
     examples = min(recipe.train.batch_size, folder.document.splits["train"].examples) / recipe.train.accumulation_steps

@@ -1,4 +1,4 @@
-"""Trains in this process, and counts what it takes to load what trains."""
+"""Trains in this process, and measures how long the imports take."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trainyard.storage import storage
 def train_in_process(
     recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "", start: str = ""
 ) -> None:
-    """Train in this process, alone or as the worker that TF_CONFIG names, and leave what `run` does.
+    """Train in this process, alone or as the worker that TF_CONFIG names, and write the files that `run` describes.
 
-    examples: if they are in a bucket, a worker fetches the shards that it reads. past: the gang's restarts before this
-    start, as JSON of `goodput.Past`. start: as `run`.
+    examples: if they are in a bucket, the worker fetches the shards that it reads. past: the gang's history before this
+    start, as JSON of `goodput.Past`. start: as in `run`.
     """
     if recipe.train.command is not None:
         from trainyard.steps.train.custom_program.training import train_by_command
@@ -63,7 +63,7 @@ def train_in_process(
 
 
 def _finish(document: Training, output: Path) -> None:
-    """Write what is known of the training."""
+    """Write the training record and emit its summary."""
     document.write(output)
     events.emit(
         "trained",
@@ -77,9 +77,9 @@ def _finish(document: Training, output: Path) -> None:
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
-    """Return what a checkpoint must have been made with to be resumed: the same recipe, examples and weights.
+    """Return the digest of recipe, examples and weights that a checkpoint must match to be resumed.
 
-    The number of workers is left out: it changes no batch.
+    The number of workers is left out because it changes no batch.
     """
     sections = recipe.model_dump_json(include=set(STEPS["train"].sections), exclude={"train": {"workers"}})
     return hashlib.sha256("\0".join([sections, examples.digest, weights.digest(recipe)]).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Trains the recipe's model on the examples of a preprocess folder and leaves the best epoch's model."""
+"""The train step: trains the recipe's model on preprocessed examples and saves the model of the best epoch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from trainyard.steps.train.process import train_in_process
 def run(
     recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "", input_workers: str = "0"
 ) -> None:
-    """Leave model.keras, training.json and tensorboard/ in `output`, resuming from `checkpoints` if there are any.
+    """Write model.keras, training.json and tensorboard/ to `output`; resume from `checkpoints` if there are any.
 
-    start: the version of a pushed model (its folder, or URI) whose weights come first; '' for weights of its own.
-    input_workers: how many processes of their own prepare the batches; 0 if those that train do.
-    Several workers train as processes of their own on this machine; so does JAX, because a process has one engine, and
-    this one may have TensorFlow's already; so does a program of the recipe's own, and what input workers feed.
+    start: folder or URI of a pushed version whose weights initialize the model; '' for none. input_workers: number of
+    separate processes that prepare the batches; 0 if the training does.
+
+    Several workers run as local processes. So do JAX (a process has one engine, and this one may have loaded
+    TensorFlow), a custom training program, and a training with input workers.
     """
     check_devices()
     if not input_workers.isdecimal() or int(input_workers) > MOST_INPUT_WORKERS:

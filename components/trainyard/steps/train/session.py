@@ -1,4 +1,4 @@
-"""One training run in this process, from the examples to the saved model and its evidence."""
+"""One training run in this process, from the examples to the saved model and its training record."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def train(
     feed: Feed | None = None,
     service: InputService | None = None,
 ) -> Training:
-    """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
+    """Write model.keras and tensorboard/ to `output` and return the training record, without the seconds of imports.
 
-    Resumes from the newest checkpoint below `checkpoints` that was made with the same `identity`. Without one it begins
-    with the weights in the folder `champion` of a pushed version, if there is one. If TF_CONFIG describes a gang, all
-    its workers must call this; the chief alone leaves a model. feed: brings the shards that are not in `examples`.
-    service: the input workers that prepare the batches. Raises `PeerLost` if one of the workers is gone.
+    Resumes from the newest checkpoint below `checkpoints` with the same `identity`. Without one, starts from the
+    weights of the pushed version in the folder `champion`, if given. If TF_CONFIG describes a gang, all its workers
+    must call this; only the chief writes a model. feed: fetches the shards that are not in `examples`. service: the
+    input workers. Raises `PeerLost` if another worker is lost.
     """
     rank, engine = current_rank(), engines.create_engine()
     watchdog, past = training_watchdog(rank), past or Past()
@@ -110,7 +110,7 @@ def train(
 
 @contextmanager
 def _peer_losses(engine: Engine, rank: Rank) -> Iterator[None]:
-    """Raise `PeerLost` if the block fails because one of the other workers is gone."""
+    """Raise `PeerLost` if the block fails because another worker is lost."""
     start = time.perf_counter()
     try:
         yield
@@ -124,7 +124,7 @@ def _peer_losses(engine: Engine, rank: Rank) -> Iterator[None]:
 
 
 def _start(engine: Engine) -> tuple[list[Device], dict[str, float]]:
-    """Start the devices; return what each of them delivers, and the seconds that joining and probing took."""
+    """Start the devices; return their measured speeds and the seconds of joining and probing."""
     start = time.perf_counter()
     engine.check()
     engine.join()
@@ -150,7 +150,7 @@ def _emit_training(steps: Steps, data: Input, engine: Engine, rank: Rank, precis
 
 
 def _local_replicas(recipe: Recipe, replicas: int, rank: Rank) -> LocalReplicas:
-    """Return the replicas of this process. Raises `ConfigurationError` if their shares of a batch are unequal."""
+    """Return the replicas of this process. Raises `ConfigurationError` if a batch does not divide equally."""
     parts = replicas * recipe.train.accumulation_steps
     if recipe.train.batch_size % parts:
         raise ConfigurationError(
@@ -176,7 +176,7 @@ def prepare(
     feed: Feed | None = None,
     service: InputService | None = None,
 ) -> tuple[Input, Steps]:
-    """Return the batches of a run and its steps with their first weights, nothing traced yet.
+    """Return the input and the steps of a run with initial weights, before anything is traced.
 
     targets: mean and standard deviation of a regression's training targets.
     """

@@ -1,4 +1,4 @@
-"""The champion's weights as those that a training begins with."""
+"""Warm start: initializes a training with the weights of the champion."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ADVICE = "Leave train.warm_start out of the recipe to train from first weights.
 
 
 def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None) -> None:
-    """Give `model` the weights of the pushed version in the folder `champion`; the state of dropout stays its own.
+    """Load the weights of the pushed version in the folder `champion` into `model`; dropout seeds stay.
 
-    Raises `ConfigurationError` if the weights would mean something else here: if the classes (`labels`, those of
-    `examples`), the vocabularies or the model's variables differ. Raises as `trained.load_pushed`.
+    Raises `ConfigurationError` if classes (`labels`, those of `examples`), vocabularies or model variables differ,
+    because the weights would mean something else. Raises as `trained.load_pushed`.
     """
     require_same_ids(champion, examples, labels, _FIELD, _ADVICE)
     pushed = {variable.path: variable for variable in trained.load_pushed(champion).weights}
@@ -41,7 +41,7 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
 def require_same_ids(version: str, examples: str, labels: list[str] | None, field: str, advice: str) -> None:
     """Raise `ConfigurationError` if the pushed `version` has other classes or vocabularies than `examples`.
 
-    labels: those of `examples`. field: the recipe's, whose version it is. advice: the error's last sentence.
+    labels: those of `examples`. field: the recipe field that names the version. advice: the last sentence of the error.
     """
     before = names(version, f"{EXTRA}/{LABELS}") or []
     if before != (labels or []):
@@ -62,6 +62,6 @@ def require_same_ids(version: str, examples: str, labels: list[str] | None, fiel
 
 
 def _files(folder: str, made_by: str, prefix: str) -> dict[str, storage.File]:
-    """Return the size and checksum of each file below `prefix`."""
+    """Return size and checksum of each file below `prefix`."""
     files = storage.require(folder, made_by).files
     return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}

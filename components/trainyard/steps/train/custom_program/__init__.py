@@ -1,1 +1,1 @@
-"""Training by a program of the recipe's own: it is started, followed by what it prints, and its model is taken."""
+"""Training by a custom program: its start, its reported progress, its checkpoints and its model."""

@@ -1,11 +1,10 @@
-"""The checkpoint folder of a training program: local files, whose states are kept in the storage.
+"""The checkpoint folder of a custom training program: local files, with committed copies in the storage.
 
-A program's libraries write files, and a bucket has none. So each worker's program gets a local folder, and whenever
-worker 0's has changed, a copy of it becomes the committed folder `save-<number>` in the storage, by the same protocol
-as every output:
+The program's libraries write files, which a bucket does not offer. So each worker's program gets a local folder. When
+worker 0's folder changes, a copy becomes the committed folder `save-<number>` in the storage:
 
     files/...      the folder's files
-    folder.json    its links, which a bucket has not
+    folder.json    its links, which a bucket cannot store
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _State = dict[str, tuple[int, int, int] | str]
 
 
 class _Links(Document):
-    """The links of the folder by their names, with what each says."""
+    """The links of the folder and their targets, by name."""
 
     file = "folder.json"
 
@@ -49,13 +48,13 @@ class _Links(Document):
 
 
 class _Changed(Exception):
-    """A file of the folder that is copied has changed or is gone."""
+    """A file changed or disappeared while the folder was copied."""
 
 
 class ProgramCheckpoints:
-    """The local `folder` of a program, and its states below `uri`.
+    """The local `folder` of a program and its copies below `uri`.
 
-    killed: whether a signal has ended the program, perhaps in the middle of a write.
+    killed: a signal ended the program, perhaps during a write.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
@@ -68,7 +67,7 @@ class ProgramCheckpoints:
         self._fault: TrainyardError | None = None
 
     def restore(self) -> None:
-        """Fill the empty folder with the newest state, if there is one; one that is damaged or gone is skipped."""
+        """Fill the empty folder from the newest copy, if there is one; skip damaged or missing copies."""
         skipped: set[int] = set()
         # Asked again each time: worker 0 may save, and remove older states, while another worker looks.
         while left := [number for number in self._numbers() if number not in skipped]:
@@ -86,10 +85,10 @@ class ProgramCheckpoints:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Save the folder whenever it has changed while the block runs, and at its end what is not saved yet.
+        """Save the folder whenever it has changed while the block runs, and at its end.
 
-        Raises what makes saving impossible, after this process got SIGTERM for it. A store that does not answer is a
-        warning, and asked again.
+        Sends SIGTERM to this process and raises if saving becomes impossible. A store that does not answer causes a
+        warning and a retry.
         """
         storage.remove_unfinished(self._uri)
         looks = Heartbeat(f"{self._uri}: the checkpoints were not saved", _LOOK_SECONDS, self._look)
@@ -143,7 +142,7 @@ class ProgramCheckpoints:
         events.emit("warning", message=f"{self._uri}: the last checkpoints were not saved: files are still written.")
 
     def _save(self, state: _State) -> None:
-        """Commit a copy of the folder, which is in `state`. Raises `_Changed` if it changes meanwhile."""
+        """Commit a copy of the folder in `state`. Raises `_Changed` if it changes meanwhile."""
         start, numbers = time.monotonic(), self._numbers()
         number = numbers[-1] + 1 if numbers else 1
         time.sleep(_TICK_SECONDS)  # so that each later change gives a file another time
@@ -175,7 +174,7 @@ class ProgramCheckpoints:
         events.emit("checkpoints_restored", number=number, uri=path)
 
     def _state(self) -> _State:
-        """Return the plain files and links of the folder, without those that vanish meanwhile."""
+        """Return the regular files and links of the folder, without those that disappear meanwhile."""
         state: _State = {}
         for folder, folders, files in os.walk(self._folder):
             for path in (Path(folder, name) for name in [*folders, *files]):
@@ -191,7 +190,7 @@ class ProgramCheckpoints:
         return dict(sorted(state.items()))
 
     def _target(self, link: Path) -> str:
-        """Return the target of `link`, relative if it is within the folder, because the folder's name changes."""
+        """Return the target of `link`, relative if it is inside the folder, because the folder's path changes."""
         target = os.readlink(link)  # noqa: PTH115 - a Path would change it
         inside = target.startswith(f"{self._folder}/")
         return os.path.relpath(target, link.parent) if inside else target

@@ -1,4 +1,4 @@
-"""Whether a model that a program trained is one that evaluate, export and push can use."""
+"""Checks that evaluate, export and push can use the model of a custom training program."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainyard.errors import ConfigurationError
 
 
 def checked(path: Path, examples: Examples) -> keras.Model:
-    """Return the model at `path`; one that takes the only feature without a name is written anew with it.
+    """Return the model at `path`; rewrite it with the feature's name if its only input is unnamed.
 
-    Raises `ConfigurationError` if it does not map the features of `examples`, a dict by name, to logits of shape
-    (batch, classes), or (batch, targets) in their units for a regression, and as `load_foreign`.
+    Raises `ConfigurationError` if it does not map a dict of the features of `examples` to logits (batch, classes), or
+    to (batch, targets) in their units for a regression, and as `load_foreign`.
     """
     model = _with_names(load_foreign(path), path, examples)
     outputs = examples.outputs
@@ -36,7 +36,7 @@ def checked(path: Path, examples: Examples) -> keras.Model:
 
 
 def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Model:
-    """Return `model` with a dict of inputs. Raises `ConfigurationError` if it has others, and not just one."""
+    """Return `model` with a dict of inputs. Raises `ConfigurationError` unless it has one, or a single input."""
     tensors: Any = getattr(model, "input", None)
     if isinstance(tensors, dict):
         return model
@@ -51,7 +51,7 @@ def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Mod
 
 
 def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bool:
-    """Whether batches of shape `expected` can be put in where `shape` is taken; None is any size."""
+    """Whether inputs of shape `expected` match `shape`; None is any size."""
     return len(shape) == len(expected) and all(a in (None, b) for a, b in zip(shape, expected, strict=True))
 
 

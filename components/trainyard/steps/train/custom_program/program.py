@@ -1,4 +1,4 @@
-"""The training program of one worker: its folder, its variables, its end."""
+"""The training program of one worker: its folder, environment, output and exit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LAST_WORDS_SECONDS = 5.0  # chosen: a process that the program left running may
 
 
 def prepare(recipe: Recipe, folder: Path) -> None:
-    """Write the program's files, and recipe.json, into the empty `folder`, where it is to start."""
+    """Write the program's files and recipe.json into the empty working `folder`."""
     for name, text in commands.texts(recipe.train).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -37,11 +37,11 @@ def prepare(recipe: Recipe, folder: Path) -> None:
 
 
 def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[str, str]:
-    """Return the environment of the program: this process's, where the others are, and `facts`.
+    """Return the program's environment: this process's, the addresses of all workers, and `facts`.
 
-    addresses: host:port of each worker, on which no other listens. TF_CONFIG is that of TensorFlow's strategies,
-    MASTER_ADDR and its companions are those of torch.distributed (docs.pytorch.org/docs/stable/distributed.html),
-    JAX_COORDINATOR_ADDRESS that of jax.distributed.initialize.
+    addresses: host:port of each worker, a free port. TF_CONFIG is for TensorFlow's strategies, MASTER_ADDR and its
+    companions for torch.distributed (docs.pytorch.org/docs/stable/distributed.html), JAX_COORDINATOR_ADDRESS for
+    jax.distributed.initialize.
     """
     host, _, port = addresses[0].rpartition(":")
     env = {name: value for name, value in os.environ.items() if name not in (settings.GANG_TOKEN, settings.RECIPE)}
@@ -67,7 +67,7 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program has ended: with which exit code, after SIGTERM or not, and with which last words."""
+    """The exit of a program: exit code, whether it got SIGTERM, and its last words."""
 
     name: str
     code: int
@@ -75,10 +75,10 @@ class Ended:
     last_words: str
 
     def check(self) -> None:
-        """Return if its exit status was 0.
+        """Return if the exit status was 0.
 
-        Raises `CommandFailed` if it ended with a status of its own, `PeerLost` if with 75, `Preempted` if so after
-        SIGTERM. A signal that ended it ends this process, too.
+        Raises `CommandFailed` for any other status, `PeerLost` for 75, `Preempted` after SIGTERM. A signal that ended
+        the program ends this process too.
         """
         if not self.code:
             return
@@ -97,9 +97,9 @@ class Ended:
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str], record: ProgramRecord) -> Ended:
-    """Run `command` in `folder` to its end; `record` reads each line that it writes.
+    """Run `command` in `folder` to its end; `record` reads each output line.
 
-    SIGTERM is passed on to it. Raises `CommandFailed` if it could not be started.
+    Passes SIGTERM on. Raises `CommandFailed` if the program could not be started.
     """
     try:
         program = start_program(command, environment, folder, own_session=False, first=end_with_parent())

@@ -1,7 +1,7 @@
-"""Reads what a training program reports of itself: lines of JSON about its steps and epochs; others pass as they are.
+"""Reads the progress that a training program reports as JSON lines about steps and epochs; passes other lines on.
 
-A line is an event of `trainyard.events` as `json.dumps` writes it. What it says is checked, as it goes to the screen,
-to the report and to the planner.
+A line is an event of `trainyard.events`, as `json.dumps` writes it. Its values are validated because they reach the
+screen, the report and the planner.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ class _Epoch(BaseModel):
 
 
 class ProgramRecord:
-    """What the program has reported so far: the epochs of all its starts, the rest of this one.
+    """The epochs that all starts of the program reported, and the progress of this start.
 
-    record: URI where the epochs are kept for the next start, '' for nowhere.
-
-    history: its epochs in order; a repeated one replaces the earlier. steps: the last step. step_seconds: the
-    mean between its lines of progress, 0.0 before the second. examples_per_second: as it said last, 0.0 if never.
-    process: its number, which its memory is measured by; 0 before it was started.
+    record: URI where the epochs are kept for the next start, '' for none. history: epochs in order; a repeated epoch
+    replaces the earlier one. steps: the last step. examples_per_second: as last reported, 0.0 if never. process:
+    process id for memory measurements, 0 before the start.
     """
 
     def __init__(self, past: Past, epochs: int, record: str) -> None:
@@ -69,13 +67,13 @@ class ProgramRecord:
 
     @property
     def step_seconds(self) -> float:
-        """The mean seconds of a step, between the first and the last line of progress."""
+        """Mean seconds a step between the first and the last progress line, 0.0 before the second."""
         if self._first is None or self._last[1] <= self._first[1]:
             return 0.0
         return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
 
     def read(self, line: str) -> None:
-        """Pass `line` on: an event of a known kind as such, with what it may say; any other as text."""
+        """Handle a known event after validation; pass any other `line` on as text."""
         fields = events.parse(line)
         kind = fields.pop("event", "")
         try:

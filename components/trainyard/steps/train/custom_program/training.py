@@ -1,4 +1,4 @@
-"""One training by a program of the recipe's own, from its start to the model that it leaves, checked."""
+"""One training by a custom program, from its start to the checked model."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _REST = "files"
 
 
 def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str) -> Training | None:
-    """Run the recipe's program as the worker that TF_CONFIG names; the chief's leaves the model in `output`.
+    """Run the recipe's program as the worker that TF_CONFIG names; the chief's model goes to `output`.
 
-    Returns what is known of the chief's training, None for another worker. past: the gang's restarts before this start,
-    as JSON of `goodput.Past`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and
-    `ConfigurationError` if the chief's program left no model, or one that later steps cannot use.
+    Returns the chief's training record, None for other workers. past: the gang's history before this start, as JSON of
+    `goodput.Past`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and `ConfigurationError` if
+    the chief's program left no model, or one that later steps cannot use.
     """
     start, rank = time.monotonic(), current_rank()
     gang_past = Past.model_validate_json(past) if past else Past(started=start)
@@ -99,7 +99,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
 
 
 def _take(program_output: Path, output: Path, recipe: Recipe) -> None:
-    """Move what the program left to where the train step has it. Raises `ConfigurationError` without a model."""
+    """Move the program's files to the step's output. Raises `ConfigurationError` without a model."""
     result = recipe.train.result
     model = program_output / _MODEL[result]
     if not (model.is_file() if result == "keras" else model.is_dir() and any(model.iterdir())):
@@ -123,7 +123,7 @@ def _take(program_output: Path, output: Path, recipe: Recipe) -> None:
 
 
 def _require_servable(folder: Path) -> None:
-    """Raise `ConfigurationError` if the version of the model cannot be made of `folder`."""
+    """Raise `ConfigurationError` if `folder` cannot become a version of the model."""
     reserved = next((name for name in (MANIFEST, EXTRA) if (folder / name).exists()), None)
     if reserved:
         raise ConfigurationError(f"train.command: {folder.name}/{reserved} is a name of Trainyard's own. Rename it.")
@@ -133,7 +133,7 @@ def _require_servable(folder: Path) -> None:
 
 
 def _metrics(program_output: Path) -> dict[str, float]:
-    """Return what the program says of its model; nothing if it left no metrics. Raises `ConfigurationError`."""
+    """Return the metrics that the program wrote, empty without any. Raises `ConfigurationError` for a bad file."""
     try:
         return _NUMBERS.validate_json((program_output / version.METRICS).read_bytes())
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def _metrics(program_output: Path) -> dict[str, float]:
 
 
 def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
-    """Return name and number of parameters of what was trained, after a look at it; 0 of a folder."""
+    """Return name and number of parameters of the checked model; 0 parameters for a folder."""
     if recipe.train.result == "folder":
         return _MODEL["folder"], 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -161,7 +161,7 @@ def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
 
 
 def _training(recipe: Recipe, name: str, parameters: int, record: ProgramRecord, rank: Rank) -> Training:
-    """Return the evidence of what was trained."""
+    """Return the training record."""
     best = best_epoch(record.history)
     return Training(
         model=name,
@@ -186,7 +186,7 @@ def _training(recipe: Recipe, name: str, parameters: int, record: ProgramRecord,
 
 
 def _goodput(past: Past, record: ProgramRecord, seconds: dict[str, float]) -> dict[str, object]:
-    """Return the share of the time that went into steps which count; nothing if the program told of no steps."""
+    """Return goodput and its split, empty if the program reported no steps."""
     if not record.step_seconds:
         return {}
     spent = {"import": seconds["fetch"]}

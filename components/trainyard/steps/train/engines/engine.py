@@ -1,8 +1,7 @@
-"""The framework that trains: TensorFlow, or JAX on the chips for which TensorFlow has no build.
+"""The framework that trains: TensorFlow, or JAX on chips for which TensorFlow has no build.
 
-A process has one of them, chosen before it imports Keras, whose layers then compute in it. Everything around the
-steps is the same for both: input, checkpoints, schedule, gang, evidence, and a model.keras that evaluation and export
-open with TensorFlow.
+A process has one engine, chosen before it imports Keras, whose layers then use it. All else is shared: input,
+checkpoints, schedule, gang, records, and a model.keras that evaluation and export open with TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Steps(Protocol):
-    """Model, optimizer and the loop's own variables on the devices of the gang.
+    """Model, optimizer and the loop's variables on the devices of the gang.
 
-    Variables change only inside `train`, so between two calls they are the state after a whole number of steps. All
+    Variables change only inside `train`, so between calls they hold the state after a whole number of steps. All
     workers of a gang make the same calls in the same order.
 
-    loss_sum: grows by each batch's weighted mean loss. scale: what the schedule's learning rate is multiplied by.
+    loss_sum: accumulates each batch's weighted mean loss. scale: factor of the scheduled learning rate.
     """
 
     model: keras.Model
@@ -43,10 +42,10 @@ class Steps(Protocol):
 
     @property
     def step(self) -> int:
-        """The steps taken since the beginning of the training."""
+        """The number of steps taken since the start of the training."""
 
     def phase(self, step: int) -> int:
-        """Return the number of the phase that the step number `step` is in; its first call of `train` compiles."""
+        """Return the number of the phase that step `step` is in; its first call of `train` compiles."""
 
     @property
     def learning_rate(self) -> float:
@@ -54,38 +53,38 @@ class Steps(Protocol):
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes that each replica sends and receives the sum of, each step."""
+        """Bytes of gradients that each replica all-reduces in a step."""
 
     def distributed(self, dataset: Any) -> Iterable[Any]:
         """Return the elements of a data set of `Input`, one a local replica, as `train` and `evaluate` take them."""
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
-        """Take `count` steps on the next of `batches`, and return the mean of all workers' `worker_values`.
+        """Take `count` steps on the next of `batches` and return the means of all workers' `worker_values`.
 
-        They are all in one phase. Every worker must ask for the same count. Raises `MemoryError` if a device has too
-        little.
+        All steps are in one phase, and every worker passes the same count. Raises `MemoryError` if a device is too
+        small.
         """
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
         """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight over the next `count` batches."""
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
-        """Return the mean over the workers of their `worker_values`."""
+        """Return the means of `worker_values` over the workers."""
 
     def all_reduce(self, count: int) -> None:
-        """Do nothing but sum a vector of the gradients' size over the replicas, `count` times."""
+        """All-reduce a vector of the gradients' size `count` times."""
 
     def not_finite(self) -> str | None:
-        """Return the name of the first variable that holds NaN or infinity, or None."""
+        """Return the name of the first variable with NaN or infinity, or None."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return every variable's value by a name that is stable over processes, and the same in both engines.
+        """Return every variable's value by a name that is stable across processes and engines.
 
-        Later steps do not change it.
+        Later steps do not change the arrays.
         """
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set every variable, those of `model` too, to its value in `arrays`."""
+        """Set every variable, including those of `model`, to its value in `arrays`."""
 
 
 class Engine(Protocol):
@@ -94,31 +93,31 @@ class Engine(Protocol):
     replicas: int
 
     def check(self) -> None:
-        """Raise `InfrastructureError` if the expected devices are not listed. It starts no device."""
+        """Raise `InfrastructureError` if expected devices are not listed. Starts no device."""
 
     def join(self) -> None:
-        """Start the devices and meet the gang's other workers, without a deadline.
+        """Start the devices and join the gang's other workers, without a deadline.
 
         Raises `InfrastructureError` if the expected devices cannot be started.
         """
 
     def leave(self) -> None:
-        """Let the others of the gang end: call it after the last step, on every worker."""
+        """Let the other workers end. Call it after the last step, on every worker."""
 
     def devices(self) -> list[str]:
-        """Return the names of this process's devices that train, such as CPU:0."""
+        """Return the names of this process's training devices, such as CPU:0."""
 
     def hardware(self) -> str:
-        """Return what one of the devices that train is, such as NVIDIA L4, or CPU."""
+        """Return the product name of a training device, such as NVIDIA L4, or CPU."""
 
     def precision(self, train: Train) -> str:
-        """Return float32, bfloat16 or float16: the recipe's, or the fastest that the device does well."""
+        """Return float32, bfloat16 or float16: the recipe's precision, or the device's fastest suitable one."""
 
     def probe(self) -> list[Device]:
-        """Return, and emit, what each device of this process computes and copies in a second."""
+        """Return and emit the measured compute and memory speed of each device of this process."""
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what drives the devices."""
+        """Return the versions of framework, libraries and driver."""
 
     def steps(
         self,
@@ -129,16 +128,16 @@ class Engine(Protocol):
         precision: str,
         load_teacher: Callable[[], TeacherModel | None],
     ) -> Steps:
-        """Return the steps of the model that `build` returns, with its first weights, nothing traced yet."""
+        """Return the steps of the model that `build` returns, with initial weights, before anything is traced."""
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether `error`, raised in training, is what the loss of another worker raises."""
+        """Whether `error`, raised in training, means that another worker is lost."""
 
 
 def engine_name() -> EngineName:
     """Return the engine that TRAINYARD_ENGINE names, by default tensorflow.
 
-    Raises `ConfigurationError` if there is no such engine, or JAX is not installed.
+    Raises `ConfigurationError` if the engine is unknown, or JAX is not installed.
     """
     name = os.environ.get(ENGINE_VARIABLE) or "tensorflow"
     if name == "jax" and find_spec("jax") is None:
@@ -149,7 +148,7 @@ def engine_name() -> EngineName:
 
 
 def prepare() -> list[str]:
-    """Have Keras compute in the chosen engine if it is not imported yet; return the modules to import for that."""
+    """Select the engine as Keras' backend unless Keras is imported; return the modules to import for it."""
     common = ["trainyard.data", "tensorflow", "keras", "trainyard.steps.train.session"]
     if engine_name() == "tensorflow":
         return [*common, "trainyard.steps.train.engines.tensorflow.tensorflow_engine"]
@@ -158,7 +157,7 @@ def prepare() -> list[str]:
 
 
 def create_engine() -> Engine:
-    """Return the chosen engine, nothing of it started."""
+    """Return the chosen engine, not started."""
     if engine_name() == "jax":
         from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
 

@@ -1,4 +1,4 @@
-"""The model of a run: a named one or the recipe's own, ready for the task at hand."""
+"""The model of a run: a named network or the recipe's build_model, with an output for its task."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Moments = tuple[float, float] | tuple[list[float], list[float]]
 
 
 def network(recipe: Recipe, document: Examples, targets: Moments, precision: str) -> keras.Model:
-    """Return the recipe's model with its first weights, equal for equal arguments.
+    """Return the recipe's model with initial weights, equal for equal arguments.
 
-    targets: mean and standard deviation of the training targets; a regression starts there, so that the network itself
-    learns numbers of about 1. Raises `ConfigurationError` if the recipe's build_model does not keep the convention.
+    targets: mean and standard deviation of the training targets; a regression's last layer scales by them, so that the
+    network learns numbers near 1. Raises `ConfigurationError` if build_model breaks the convention.
     """
     with precision_policy(precision):
         model = _build_model(recipe, document)
@@ -35,7 +35,7 @@ def network(recipe: Recipe, document: Examples, targets: Moments, precision: str
 
 
 def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: Moments) -> keras.Model:
-    """Return `model` with the same weights computing in float32, whatever it was trained in."""
+    """Return `model` with the same weights, computing in float32."""
     if all(layer.dtype_policy.name == "float32" for layer in model.layers):
         return model
     weights = model.get_weights()
@@ -46,11 +46,11 @@ def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: 
 
 
 def limit_batch_norm_momentum(model: keras.Model, steps: int) -> None:
-    """Let the moving statistics of every BatchNormalization follow a training that calls it `steps` times.
+    """Limit the momentum of every BatchNormalization for a training that calls it `steps` times.
 
-    A moving average with momentum m remembers 1 / (1 - m) calls. Networks made for ImageNet have 0.99 or 0.999; after a
-    few hundred steps their statistics would still be those of the start, and evaluation no better than chance. The
-    memory is limited to a tenth of the training (chosen); a long one keeps the network's own.
+    A moving average with momentum m covers 1 / (1 - m) calls. Networks made for ImageNet have 0.99 or 0.999: after a
+    few hundred steps their statistics would still be the initial ones, and evaluation no better than chance. The
+    average is limited to a tenth of the training (chosen).
     """
     limit = 1 - 10 / max(steps, 20)
     for layer in model.layers:
@@ -59,7 +59,7 @@ def limit_batch_norm_momentum(model: keras.Model, steps: int) -> None:
 
 
 def target_moments(labels: np.ndarray) -> Moments:
-    """Return mean and standard deviation of the training targets, (n,) or (n, targets); 1 if they are all the same."""
+    """Return mean and standard deviation of the training targets, (n,) or (n, targets); 1 for constant targets."""
     mean, deviation = labels.mean(axis=0, dtype=np.float64), labels.std(axis=0, dtype=np.float64)
     if labels.ndim == 1:
         return float(mean), float(deviation) or 1.0

@@ -1,4 +1,4 @@
-"""What is minimized, and the one metric that each epoch reports; tensors are those of the engine."""
+"""Losses and the metric that each epoch reports; tensors are those of the engine."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TOP = 5
 class Classification:
     """Cross-entropy over `classes`; the metric is the accuracy. Labels are int64 (batch,).
 
-    Those of mixed images are targets, float32 (batch, classes), of which training alone has any.
+    Labels of mixed training images are targets, float32 (batch, classes).
     """
 
     classes: int
     smoothing: float
 
     def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,), the label's share `smoothing` spread over all classes.
+        """Return float32 (batch,) with label smoothing over all classes.
 
         Source: C. Szegedy et al., Rethinking the Inception Architecture, arXiv:1512.00567, section 7.
         """
@@ -43,10 +43,10 @@ class Classification:
         return ops.categorical_crossentropy(targets, ops.cast(outputs, "float32"), from_logits=True)
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
-        """Return float32 (batch,): the Kullback-Leibler divergence from another model's logits, `answers`.
+        """Return float32 (batch,): the Kullback-Leibler divergence from a teacher's logits, `answers`.
 
-        Both are softened by `temperature`, whose square keeps the gradients as large as those of the labels.
-        Source: G. Hinton et al., Distilling the Knowledge in a Neural Network, arXiv:1503.02531, section 2.
+        Both are softened by `temperature`; its square keeps the gradients as large as those of the labels. Source: G.
+        Hinton et al., Distilling the Knowledge in a Neural Network, arXiv:1503.02531, section 2.
         """
         softened = ops.cast(outputs, "float32") / temperature
         expected = ops.cast(answers, "float32") / temperature
@@ -54,31 +54,31 @@ class Classification:
         return temperature**2 * ops.sum(ops.softmax(expected, axis=-1) * logarithms, axis=-1)
 
     def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,) without smoothing: the log loss."""
+        """Return float32 (batch,): the log loss without smoothing."""
         return ops.sparse_categorical_crossentropy(labels, ops.cast(outputs, "float32"), from_logits=True)
 
     def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,): 1 where the largest logit is the label's."""
+        """Return float32 (batch,): 1 if the largest logit is the label's."""
         return ops.cast(ops.equal(ops.argmax(outputs, axis=-1), ops.cast(labels, "int32")), "float32")
 
 
 @dataclass(frozen=True)
 class MultiLabel:
-    """Binary cross-entropy, its mean over the classes; the metric is each example's F1.
+    """Binary cross-entropy, averaged over the classes; the metric is each example's F1.
 
-    Labels are bool (batch, classes). The mean, as Keras has it, keeps a learning rate that suits few classes right for
-    many.
+    Labels are bool (batch, classes). The mean over classes, as in Keras, keeps a learning rate suitable for any number
+    of classes.
     """
 
     smoothing: float
 
     def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,), the label's share `smoothing` spread over yes and no."""
+        """Return float32 (batch,) with label smoothing over yes and no."""
         targets = (1 - self.smoothing) * ops.cast(labels, "float32") + self.smoothing / 2
         return ops.mean(ops.binary_crossentropy(targets, ops.cast(outputs, "float32"), from_logits=True), axis=-1)
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
-        """Return float32 (batch,): as of `Classification`, of each class's yes and no, the mean over the classes."""
+        """Return float32 (batch,): the divergence of `Classification` for yes and no of each class, averaged."""
         softened = ops.cast(outputs, "float32") / temperature
         expected = ops.cast(answers, "float32") / temperature
         yes = ops.sigmoid(expected)
@@ -87,11 +87,11 @@ class MultiLabel:
         return temperature**2 * ops.mean(divergence, axis=-1)
 
     def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,) without smoothing: the log loss."""
+        """Return float32 (batch,): the log loss without smoothing."""
         return MultiLabel(0.0).train_loss(outputs, labels)
 
     def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,): F1 of the classes whose logit is above 0; 1 if there are none and none is."""
+        """Return float32 (batch,): F1 of the classes with a logit above 0; 1 without predictions and labels."""
         predicted, actual = ops.cast(outputs > 0, "float32"), ops.cast(labels, "float32")
         total = ops.sum(predicted, axis=-1) + ops.sum(actual, axis=-1)
         both = 2 * ops.sum(predicted * actual, axis=-1)
@@ -100,19 +100,19 @@ class MultiLabel:
 
 @dataclass(frozen=True)
 class Regression:
-    """Squared error in units of the training targets' variance; the metric is the absolute error in their own unit.
+    """Squared error in units of the training targets' variance; the metric is the absolute error in the targets' unit.
 
-    Of several targets, whose labels are float32 (batch, targets), both are the mean over them.
+    With several targets, labels are float32 (batch, targets), and both are means over the targets.
     """
 
     deviation: float | np.ndarray
 
     def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,) of float32 outputs (batch, targets) and labels (batch,) if there is one target."""
+        """Return float32 (batch,) for float32 outputs (batch, targets) and labels, (batch,) for one target."""
         return ops.mean(ops.square(self._errors(outputs, labels) / self.deviation), axis=-1)
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
-        """Return float32 (batch,): the squared difference from another model's predictions, `answers`."""
+        """Return float32 (batch,): the squared difference from a teacher's predictions, `answers`."""
         del temperature  # of probabilities
         return self.train_loss(outputs, answers)
 
@@ -130,14 +130,14 @@ Objective = Classification | MultiLabel | Regression
 
 
 def has_top5(document: Examples) -> bool:
-    """Return whether a label among the five most probable classes says anything."""
+    """Return True if top-5 accuracy is meaningful: for more than five classes."""
     return document.task == "classification" and document.outputs > _TOP
 
 
 def top5(objective: Objective, outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return float32 (batch,): 1 where the label is among the five largest logits; 0 of a task that has no such thing.
+    """Return float32 (batch,): 1 if the label is among the five largest logits; 0 for other tasks.
 
-    The lower id goes first among equals, as evaluate has it.
+    Ties go to the lower id, as in evaluate.
     """
     if not isinstance(objective, Classification):
         return ops.zeros_like(objective.metric(outputs, labels))
@@ -149,17 +149,17 @@ def top5(objective: Objective, outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def objective(document: Examples, smoothing: float, deviation: float | list[float]) -> Objective:
-    """Return what is minimized for the task of `document`; deviation: the standard deviation of its targets."""
+    """Return the loss and metric for the task of `document`; deviation: standard deviation of its targets."""
     if document.task == "classification":
         return Classification(document.outputs, smoothing)
     return MultiLabel(smoothing) if document.task == "multi_label" else Regression(np.asarray(deviation, np.float32))
 
 
 def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
-    """Return one float32 weight a class, or None if the recipe asks for none.
+    """Return float32 (classes,), or None without class weights.
 
-    balanced: examples / (classes * examples of the class), so that the weights' mean over the examples is 1.
-    Raises `ConfigurationError` for a weight of a label that the data does not have.
+    balanced: examples / (classes * examples of the class), so that the mean weight of the examples is 1. Raises
+    `ConfigurationError` for an unknown label.
     """
     chosen = recipe.train.class_weights
     if chosen is None or labels is None or counts is None:

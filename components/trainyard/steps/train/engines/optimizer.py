@@ -1,4 +1,4 @@
-"""The optimizer of a recipe, and the learning rate it follows."""
+"""The optimizer of a recipe and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.spec.training.train import Train
 
 
 class RateSchedule(LearningRateSchedule):
-    """Linear warm-up from nothing to the peak, then half a cosine to zero or the constant peak, times `scale`.
+    """Linear warm-up to the peak, then half a cosine to zero or a constant peak, times `scale`.
 
     Source of the cosine: I. Loshchilov, F. Hutter, SGDR, 2017, arXiv:1608.03983, equation 5 with one period; of the
     warm-up: P. Goyal et al., 2017, arXiv:1706.02677, section 2.2.
@@ -27,7 +27,7 @@ class RateSchedule(LearningRateSchedule):
         factor: float = 1.0,
         scale: keras.Variable | None = None,
     ) -> None:
-        """Be the schedule of `epochs`, by default all of them, with `factor` times the peak."""
+        """Schedule `epochs` (by default all) with `factor` times the peak learning rate."""
         self.peak_learning_rate = factor * peak_learning_rate(train)
         self.total = (epochs or train.epochs) * steps_per_epoch
         self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
@@ -36,7 +36,7 @@ class RateSchedule(LearningRateSchedule):
         self.scale = scale if scale is not None else keras.Variable(1.0, trainable=False, name="learning_rate_scale")
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
-        """Return the float32 learning rate of the update number `step`, counted from 0."""
+        """Return the float32 learning rate of update `step`, counted from 0."""
         step = ops.cast(step, "float32")
         warming = (step + 1) / max(1, self.warmup)
         done = (step - self.warmup) / max(1, self.total - self.warmup)
@@ -44,12 +44,12 @@ class RateSchedule(LearningRateSchedule):
         return self.peak_learning_rate * self.scale * ops.where(step < self.warmup, warming, decayed)
 
     def get_config(self) -> dict[str, Any]:
-        """Return what Keras asks of every schedule; the optimizer is never saved with the model."""
+        """Return an empty configuration: the optimizer is never saved with the model."""
         return {}
 
 
 def peak_learning_rate(train: Train) -> float:
-    """Return the learning rate after the warm-up: the recipe's, in proportion to the batch if it names one for it.
+    """Return the learning rate after the warm-up, scaled with the batch if the recipe names a reference batch.
 
     Source: P. Goyal et al., Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 2.1 (linear scaling rule).
     """
@@ -62,8 +62,8 @@ def optimizer(
 ) -> keras.optimizers.Optimizer:
     """Return the recipe's optimizer, not built; with `float16` it scales the loss and skips overflowing steps.
 
-    gradients_summed: they are summed over the replicas already. By itself the optimizer would sum them after it has
-    clipped each replica's own (keras 3.15, optimizer.py), which no single worker would do.
+    gradients_summed: the gradients are already summed over the replicas. Otherwise the optimizer would sum them after
+    it clipped each replica's own (keras 3.15, optimizer.py), unlike a single worker.
 
     Biases and normalization weights do not decay (source: T. He et al., Bag of Tricks, arXiv:1812.01187, section 3.1).
     """
@@ -88,11 +88,10 @@ TRUST = 0.001
 
 
 class LARS(keras.optimizers.Optimizer):
-    """Momentum SGD whose rate is scaled in each weight by trust * |w| / (|gradient| + decay * |w|).
+    """Momentum SGD whose rate is scaled for each weight by trust * |w| / (|gradient| + decay * |w|).
 
-    What `exclude_from_weight_decay` names neither decays nor is scaled.
-    Source: Y. You, I. Gitman, B. Ginsburg, Large Batch Training of Convolutional Networks, 2017, arXiv:1708.03888,
-    algorithm 1.
+    Weights named by `exclude_from_weight_decay` neither decay nor are scaled. Source: Y. You, I. Gitman, B. Ginsburg,
+    Large Batch Training of Convolutional Networks, 2017, arXiv:1708.03888, algorithm 1.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class LARS(keras.optimizers.Optimizer):
         self.decay = decay
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Make one momentum a variable."""
+        """Create a momentum for each variable."""
         if not self.built:
             super().build(variables)
             self.momentums = self.add_optimizer_variables(variables, "momentum")
@@ -111,7 +110,7 @@ class LARS(keras.optimizers.Optimizer):
     def update_step(
         self, gradient: keras.KerasTensor, variable: keras.Variable, learning_rate: keras.KerasTensor
     ) -> None:
-        """Change `variable` and its momentum by one step along `gradient`."""
+        """Update `variable` and its momentum by one step along `gradient`."""
         rate = ops.cast(learning_rate, variable.dtype)
         step = ops.cast(gradient, variable.dtype)
         if self._use_weight_decay(variable):
@@ -125,7 +124,7 @@ class LARS(keras.optimizers.Optimizer):
         self.assign_sub(variable, momentum)
 
     def get_config(self) -> dict[str, Any]:
-        """Return what Keras asks of every optimizer."""
+        """Return the configuration that Keras requires of every optimizer."""
         return {**super().get_config(), "momentum": self.momentum, "decay": self.decay}
 
 

@@ -1,7 +1,7 @@
-"""The phases of a training: in each the same weights change, by an optimizer and a learning rate of its own.
+"""The phases of a training: each trains a set of weights with its own optimizer and learning rate.
 
-A phase follows from the number of steps taken, so a checkpoint needs to say nothing of it. What is frozen is not known
-to the phase's optimizer at all, so that no weight decay and no momentum reaches it.
+The phase follows from the step, so a checkpoint does not store it. The phase's optimizer does not know frozen weights,
+so no weight decay or momentum reaches them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trainyard.steps.train.engines.optimizer import RateSchedule
 
 @dataclass(frozen=True)
 class Phase:
-    """The steps from `first_step` on, up to the next phase. variables: that change; frozen: the layers of all others.
+    """The steps from `first_step` to the next phase. variables: trained; frozen: names of the other layers.
 
-    schedule: of the phase's own steps.
+    schedule: learning rate by the phase's own steps.
     """
 
     first_step: int
@@ -36,7 +36,7 @@ class Phase:
 
 
 class Phases:
-    """The phases of one training, which is in one of them: `current`. scale: of all their learning rates."""
+    """The phases of a training; `current` is the active one. scale: factor of all learning rates."""
 
     def __init__(self, phases: Sequence[Phase], scale: keras.Variable) -> None:
         self.scale = scale
@@ -46,27 +46,27 @@ class Phases:
         self._phases = phases
 
     def enter(self, step: int) -> None:
-        """Make the phase of the step number `step` the current one: the model's layers look at it while traced."""
+        """Make the phase of step `step` current; the model's layers read it while they are traced."""
         self.current = self.at(step)
 
     def at(self, step: int) -> Phase:
-        """Return the phase that the step number `step` is in."""
+        """Return the phase of step `step`."""
         return self._phases[self.number(step)]
 
     def number(self, step: int) -> int:
-        """Return the number of that phase, from 0."""
+        """Return the number of the phase of step `step`, from 0."""
         return sum(step >= phase.first_step for phase in self._phases) - 1
 
 
 def phases(
     model: keras.Model, recipe: Recipe, steps_per_epoch: int, make: Callable[[RateSchedule], keras.optimizers.Optimizer]
 ) -> Phases:
-    """Return the phases of `recipe`, with optimizers that `make` returns, built for the variables that they change.
+    """Return the phases of `recipe`, with optimizers from `make`, built for the variables that they train.
 
-    Call it once the layers are what they will be, and before anything is traced: with trained weights batch
-    normalization uses the statistics that came with them, and a frozen layer draws nothing at random.
-    Source: https://keras.io/guides/transfer_learning, on BatchNormalization. Raises `ConfigurationError` if the network
-    has no block that model.freeze names.
+    Call it when the layers are final and before anything is traced: with pretrained weights, batch normalization uses
+    its stored statistics, and a frozen layer draws no random numbers. Source:
+    https://keras.io/guides/transfer_learning, on BatchNormalization. Raises `ConfigurationError` if the network has no
+    block that model.freeze names.
     """
     train, fine_tune = recipe.train, recipe.train.fine_tune
     head = fine_tune.head_epochs if fine_tune else 0
@@ -89,7 +89,7 @@ def phases(
 
 
 def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
-    """Return the layers that keep their weights."""
+    """Return the names of the frozen layers."""
     names = [layer.name for layer in model.layers]
     if freeze == "none":
         return frozenset()
@@ -127,5 +127,5 @@ def _call(
     training: bool | None = None,
     **more: Any,
 ) -> Any:
-    """Call the layer `name` as at inference, `always` or while it is frozen."""
+    """Call the layer `name` in inference mode if `always` or while it is frozen."""
     return call(*inputs, training=False if always or name in phases.current.frozen else training, **more)

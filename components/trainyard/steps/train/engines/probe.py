@@ -1,4 +1,4 @@
-"""How an engine measures what the devices that train deliver, in the first second, so that a slow one shows."""
+"""Measures the speed of the training devices in the first second, so that a slow device is noticed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ product takes milliseconds."""
 
 
 def report(devices: list[Device], versions: dict[str, str]) -> list[Device]:
-    """Emit an event for each of the `devices`, with the `versions` of what drives them; return them."""
+    """Emit an event for each of the `devices`, with the driver `versions`; return the devices."""
     for device in devices:
         events.emit("devices", **device.model_dump(), **versions)
     return devices
 
 
 def device_record(name: str, product: str, memory_bytes: int, products: float, copies: float) -> Device:
-    """Return the record of a device that did so many products and copies of its kind's SIZES in a second."""
+    """Return the record of a device from its products and copies a second, of its kind's SIZES."""
     edge, size = SIZES[name.partition(":")[0]]
     return Device(
         name=name,
@@ -37,10 +37,10 @@ def device_record(name: str, product: str, memory_bytes: int, products: float, c
 
 
 def calls_per_second(function: Callable[[T], T], start: T, wait: Callable[[T], object]) -> float:
-    """Return how often `function` runs in a second, each time on the last one's result; the first run is not counted.
+    """Return the calls a second of `function`, each on the last result, without the first call.
 
-    wait: returns when its argument is computed, for a device works on behind the caller. It is called after ten times
-    as many runs as before at most, so that what it takes itself is not seen.
+    wait: returns when its argument is computed, because a device runs asynchronously. At most ten times as many calls
+    as before run between two waits, so that the wait's own time does not count.
     """
     wait(function(start))
     runs, seconds = 0, 0.0

@@ -1,6 +1,6 @@
-"""Progressive resizing: the first epochs see smaller images, which cost less by the square of their side.
+"""Progressive resizing: early epochs use smaller images, whose cost falls with the square of the side.
 
-Which size a step has follows from its number, as its phase does, so a checkpoint needs to say nothing of it.
+The size follows from the step, so a checkpoint does not store it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _Array = TypeVar("_Array", "tf.Tensor", "jax.Array")
 
 
 class Resizing:
-    """The sizes that a training shows its images in, one after the other; it is at the `number`-th of them.
+    """The image sizes of a training in order, and the current one.
 
-    model: of the last size, that of the data. Models of the others are made of the same layers.
+    model: for the last size, that of the data. Models of the other sizes share its layers.
     """
 
     def __init__(self, model: keras.Model, stages: Sequence[Stage], steps_per_epoch: int) -> None:
@@ -36,19 +36,19 @@ class Resizing:
         self._number = 0
 
     def number(self, step: int) -> int:
-        """Return the number of the size that the step number `step` has, from 0."""
+        """Return the number of the size of step `step`, from 0."""
         return sum(step >= end for end in self._ends)
 
     def enter(self, step: int) -> None:
-        """Make the size of the step number `step` the one for which what is traced now is."""
+        """Make the size of step `step` current for what is traced now."""
         self._number = self.number(step)
 
     def model(self) -> keras.Model:
-        """Return the model at this size."""
+        """Return the model of the current size."""
         return self._models[self._number]
 
     def shrunk(self, features: Mapping[str, _Array]) -> dict[str, _Array]:
-        """Return `features`, whose images are float32 (batch, height, width, channels), with images of this size."""
+        """Return `features` with images, float32 (batch, height, width, channels), resized to the current size."""
         shapes = {tensor.name: tensor.shape for tensor in keras.tree.flatten(self.model().input)}
         return {
             name: _resized(value, *shapes[name][1:3]) if len(value.shape) == 4 else value
@@ -57,9 +57,9 @@ class Resizing:
 
 
 def _at_size(model: keras.Model, side: int) -> keras.Model:
-    """Return `model` for images whose shorter side is `side`, of the same layers and weights.
+    """Return `model` for images whose shorter side is `side`, with the same layers and weights.
 
-    Raises `ConfigurationError` if it takes one size alone.
+    Raises `ConfigurationError` if the model takes one size only.
     """
     tensors: dict[str, keras.KerasTensor] = cast(Any, model.input)
     inputs = {
@@ -83,9 +83,9 @@ def _shape(shape: Sequence[int], side: int) -> tuple[int, ...]:
 
 
 def _resized(images: _Array, height: int, width: int) -> _Array:
-    """Return `images` (batch, rows, columns, channels) as (batch, height, width, channels), without aliasing.
+    """Return `images` (batch, rows, columns, channels) as (batch, height, width, channels), antialiased.
 
-    By two products of matrices, which every device and XLA compute fast.
+    Uses two matrix products, which every device and XLA compute fast.
     """
     if tuple(images.shape[1:3]) == (height, width):
         return images
@@ -94,10 +94,10 @@ def _resized(images: _Array, height: int, width: int) -> _Array:
 
 
 def triangle(size: int, out: int) -> NDArray[np.float32]:
-    """Return the weights (out, size) by which `size` pixels in a row are resampled to fewer.
+    """Return weights (out, size) that resample `size` pixels to fewer.
 
-    A triangle as wide as two of the new pixels, cut off at the edges, as Pillow's and TensorFlow's antialiased bilinear
-    resize have it.
+    The filter is a triangle two new pixels wide, cut off at the edges, as in the antialiased bilinear resize of Pillow
+    and TensorFlow.
     """
     scale = size / out
     centres = (np.arange(out) + 0.5) * scale

@@ -1,6 +1,6 @@
-"""What the steps of both engines have in common, the names of the variables in a checkpoint among it.
+"""The parts of the training steps that both engines share, including the names of variables in a checkpoint.
 
-A checkpoint of one engine is resumed by the other.
+Either engine can resume a checkpoint of the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCALE = "loop/learning_rate_scale"
 
 @dataclass(eq=False)
 class SharedSteps(ABC):
-    """What an engine's steps are made of; its own class has the compiled work, and the members of `engine.Steps`."""
+    """Base of an engine's steps; the subclass adds the compiled work and the members of `engine.Steps`."""
 
     model: keras.Model
     phases: Phases
@@ -38,25 +38,25 @@ class SharedSteps(ABC):
     @property
     @abstractmethod
     def step(self) -> int:
-        """The steps taken since the beginning of the training."""
+        """The number of steps taken since the start of the training."""
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes that each replica sends and receives the sum of, each step."""
+        """Bytes of gradients that each replica all-reduces in a step."""
         return sum(4 * math.prod(map(int, variable.shape)) for variable in self.phases.at(self.step).variables)
 
     def phase(self, step: int) -> int:
-        """Return the number of the phase that the step number `step` is in; each size of images counts as one."""
+        """Return the number of the phase of step `step`; each image size counts as one."""
         return self.phases.number(step) + self.resizing.number(step)
 
     def enter_phase(self) -> int:
-        """Make the phase of the next step the one for which what is traced now is; return its number."""
+        """Make the phase of the next step current for what is traced now; return its number."""
         self.phases.enter(self.step)
         self.resizing.enter(self.step)
         return self.phase(self.step)
 
     def named_variables(self) -> dict[str, Any]:
-        """Return every variable of the model and of the optimizers of its phases by its name in a checkpoint."""
+        """Return the variables of the model and of the phases' optimizers by their names in a checkpoint."""
         names = {f"model/{i:04d}/{v.path}": v for i, v in enumerate(self.model.variables)}
         variables = [variable for optimizer in self.phases.optimizers for variable in optimizer.variables]
         return names | {f"optimizer/{i:04d}/{v.path}": v for i, v in enumerate(variables)} | {SCALE: self.phases.scale}

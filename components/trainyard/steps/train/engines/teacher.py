@@ -1,4 +1,4 @@
-"""A pushed model that teaches: what it answers to a batch is learned beside the labels.
+"""Knowledge distillation: a pushed model teaches, and its outputs are learned beside the labels.
 
 Both models get the same augmented batch. Sources: G. Hinton et al., Distilling the Knowledge in a Neural Network,
 arXiv:1503.02531; L. Beyer et al., Knowledge distillation: A good teacher is patient and consistent, arXiv:2106.05237.
@@ -25,13 +25,13 @@ _ADVICE = "Name a version that was pushed from the same data, or leave train.tea
 
 @dataclass(frozen=True)
 class TeacherModel:
-    """The trained model, which stays as it is, and how much of it is learned."""
+    """The frozen teacher model and its settings."""
 
     model: keras.Model
     settings: Teacher
 
     def loss(self, objective: Objective, outputs: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
-        """Return float32 (batch,): the share of the distance to the teacher's `answers`, and the rest of `objective`'s.
+        """Return float32 (batch,): the weighted sum of the distance to the teacher's `answers` and the training loss.
 
         outputs, answers: (batch, classes) logits, or (batch, targets) predictions.
         """
@@ -41,10 +41,10 @@ class TeacherModel:
 
 
 def load(recipe: Recipe, examples: str, document: Examples) -> TeacherModel | None:
-    """Return the recipe's teacher, None if it has none.
+    """Return the recipe's teacher, or None.
 
-    examples: the folder that `document` is of. Raises `ConfigurationError` if its features, classes or vocabularies are
-    not those of the examples, and as `trained.load_pushed`.
+    examples: the folder of `document`. Raises `ConfigurationError` if features, classes or vocabularies differ from
+    those of the examples, and as `trained.load_pushed`.
     """
     settings = recipe.train.teacher
     if settings is None:

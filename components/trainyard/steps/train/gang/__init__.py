@@ -1,1 +1,1 @@
-"""Several workers that train one model: they meet, are supervised, and start again when one is lost."""
+"""Several workers that train one model: rendezvous, supervision and restarts."""

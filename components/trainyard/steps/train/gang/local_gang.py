@@ -1,4 +1,4 @@
-"""Trains with several workers on this machine: a supervisor each, as on a cluster, but started here."""
+"""Trains with several workers on this machine, each with a supervisor as on a cluster."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _LAST_SECONDS = 20.0  # chosen: the others learn much sooner that a supervisor h
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "", input_workers: int = 0) -> None:
-    """Leave in `output` what `recipe.train.workers` processes have trained together, with so many `input_workers`.
+    """Train with `recipe.train.workers` processes and `input_workers` and write the result to `output`.
 
-    The gang commits its own output below `checkpoints`, so a run that is killed here finds it done the next time.
-    Raises the error class of the worker that failed, with its sentence.
+    The gang commits its own output below `checkpoints`, so a run killed here finds it done the next time. Raises the
+    error of the worker that failed.
     """
     trained = storage.join(checkpoints, "gang", "trained")
     if storage.committed(trained) is None:
@@ -51,7 +51,7 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: st
 
 @dataclass
 class _LocalGang:
-    """The supervisors of one gang and its input workers, and the failure that one of them reported."""
+    """The supervisors and input workers of one gang, and the first failure that one of them reported."""
 
     workers: int
     options: dict[str, str]
@@ -107,7 +107,7 @@ class _LocalGang:
         events.emit("input_process", number=number, process=process.program.pid)
 
     def _wait(self, environment: dict[str, str]) -> dict[int, int]:
-        """Wait for all supervisors, starting a killed one again as a cluster would; return their exit codes."""
+        """Wait for all supervisors and restart killed ones, as a cluster would; return their exit codes."""
         codes: dict[int, int] = {}
         failed = 0.0
         while len(codes) < self.workers and not (failed and time.monotonic() - failed > _LAST_SECONDS):
@@ -127,7 +127,7 @@ class _LocalGang:
         return codes
 
     def _keep_input(self, environment: dict[str, str]) -> None:
-        """Start input workers again that were killed or frozen; end the training if one fails for good."""
+        """Restart killed or frozen input workers; end the training if one fails for good."""
         for number, process in list(self._input_processes.items()):
             code = process.poll()
             if code is None or code == ExitCode.DONE or self.stopping:
@@ -150,7 +150,7 @@ class _LocalGang:
             print(f"input worker {number}: {line}", end="", file=sys.stderr, flush=True)
 
     def _read(self, worker: int, process: subprocess.Popen[str]) -> None:
-        """Pass on what a worker writes: the chief's events, all warnings, other lines with the worker's number."""
+        """Pass on a worker's output: the chief's events, all warnings, and other lines with the worker's number."""
         for line in process.stdout or ():
             event = events.parse(line)
             kind = str(event.pop("event", ""))
@@ -177,7 +177,7 @@ class _LocalGang:
 
 
 def _free_ports(workers: int) -> list[int]:
-    """Return one port a worker behind which nine more are free, as far as that can be known beforehand."""
+    """Return a port for each worker; the ports behind it are free too, as far as can be known."""
     ports: list[int] = []
     while len(ports) < workers:
         port = 20_000 + 10 * secrets.randbelow(1_000)

@@ -1,9 +1,9 @@
-"""The rendezvous of a gang's supervisors: worker 0's keeps the list, all start together, and learn when one is lost.
+"""The rendezvous of a gang's supervisors, run by worker 0: all start together, and learn when one is lost.
 
-A client proves first that it knows the gang's token (`handshake`); nothing of any other is read. Messages are JSON
-objects, one a line, over one TCP connection a supervisor. A supervisor sends `ready` (with the address that its
-TensorFlow will listen on), `beat`, `began`, `broke`, `recovered` and `done`; it receives `start`, `stop`, `beat` and
-`end`. Who sends anything else is cut off, and the others notice no more than that one worker is lost.
+A client must first prove that it knows the gang's token (`handshake`). Messages are JSON lines over one TCP connection
+for each supervisor. A supervisor sends `ready` (with the address for its TensorFlow), `beat`, `began`, `broke`,
+`recovered` and `done`; it receives `start`, `stop`, `beat` and `end`. A client that sends anything else is cut off, and
+the others notice only a lost worker.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LOST = "worker 0 was lost, and its pod was started again"
 
 
 def _read_past(token: str) -> Past:
-    """Return the past of the gang with `token`, with the loss of worker 0 as its last break; a new one without any.
+    """Return the gang's history with the loss of worker 0 as its last break, or a new one.
 
-    Machines' clocks are compared for the time in between: it is evidence, and nothing is decided by it.
+    The time in between compares the clocks of two machines; no decision depends on it.
     """
     uri = _past_uri()
     try:
@@ -50,7 +50,7 @@ def _read_past(token: str) -> Past:
 
 
 def _keep_past(token: str, past: Past, step: int) -> None:
-    """Write `past` and the newest `step` in a new thread, because the caller answers the workers meanwhile."""
+    """Write `past` and the newest `step` in a new thread, because the caller must answer the workers."""
     if uri := _past_uri():
         elapsed = time.monotonic() - past.started
         kept = {"token": token, "past": past.model_dump(), "step": step, "elapsed": elapsed, "time": time.time()}
@@ -76,7 +76,7 @@ _MAX_NUMBER = 1 << 53  # of the whole numbers in a message
 
 
 def rendezvous_key(token: str) -> bytes:
-    """Return the key of the handshake between the supervisors of the gang with `token`."""
+    """Return the handshake key of the supervisors of the gang with `token`."""
     return handshake.derive_key(token, b"rendezvous")
 
 
@@ -88,9 +88,9 @@ class _Member:
 
 @dataclass
 class Rendezvous:
-    """The meeting point of `workers` supervisors at host:port, in a thread of its own until the gang has ended.
+    """The rendezvous of `workers` supervisors at host:port, in its own thread until the gang has ended.
 
-    on_failure: called in that thread if it ends for any other reason, which is a fault of Trainyard.
+    on_failure: called in that thread if it ends because of a bug.
     """
 
     host: str
@@ -115,7 +115,7 @@ class Rendezvous:
     _end: Message | None = None
 
     def open(self) -> threading.Thread:
-        """Listen on the port and return the thread, already started, that ends with the gang."""
+        """Listen on the port and return the started thread, which ends with the gang."""
         acceptor = handshake.Acceptor(handshake.listen(self.host, self.port), rendezvous_key(self.token))
         thread = threading.Thread(target=self._run, args=(acceptor,), daemon=True, name="rendezvous")
         thread.start()
@@ -227,9 +227,9 @@ class Rendezvous:
             self._stop(text, grace_seconds, cause)
 
     def _stop(self, reason: str, grace_seconds: float = 0.0, cause: bool = True) -> None:
-        """Stop every worker's training process, and wait for all workers again.
+        """Stop every worker's training process and wait for all workers again.
 
-        cause: False if `reason` may only be that another worker is lost; the cause, said later, then takes its place.
+        cause: False if `reason` may be a consequence of another lost worker; a cause reported later replaces it.
         """
         if not self._running:
             if self._symptom_of == self._generation and cause and self._past.last_break is not None:
@@ -278,7 +278,7 @@ class Rendezvous:
 
 
 def _natural_number(value: object) -> int:
-    """Return the whole number `value`, 0 or more. Raises ValueError if it is anything else."""
+    """Return `value` if it is a whole number of at least 0. Raises ValueError otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_NUMBER:
         raise ValueError(value)
     return value

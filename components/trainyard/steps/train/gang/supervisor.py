@@ -1,8 +1,8 @@
-"""Keeps one worker of a gang training: `python -m trainyard.steps.train.gang.supervisor`, one a pod or local worker.
+"""Keeps one worker of a gang training: `python -m trainyard.steps.train.gang.supervisor` in each pod or local worker.
 
-It starts the training process together with all the others. When any of them is lost, it stops its own at once, waits
-for the others and starts it from the last committed checkpoint. It needs no TensorFlow itself; a fork server beside it
-imports TensorFlow, or JAX, once, so that a restart does not pay for it.
+Starts the training process together with all other workers. If any worker is lost, it stops its own process at once,
+waits for the others and restarts from the last committed checkpoint. It does not load TensorFlow; a fork server beside
+it imports TensorFlow or JAX once, which makes restarts fast.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ HEAP_VARIABLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000
 
 @dataclass(frozen=True)
 class Membership:
-    """Which worker this is, and where all supervisors are (host:port by worker).
+    """The index of this worker and the addresses (host:port) of all supervisors.
 
-    token: the secret of the gang, by which its supervisors know each other.
+    token: the secret by which the gang's supervisors authenticate.
     """
 
     worker: int
@@ -51,7 +51,7 @@ class Membership:
 
     @classmethod
     def from_environment(cls) -> Membership:
-        """Read TRAINYARD_WORKERS and its companions. Raises `ConfigurationError` if they do not fit together."""
+        """Read TRAINYARD_WORKERS and its companions. Raises `ConfigurationError` if they are inconsistent."""
         addresses = [address for address in os.environ.get(settings.WORKERS, "").split(",") if address]
         index = os.environ.get(settings.WORKER_INDEX, "")
         if not index.isdigit() or int(index) >= len(addresses) or not all(":" in address for address in addresses):
@@ -75,7 +75,7 @@ class Membership:
 
 
 class Supervisor:
-    """One worker's supervisor; `run` returns the exit code."""
+    """The supervisor of one worker; `run` returns the exit code."""
 
     def __init__(self, membership: Membership, options: dict[str, str]) -> None:
         self.membership = membership
@@ -106,7 +106,7 @@ class Supervisor:
         return code
 
     def _work(self) -> int:
-        """Go on over lost connections to worker 0; return the exit code."""
+        """Follow the rendezvous, reconnecting to worker 0 if needed; return the exit code."""
         while True:
             stream = self._connect()
             if isinstance(stream, int):
@@ -121,7 +121,7 @@ class Supervisor:
             self._stop_training()
 
     def _connect(self) -> MessageStream | int:
-        """Return the connection to worker 0's supervisor, or the exit code if it does not come or is not needed."""
+        """Return the connection to worker 0's supervisor, or the exit code if there will be none."""
         key, problem = rendezvous.rendezvous_key(self.membership.token), ""
         start = time.monotonic()
         # Its own deadline is a little longer than the rendezvous', which knows better who is missing.
@@ -151,7 +151,7 @@ class Supervisor:
         stream.send("ready", worker=self.membership.worker, address=address, generation=self._generation)
 
     def _follow_rendezvous(self, stream: MessageStream) -> int | None:
-        """Do what worker 0's supervisor asks for; return the exit code, or None if it is lost."""
+        """Follow the rendezvous; return the exit code, None if the connection is lost."""
         threading.Thread(target=self._send_heartbeats, args=(stream,), daemon=True).start()
         stall_guard = StallGuard()
         while True:
@@ -194,7 +194,7 @@ class Supervisor:
         return None
 
     def _check_training(self, stream: MessageStream) -> None:
-        """Tell the others if the training process has ended or stands still."""
+        """Report that the training process has ended or stalled."""
         training = self._training
         if training is None:
             return
@@ -216,7 +216,7 @@ class Supervisor:
             self._send_break(stream, text)
 
     def _send_heartbeats(self, stream: MessageStream) -> None:
-        """Send `beat` until the connection is closed, in a thread: a first start waits for TensorFlow."""
+        """Send `beat` until the connection is closed; runs in a thread because a first start waits for TensorFlow."""
         while stream.send("beat", generation=self._generation, step=self._step):
             time.sleep(HEARTBEAT_SECONDS)
 
@@ -227,7 +227,7 @@ class Supervisor:
         self._send(stream, "broke", **failure_fields(PeerLost(reason)), cause=True, **fields)
 
     def _may_exit(self) -> bool:
-        """Whether the training process has saved and ended after SIGTERM, or has had its time."""
+        """Whether the training process has saved and ended after SIGTERM, or its grace period is over."""
         training = self._training
         if training is None or not training.child.is_alive():
             return True
@@ -245,7 +245,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """Run the supervisor of this process's worker; ends with the gang's exit code."""
+    """Run the supervisor of this process's worker; exits with the gang's exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.gang.supervisor", description=__doc__)
     for name in ("recipe", "examples", "checkpoints", "output"):
         parser.add_argument(f"--{name}", required=True)
@@ -254,7 +254,7 @@ def main() -> None:
 
 
 def supervise(options: dict[str, str]) -> NoReturn:
-    """Supervise this process's worker, with the `options` of `train_in_process`; end with the gang's exit code."""
+    """Supervise this process's worker with the `options` of `train_in_process`; exit with the gang's exit code."""
     try:
         membership = Membership.from_environment()
         engine.engine_name()
@@ -271,13 +271,13 @@ def _emit_failure(code: int, error: str, message: str) -> int:
 
 
 def _exit_after_failed_rendezvous() -> None:
-    """End this process at once: started again, it opens another rendezvous, to which the others come."""
+    """Exit at once: the restarted process opens another rendezvous, which the other workers join."""
     lost = PeerLost("train: the meeting of the gang broke off, its traceback is in the log")
     os._exit(_emit_failure(**failure_fields(lost)))
 
 
 def _free_port(first: int) -> int:
-    """Return the first port from `first` on that nobody listens on."""
+    """Return the first free port from `first` on."""
     for port in range(first, first + settings.PORT_RANGE):
         if handshake.is_free(port):
             return port
@@ -287,7 +287,7 @@ def _free_port(first: int) -> int:
 
 
 def _preload(recipe: str) -> None:
-    """Have the fork server import what trains while this process waits for the others."""
+    """Import the engine in the fork server while this process waits for the others."""
     if recipes.load(recipe).train.command is not None:
         return  # a process of its own, which imports what it wants
     for name, value in HEAP_VARIABLES.items():

@@ -1,4 +1,4 @@
-"""The training process of a worker: what it does, and how its supervisor sees how far it is and how it ended."""
+"""The training process of a worker, and the supervisor's view of its progress and exit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _HEARTBEAT_SECONDS = 5.0  # chosen
 
 
 class TrainingProcess:
-    """A running training process. What it writes goes to stderr; its events say how far it is."""
+    """A running training process. Its output goes to stderr; its events report its progress."""
 
     def __init__(self, worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
-        """Start it, with the arguments of `train`."""
+        """Start the process with the arguments of `train`."""
         # Removed at its end: it may be killed, and a pod's disk is small for what all of its starts would leave there.
         self._files = ExitStack()
         temporary = self._files.enter_context(cache.temporary_folder())
@@ -46,19 +46,19 @@ class TrainingProcess:
         self._reader.start()
 
     def take_messages(self) -> list[tuple[str, Message]]:
-        """Return the messages about its beginning and its recovery since the last call, with their kinds."""
+        """Return kind and fields of the messages about start and recovery since the last call."""
         messages, self._messages = self._messages, []
         return messages
 
     def silent_seconds(self) -> float:
-        """Return the seconds since it wrote anything; measures its memory as well."""
+        """Return the seconds since its last output; also measures its memory."""
         self.peak_mib = max(self.peak_mib, memory.peak_mib(self._program or self.child.pid))
         return time.monotonic() - self._output_at
 
     def break_message(self, worker: int) -> Message:
-        """Return the fields of the message about its end, which was no success.
+        """Return the fields of the message about its failure.
 
-        cause: true if no other worker's loss can have ended it.
+        cause: True if no other worker's loss can have caused it.
         """
         code = self.child.code or 0
         known = int(known_code(code, ExitCode.PEER_LOST))
@@ -74,13 +74,13 @@ class TrainingProcess:
         return {**failure_fields(PeerLost(text)), "code": known}
 
     def dump(self) -> None:
-        """Have it write every thread's stack."""
+        """Make the process write every thread's stack."""
         if self.child.is_alive():
             os.kill(self.child.pid, signal.SIGUSR1)
             time.sleep(1)
 
     def end(self, grace_seconds: float = 0.0) -> None:
-        """Leave no process behind and nothing unread of what it wrote, after at most `grace_seconds`."""
+        """End the process after at most `grace_seconds` and read the rest of its output."""
         self.child.kill(grace_seconds)
         if self._program:
             self.child.kill_group()
@@ -115,12 +115,12 @@ class TrainingProcess:
 
 
 def train(worker: int, addresses: list[str], options: dict[str, str], past: str, temporary: Path) -> None:
-    """Train as `worker` of those whose TensorFlow is at `addresses`; ends the process. past: the restarts so far.
+    """Train as `worker` of the TensorFlow cluster at `addresses`; exits the process.
 
-    temporary: the folder for all temporary files.
+    past: the gang's history. temporary: the folder for all temporary files.
 
-    The chief leaves the committed output and exits with 0. The others exit with the table's code if they fail, and
-    otherwise wait to be stopped: TensorFlow takes a worker that leaves early for a lost one.
+    The chief commits the output and exits with 0. Other workers exit with an error code if they fail and otherwise wait
+    to be stopped, because TensorFlow treats a worker that leaves early as lost.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""Example shards to batches."""
+"""The input pipeline: from example shards to augmented batches."""

@@ -1,8 +1,10 @@
-"""Random changes to training images on their way to the device: a window of the picture, mirrored, resampled.
+"""Augmentation of training images on the host: crop, mirror, resample and RandAugment.
 
-Every draw is a pure function of (seed, step, position in the global batch), so a resumed run sees the images that the
-lost one would have seen, and so do the replicas of a gang. Images are uint8; what changes their colours, or mixes two,
-comes after (`on_device`): its params and targets are prepared here, the same for every replica.
+All random parameters are a pure function of (seed, step, position in the global batch), so a resumed run, and any
+number of replicas, see the same images. Images are uint8. Color changes and mixing of two images follow on the device
+(`on_device`); their parameters and targets are computed here. A window of a JPEG is decoded alone, at the smallest
+eighth of its size that is not below the model's, so that libjpeg does the averaging. Source: TensorFlow,
+tf.io.decode_and_crop_jpeg.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ CROP, RAND_AUGMENT, COLOR, MIX = 1, 2, 3, 4
 
 @dataclass(frozen=True)
 class RandomParams:
-    """RandomParams of `count` examples from number `first` of global batch `step` on, of `batch_size`."""
+    """Random parameters of `count` examples, from row `first` of global batch `step`, of `batch_size`."""
 
     seed: int
     step: tf.Tensor
@@ -35,7 +37,7 @@ class RandomParams:
     count: int
 
     def uniform(self, width: int, salt: int = 0) -> tf.Tensor:
-        """Return float32 (count, width) in -1..1; other numbers for each `salt`."""
+        """Return float32 (count, width) in -1..1, different for each `salt`."""
         drawn = tf.random.stateless_uniform((self.batch_size, width), seed=self._seed(salt), minval=-1.0)
         return drawn[self.first : self.first + self.count]
 
@@ -52,24 +54,24 @@ class RandomParams:
 
 
 def changes_examples(options: Augment) -> bool:
-    """Whether an image is changed on its own, before it is in a batch: measured, a mirror image costs a fifth so."""
+    """Whether images are changed one by one, before batching; measured: mirroring costs a fifth so."""
     return bool(options.crop or options.rand_augment or (options.flip and not options.resamples))
 
 
 def example_params(options: Augment, params: RandomParams) -> tf.Tensor:
-    """Return float32 (count, n): what `window` and `augment_example` take, a row an image."""
+    """Return float32 (count, n), a row for each image, for `window` and `augment_example`."""
     count = rand_augment.PARAMS * options.rand_augment.operations if options.rand_augment else 0
     parts = [params.uniform(6), params.uniform(CROP_PARAMS, CROP), params.uniform(count, RAND_AUGMENT)]
     return tf.concat(parts, axis=1)
 
 
 def window_params(params: tf.Tensor) -> tf.Tensor:
-    """Return of a row of `example_params` what `crop` takes."""
+    """Return the part of a row of `example_params` for `window`."""
     return params[6 : 6 + CROP_PARAMS]
 
 
 def augment_example(image: tf.Tensor, options: Augment, params: tf.Tensor) -> tf.Tensor:
-    """Return `image` (height, width, channels) changed as `options` allow, by a row of `example_params`."""
+    """Return `image` (height, width, channels) augmented by `options` and a row of `example_params`."""
     if options.flip and not options.resamples:
         image = tf.cond(params[4] < 0, lambda: tf.reverse(image, axis=[1]), lambda: image)
     if options.rand_augment:
@@ -78,9 +80,9 @@ def augment_example(image: tf.Tensor, options: Augment, params: tf.Tensor) -> tf
 
 
 def resample(images: tf.Tensor, options: Augment, params: tf.Tensor) -> tf.Tensor:
-    """Return `images`, (batch, height, width, channels), shifted, mirrored, turned and zoomed as `options` allow.
+    """Return `images`, (batch, height, width, channels), shifted, mirrored, rotated and zoomed as `options` allow.
 
-    params: float32 (batch, 6) in -1..1. What comes in from outside the image repeats its border.
+    params: float32 (batch, 6) in -1..1. Areas outside the image repeat its border.
     """
     height, width = images.shape[1], images.shape[2]
     resampled = tf.raw_ops.ImageProjectiveTransformV3(
@@ -95,10 +97,10 @@ def resample(images: tf.Tensor, options: Augment, params: tf.Tensor) -> tf.Tenso
 
 
 def affine(options: Augment, params: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return float32 (batch, 8), row by row the map of an output pixel to the input pixel it is taken from.
+    """Return float32 (batch, 8): in each row the map of an output pixel to its input pixel.
 
-    x_in = a0 x + a1 y + a2, y_in = b0 x + b1 y + b2; rotation, zoom and mirroring are about the image's centre.
-    params: (batch, 6) in -1..1, used in the order shift x, shift y, rotate, zoom, flip, contrast.
+    x_in = a0 x + a1 y + a2, y_in = b0 x + b1 y + b2; rotation, zoom and mirroring are about the image's centre. params:
+    (batch, 6) in -1..1, used in the order shift x, shift y, rotate, zoom, flip, contrast.
     """
     # One constant a product: a chain of them is folded by some graph rewrites and not by others, and rounds otherwise.
     angle = params[:, 2] * (options.rotate * math.pi / 180)
@@ -114,7 +116,7 @@ def affine(options: Augment, params: tf.Tensor, height: int, width: int) -> tf.T
 
 
 def device_params(options: Augment, params: RandomParams, height: int, width: int) -> tf.Tensor:
-    """Return float32 (count, columns) as `on_device.COLUMNS` names them, for images of `height` and `width`."""
+    """Return float32 (count, columns) as named by `on_device.COLUMNS`, for images of `height` and `width`."""
     first, colors = params.uniform(6), params.uniform(5, COLOR)
     nothing = tf.zeros_like(first[:, 0])
     mixed = _mixed(options, params, height, width) if options.mixes else [nothing + 1, *[nothing] * 4]
@@ -124,10 +126,10 @@ def device_params(options: Augment, params: RandomParams, height: int, width: in
 def mix_targets(
     labels: tf.Tensor, share: tf.Tensor, classes: int, class_weights: np.ndarray
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return targets float32 (count, classes), and how much each example counts.
+    """Return the targets of mixed images, float32 (count, classes), and the weight of each example.
 
-    labels: int64 (count,). share: float32 (count,), of the example itself. The cross-entropy is linear in the target,
-    so what each of the two images counts, `class_weights` (classes,), is a part of target and weight.
+    labels: int64 (count,). share: float32 (count,), of the example itself. Cross-entropy is linear in the target, so
+    the class weight of each of the two images, `class_weights` (classes,), enters both target and weight.
     """
     partners = tf.reshape(tf.reverse(tf.reshape(labels, (-1, 2)), axis=[1]), (-1,))
     own, other = (part * tf.gather(class_weights, of) for part, of in ((share, labels), (1 - share, partners)))
@@ -137,7 +139,7 @@ def mix_targets(
 
 
 def mixed_share(device: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return float32 (count,): how much of each example's pixels are its own, by its `device_params`."""
+    """Return float32 (count,): the share of each example's own pixels, from its `device_params`."""
     share, top, bottom, left, right = tf.unstack(device[:, 6:11], axis=1)
     return share * (1 - (bottom - top) * (right - left) / (height * width))
 
@@ -164,24 +166,24 @@ def _mixed(options: Augment, params: RandomParams, height: int, width: int) -> l
 
 @dataclass(frozen=True)
 class AugmentedImages:
-    """The features of `folder` that are images, changed as `options` say."""
+    """The image features of `folder`, augmented by `options`."""
 
     folder: ExampleFolder
     options: Augment
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the images, by the names of their features; empty if there are none."""
+        """The shapes of the images by feature name; empty without images."""
         return {feature.name: feature.shape for feature in self.folder.document.features if len(feature.shape) == 3}
 
     @property
     def changes_examples(self) -> bool:
-        """Whether an image is changed on its own."""
+        """Whether images are changed one by one."""
         return bool(self.shapes) and changes_examples(self.options)
 
     @property
     def cut_encoded(self) -> bool:
-        """Whether windows are cut out of encoded pictures, which may be larger than the model's."""
+        """Whether windows are cut out of encoded images, which may be larger than the model's."""
         encoded = any(feature.encoded and not feature.pixels for feature in self.folder.document.features)
         return encoded and self.options.crop is not None
 
@@ -191,7 +193,7 @@ class AugmentedImages:
         return self.folder.decode_features(features, partial(decode_pixels, quick=True)), label
 
     def changed(self, features: Tensors, row: tf.Tensor) -> Tensors:
-        """Return an example's features, its images changed by its `row` of params (see `augment.example_params`)."""
+        """Return the features of an example with images augmented by its `row` of `example_params`."""
         images = {name: self._changed(features[name], shape, row) for name, shape in self.shapes.items()}
         return {**features, **images}
 
@@ -212,9 +214,9 @@ _RATIOS = (1, 2, 4, 8)  # of libjpeg's scaled decoding
 
 
 def window(height: tf.Tensor, width: tf.Tensor, options: Crop, params: tf.Tensor) -> tf.Tensor:
-    """Return int32 (4,): top, left, height and width of a window in a picture of `height` and `width`, int32 scalars.
+    """Return int32 (4,): top, left, height and width of a random window in an image of `height` and `width`.
 
-    params: float32 (4,) in -1..1. A window that is too high or too wide is cut to the picture.
+    height, width: int32 scalars. params: float32 (4,) in -1..1. A window larger than the image is cut to it.
     """
     rows, columns = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
     unit = (params + 1) / 2
@@ -233,7 +235,7 @@ def window(height: tf.Tensor, width: tf.Tensor, options: Crop, params: tf.Tensor
 
 
 def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, params: tf.Tensor) -> tf.Tensor:
-    """Return uint8 (height, width, channels): a window of the JPEG or PNG in the scalar string `encoded`."""
+    """Return uint8 (height, width, channels): a random window of the JPEG or PNG `encoded`, a scalar string."""
 
     def jpeg() -> tf.Tensor:
         size = tf.io.extract_jpeg_shape(encoded)
@@ -252,7 +254,7 @@ def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, params: 
 
 
 def cut_window(image: tf.Tensor, height: int, width: int, options: Crop, params: tf.Tensor) -> tf.Tensor:
-    """Return a window of `image` (…, …, channels) as (height, width, channels) of its type."""
+    """Return a random window of `image` (…, …, channels) as (height, width, channels) of the same type."""
     size = tf.shape(image)
     top, left, high, wide = tf.unstack(window(size[0], size[1], options, params))
     cut = image[top : top + high, left : left + wide]

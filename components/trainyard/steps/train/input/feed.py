@@ -1,4 +1,4 @@
-"""Brings a bucket's shards to the pipelines that read them, while they are read."""
+"""Fetches a bucket's shards while the input pipelines read them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from trainyard.storage import storage
 
 @dataclass(eq=False)
 class Feed:
-    """The shards of examples in a bucket, which `files` fetches.
+    """The shards of examples in a bucket, fetched by `files`.
 
-    root: the local folder that has the other files of the examples, and to which the shards' names are relative.
+    root: the local folder of the other example files; the names of shards are relative to it.
     """
 
     files: storage.FileStream
     root: str
 
     def follow(self, epochs: Iterator[list[str]], readers: int) -> None:
-        """Fetch in the order of `epochs`, lists of paths as in `root`, for so many `readers`."""
+        """Fetch in the order of `epochs`, lists of paths below `root`, for this number of `readers`."""
         self.files.follow(([self._name(path) for path in epoch] for epoch in epochs), readers)
 
     def progress(self) -> dict[str, int]:
-        """Return how many shards there are, and how many have been fetched, those that were fetched again too."""
+        """Return the number of shards and the number fetched so far, repeated fetches included."""
         return {"shards": self.files.files, "shards_fetched": self.files.fetched}
 
     def path(self, files: list[str], part: tf.Tensor, shard_range: tf.Tensor, open_files: int) -> tf.Tensor:
-        """Return the path, a scalar string, of the shard slice `part` (file's number, before, count) when it is there.
+        """Return the path, a scalar string, of the shard slice `part` (file number, before, count) once it is local.
 
-        open_files: how many of its files `shard_range` reads at a time.
+        open_files: number of files that `shard_range` reads at a time.
         """
 
         def wait(number: int, count: int, shard_range: int) -> bytes:
@@ -47,16 +47,16 @@ class Feed:
         return path[0]
 
     def with_threads(self, records: tf.data.Dataset[tf.Tensor], readers: int) -> tf.data.Dataset[tf.Tensor]:
-        """Return `records` with threads of their own, so that `readers` that wait for a shard hold up no step."""
+        """Return `records` with a private thread pool, so that waiting `readers` block no step."""
         options = tf.data.Options()
         options.threading.private_threadpool_size = readers + (os.cpu_count() or 1)
         return records.with_options(options)
 
     @contextmanager
     def errors(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Raise what the fetch raised instead of what TensorFlow makes of it; call `waiting` while a reader waits.
+        """Raise the error of a fetch instead of TensorFlow's; call `waiting` while a reader waits.
 
-        Raises `TransientError` if a shard was damaged on this machine: it is fetched anew.
+        Raises `TransientError` if the local copy of a shard is damaged; it is fetched again.
         """
         self.files.waiting = waiting
         try:

@@ -44,13 +44,13 @@ class InMemory:
 
     @classmethod
     def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> InMemory:
-        """Return the `split` of `folder`, its images still encoded if asked."""
+        """Return the `split` of `folder`, with encoded images if `encoded`."""
         [(features, labels)] = cls.whole(folder, split, encoded)
         return cls(features, labels)
 
     @staticmethod
     def whole(folder: ExampleFolder, split: Split, encoded: bool) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
-        """Return a data set whose only element, (features, labels), is what `read` reads."""
+        """Return a data set with one element: (features, labels) of the whole split."""
         size = folder.document.splits[split].examples
         return folder.parsed_batches(split, size) if encoded else folder.pixel_batches(split, size)
 
@@ -76,7 +76,7 @@ _Rows = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
 
 @dataclass(frozen=True)
 class LocalReplicas:
-    """The replicas that this process feeds: `count` of them from number `first` on, of `total` in the gang."""
+    """The replicas of this process: `count` from number `first` on, of `total` in the gang."""
 
     total: int = 1
     first: int = 0
@@ -87,11 +87,10 @@ class LocalReplicas:
 class Input:
     """The batches of one run.
 
-    class_weights: (classes,) float32, or None if all examples count the same.
-    replicas: a micro-batch takes `replicas.count` elements of a data set, one a replica.
-    feed: brings the shards of a split that does not fit in memory; None if they are there.
-    service: the input workers that prepare the training split's batches; None if this process does.
-    memory_bytes: what a split that is held in memory may take; None: MEMORY_BYTES.
+    class_weights: (classes,) float32, or None. replicas: a micro-batch takes `replicas.count` elements of a data set,
+    one a replica. feed: fetches the shards of a split that does not fit in memory; None if they are local. service: the
+    input workers that prepare the training batches; None if this process does. memory_bytes: limit of a split in
+    memory; None: MEMORY_BYTES.
     """
 
     recipe: Recipe
@@ -104,7 +103,7 @@ class Input:
 
     @property
     def input_workers(self) -> int:
-        """How many input workers prepare the training split's batches."""
+        """The number of input workers that prepare the training batches."""
         return len(self.service.workers) if self.service else 0
 
     @property
@@ -114,7 +113,7 @@ class Input:
 
     @property
     def _micro_batches(self) -> int:
-        """Micro-batches of a global batch, which are computed one after the other."""
+        """Micro-batches a global batch, computed one after the other."""
         return self.recipe.train.accumulation_steps
 
     @property
@@ -134,7 +133,7 @@ class Input:
     def train(self, start: int) -> tf.data.Dataset[Batch]:
         """Return this process's rows of the micro-batches from step `start` on, a replica at a time.
 
-        A global batch's weights add up to 1; with weights of rows or classes their mean over the examples does.
+        The weights of a global batch sum to 1; with sample or class weights their mean over the examples does.
         """
         first = start * self._micro_batches
         if self.service is None:
@@ -179,7 +178,7 @@ class Input:
         return math.ceil(self._count("eval") / self._micro_batch_size)
 
     def evaluation(self) -> tf.data.Dataset[Batch]:
-        """Return this process's rows of the eval split in stored order; weights are 1 or the rows', 0 for padding."""
+        """Return this process's rows of the eval split in stored order, with sample weights, 0 for padding."""
         size = self._replica_batch_size("eval")
         keys = self._keys(0, self.evaluation_steps, Turn())
         if self.fits("eval"):
@@ -209,7 +208,7 @@ class Input:
         )
 
     def streamed_shards(self) -> list[str]:
-        """Return the paths of the shards that this process reads bit by bit, epoch after epoch."""
+        """Return the paths of the shards that this process streams in every epoch."""
         splits: tuple[Split, ...] = ("train", "eval")
         return [path for split in splits if not self.fits(split) for path in self.shards(split)]
 
@@ -221,7 +220,7 @@ class Input:
         )
 
     def _shuffled_batches(self, examples: InMemory, first: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
-        """Return what `_training_batches` does, of a split that is held in memory."""
+        """Return the batches of `_training_batches` for a split in memory."""
         keys = self._keys(first, self._end, turn)
 
         def shuffled(number: tf.Tensor, replica: tf.Tensor) -> _KeyedBatch:
@@ -237,9 +236,9 @@ class Input:
         )
 
     def _shuffled_rows(self, number: tf.Tensor, replica: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return which examples are the rows of `replica` in micro-batch `number`, and float32 0 for padding, else 1.
+        """Return the example indices of `replica` in micro-batch `number`, and float32 0 for padding, 1 otherwise.
 
-        Each epoch has a permutation of the split of its own.
+        Each epoch has its own permutation of the split.
         """
         epoch, position = number // self._micro_batches_per_epoch, number % self._micro_batches_per_epoch
         size = self._replica_batch_size("train")
@@ -254,7 +253,7 @@ class Input:
         return indices, tf.cast(positions < count, tf.float32)
 
     def _streamed_batches(self, start: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
-        """Return what `_training_batches` does, of a split that is read bit by bit."""
+        """Return the batches of `_training_batches` for a streamed split."""
         keys = self._keys(start, self._end, turn)
         ranges, rows, size = self._shard_ranges("train"), self._rows("train"), self._replica_batch_size("train")
         files = ranges.files_of_rows(*rows)
@@ -281,7 +280,7 @@ class Input:
         return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(no_autograph(masked))
 
     def _reading_order(self, ranges: ShardRanges, first: int) -> Iterator[list[str]]:
-        """Yield the shards in the order in which each epoch from `first` on opens them, those of eval at its end."""
+        """Yield the shards in the order in which each epoch from `first` on opens them, those of eval last."""
         evaluated = [] if self.fits("eval") else self.shards("eval")
         for epoch in range(first, self.recipe.train.epochs):
             yield ranges.reading_order(*self._rows("train"), self.recipe.seed, epoch) + evaluated
@@ -297,24 +296,24 @@ class Input:
         return ShardRanges(files, counts, count, rows, self._micro_batches_per_epoch, self.feed)
 
     def _replica_batch_size(self, split: Split) -> int:
-        """Return how many rows of a micro-batch each replica takes: of eval no more than the split needs."""
+        """Return the rows of a micro-batch for each replica; for eval at most what the split needs."""
         rows = min(self._micro_batch_size, self._count("eval")) if split == "eval" else self._micro_batch_size
         return math.ceil(rows / self.replicas.total)
 
     def _rows(self, split: Split) -> tuple[int, int]:
-        """Return the first row of a micro-batch that this process takes, and the one after its last."""
+        """Return the first row of a micro-batch that this process takes, and the row after its last."""
         size = self._replica_batch_size(split)
         return self.replicas.first * size, (self.replicas.first + self.replicas.count) * size
 
     def _decoded(self, records: tf.data.Dataset[tf.Tensor], size: int, decode: _Load) -> _Rows:
-        """Return (features, labels) of the serialized `records`, `size` at a time; images are decoded by `decode`."""
+        """Return (features, labels) of the serialized `records`, `size` at a time, with images decoded by `decode`."""
         if self.folder.document.image is None:
             # A call for all rows instead of one for each.
             return records.batch(size, drop_remainder=True).map(no_autograph(self.folder.parse), **PARALLEL)
         return records.map(no_autograph(decode), **PARALLEL).batch(size, drop_remainder=True)
 
     def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
-        """Return what `_decoded` does, each image changed on its own by the params of `keys`."""
+        """Return the rows of `_decoded`, with images augmented by the parameters of `keys`."""
         images = self._images
         if images.changes_examples:
             return self._changed(
@@ -325,7 +324,7 @@ class Input:
     def _changed(
         self, examples: tf.data.Dataset[tf.Tensor], load: _Load, keys: tf.data.Dataset[_Key], size: int
     ) -> _Rows:
-        """Return what `load` makes of `examples`, each image changed by the params of `keys`, `size` at a time."""
+        """Load `examples` by `load` and augment their images by the parameters of `keys`, `size` at a time."""
 
         def params(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
             return augment.example_params(self.recipe.train.augment, self._random_params(number, replica))
@@ -338,7 +337,7 @@ class Input:
         return rows.map(no_autograph(changed), **PARALLEL).batch(size, drop_remainder=True)
 
     def _random_params(self, number: tf.Tensor, replica: tf.Tensor) -> RandomParams:
-        """Return the params of the rows of `replica` in micro-batch `number`."""
+        """Return the random parameters for the rows of `replica` in micro-batch `number`."""
         step, micro_batch = number // self._micro_batches, number % self._micro_batches
         size = self._replica_batch_size("train")
         first = tf.cast(micro_batch * self._micro_batch_size + replica * size, tf.int32)
@@ -374,7 +373,7 @@ class Input:
         return features, labels, weights
 
     def _weigh(self, features: Tensors, labels: tf.Tensor, weights: tf.Tensor) -> Batch:
-        """Return the batch with the weights of its rows, if the data have some: on average they leave `weights`."""
+        """Multiply `weights` by the sample weights, if there are any, relative to their mean."""
         mean = self.folder.document.mean_weight
         if mean is None:
             return features, labels, weights
@@ -389,7 +388,7 @@ class Input:
         return self.folder.document.splits[split].examples
 
     def fits(self, split: Split) -> bool:
-        """Return whether `split` is held in memory; else it is read bit by bit, epoch after epoch."""
+        """Return True if `split` is held in memory; otherwise it is streamed in every epoch."""
         most = MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
         features = self.folder.document.features
         example_bytes: int = sum(
@@ -400,9 +399,9 @@ class Input:
 
 
 def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
-    """Return `batches`, prepared ahead of the steps.
+    """Return `batches`, prefetched.
 
-    TensorFlow chooses how many, within half of the machine's memory, of which a container may have a small part.
+    TensorFlow chooses the number, within half of the machine's memory, of which a container may have a small part.
     """
     options = tf.data.Options()
     if limit := memory.limit_mib():
@@ -411,9 +410,9 @@ def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
 
 
 def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
-    """Return which files of the preprocess output `examples` the worker `rank` reads bit by bit, epoch after epoch.
+    """Return the files of the preprocess output `examples` that the worker `rank` streams.
 
-    None of a regression, whose targets' mean is that of all examples.
+    Empty for a regression, because the mean of its targets needs all examples.
     """
     folder = ExampleFolder(examples)
     if folder.document.task == "regression":
@@ -425,9 +424,9 @@ def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
 def needed_files(
     recipe: Recipe, examples: str, rank: Rank, streamed: bool = False, served: bool = False
 ) -> Callable[[str], bool] | None:
-    """Return which files of the preprocess output `examples` the worker `rank` reads; None if it reads all of them.
+    """Return a predicate for the files of the preprocess output `examples` that the worker `rank` reads; None for all.
 
-    streamed: without those of `streamed_files`. served: without those that its input workers read.
+    streamed: leave out `streamed_files`. served: leave out files that input workers read.
     """
     folder = ExampleFolder(examples)
     alone = rank.workers == 1 and not served

@@ -1,7 +1,7 @@
-"""What is left to do with a batch on the device, as part of the compiled step: floats, colours, images made of two.
+"""Augmentation on the device, inside the compiled step: conversion to floats, colors, cutout, mixing of two images.
 
-A host that only decodes, cuts out and mirrors sends a quarter of the bytes; the passes over floats are the device's.
-The formulas are Keras' operations, so both engines have the same; their params come with the batch.
+Sending uint8 images takes a quarter of the bytes. The formulas are Keras operations, so both engines share them; the
+random parameters come with the batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GREY = 127.5
 
 
 def as_floats(features: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the model's inputs of `features`, whose images are uint8: as float32 in 0..255."""
+    """Return the model's inputs, with uint8 images as float32 in 0..255."""
     return {
         name: ops.cast(values, "float32") if standardize_dtype(values.dtype) == "uint8" else values
         for name, values in features.items()
@@ -48,7 +48,7 @@ def as_floats(features: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def augment(features: dict[str, Tensor], options: Augment) -> dict[str, Tensor]:
-    """Return the model's inputs of a training batch, images changed as `options` allow by the params among them."""
+    """Return the model's inputs of a training batch, with images augmented by `options` and the batch's parameters."""
     floats = as_floats(features)
     if PARAMS not in floats:
         return floats
@@ -88,16 +88,16 @@ def _changed(images: Tensor, options: Augment, params: Tensor) -> Tensor:
 
 
 def swap_pairs(values: Tensor) -> Tensor:
-    """Return `values` (even, ...) with the first and second, third and fourth … in each other's place.
+    """Return `values` (even, ...) with the first and second, third and fourth … exchanged.
 
-    Neighbours are on one replica, for any number of them.
+    Neighbours are on one replica, for any number of replicas.
     """
     _, *size = ops.shape(values)
     return ops.reshape(ops.flip(ops.reshape(values, (-1, 2, *size)), axis=1), (-1, *size))
 
 
 def _colored(images: Tensor, options: Augment, column: dict[str, Tensor]) -> Tensor:
-    """Return `images` with another saturation, and another hue: a turn of I and Q in YIQ."""
+    """Return `images` with changed saturation and hue, a rotation of I and Q in YIQ."""
     angle = column["hue"][:, 0, 0, 0] * (options.hue * 2 * np.pi)
     scale = 1 + options.saturation * column["saturation"][:, 0, 0, 0]
     one, nothing = ops.ones_like(angle), ops.zeros_like(angle)
@@ -114,5 +114,5 @@ def _colored(images: Tensor, options: Augment, column: dict[str, Tensor]) -> Ten
 
 
 def _inside(positions: np.ndarray, low: Tensor, high: Tensor) -> Tensor:
-    """Return bool: whether each of `positions` is from `low` on and before `high`."""
+    """Return bool: low <= position < high for each of `positions`."""
     return ops.logical_and(ops.less_equal(low, positions), ops.less(positions, high))

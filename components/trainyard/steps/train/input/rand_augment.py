@@ -1,7 +1,7 @@
-"""RandAugment: some operations out of fourteen, one image at a time.
+"""RandAugment: some of fourteen operations, one image at a time.
 
-Source: E. Cubuk et al., RandAugment, arXiv:1909.13719; what each does at magnitude 10 is as in AutoAugment,
-arXiv:1805.09501, table 6. What comes in from outside the image is grey, as there.
+Source: E. Cubuk et al., RandAugment, arXiv:1909.13719; the effect at magnitude 10 is that of AutoAugment,
+arXiv:1805.09501, table 6. Areas outside the image are grey, as there.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Operation = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
 
 
 def rand_augment(image: tf.Tensor, options: RandAugment, params: tf.Tensor) -> tf.Tensor:
-    """Return `image` (height, width, channels) after the operations that `params`, (2 x operations,) in -1..1, name.
+    """Return `image` (height, width, channels) after the operations that `params`, (2 x operations,) in -1..1, select.
 
-    Of values that are not uint8 those in 0..255 are changed, rounded.
+    Values that are not uint8 are changed as rounded values in 0..255.
     """
     pixels = image if image.dtype == tf.uint8 else as_pixels(image)
     for number in range(options.operations):
@@ -90,9 +90,9 @@ def _brightness(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor
 
 
 def _sharpness(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
-    """Return `image` between itself and its smoothing, or beyond.
+    """Return `image` interpolated with, or extrapolated from, its smoothed version.
 
-    Source: Pillow, ImageFilter.SMOOTH, whose border stays as it is.
+    Source: Pillow, ImageFilter.SMOOTH, which keeps the border.
     """
     values, channels = tf.cast(image, tf.float32), image.shape[2]
     kernel = tf.constant([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [1.0, 1.0, 1.0]]) / 13
@@ -104,7 +104,7 @@ def _sharpness(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
 
 
 def _blend(other: tf.Tensor, image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
-    """Return `other` and float32 `image` mixed as pixels: at 1 + 0.9 x sign x strength of the image."""
+    """Return `other` and float32 `image` blended to pixels, with the share 1 + 0.9 x sign x strength of the image."""
     return as_pixels(other + (image - other) * (1 + sign * (0.9 * strength)))
 
 
@@ -118,14 +118,14 @@ def _rotate(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
 def _slide(
     image: tf.Tensor, strength: float, sign: tf.Tensor, *, entry: int, share: float, side: int | None = None
 ) -> tf.Tensor:
-    """Return `image` sheared, or shifted by a share of a `side`: the identity map but for the number `entry` of it."""
+    """Return `image` sheared, or shifted by a share of a `side`: an identity transform except for `entry`."""
     transform: list[tf.Tensor | float] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     transform[entry] = sign * (share * strength * (1 if side is None else image.shape[side]))
     return _moved(image, transform)
 
 
 def _moved(image: tf.Tensor, transform: list[tf.Tensor | float]) -> tf.Tensor:
-    """Return each pixel of `image` from where `transform`, an affine map of output to input pixels, says."""
+    """Return `image` transformed by `transform`, an affine map of output to input pixels."""
     row = tf.stack([*(tf.cast(value, tf.float32) for value in transform), tf.constant(0.0), tf.constant(0.0)])
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],

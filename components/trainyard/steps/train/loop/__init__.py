@@ -1,1 +1,1 @@
-"""The training loop: steps, checkpoints, pace and evidence."""
+"""The training loop: steps, checkpoints, speed and watchdog."""

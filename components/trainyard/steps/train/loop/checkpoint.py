@@ -1,7 +1,7 @@
-"""Checkpoints under the commit protocol: what a stopped run needs to go on as if it had never stopped.
+"""Checkpoints under the commit protocol, and when to write one.
 
-A checkpoint is the folder `ckpt-<step>` with state.npz (every variable of model, optimizer and loop) and progress.json.
-The data position is the step itself, for the batches are a pure function of it.
+A checkpoint is the folder `ckpt-<step>` with state.npz (all variables of model, optimizer and loop) and progress.json.
+The step is the data position, because the batches are a pure function of it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PRODUCER = producer("train")
 
 
 class Progress(Document):
-    """What a checkpoint knows beside its arrays. identity names the recipe and the examples that it belongs to.
+    """The content of progress.json. identity: digest of the recipe and the examples.
 
-    began: when the first byte of the examples was read, as time.time(); None of an earlier version.
+    began: time.time() when the first byte of the examples was read; None in older checkpoints.
     """
 
     file = "progress.json"
@@ -46,7 +46,7 @@ class Progress(Document):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint, read back."""
+    """A complete checkpoint in memory."""
 
     progress: Progress
     arrays: dict[str, np.ndarray]
@@ -54,7 +54,7 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class CheckpointFolder:
-    """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
+    """The checkpoints of one run below the folder `uri`: the last `keep` and the best one."""
 
     uri: str
     identity: str
@@ -66,7 +66,7 @@ class CheckpointFolder:
             storage.remove_unfinished(self.uri)
 
     def save(self, progress: Progress, arrays: Arrays) -> None:
-        """Commit `ckpt-<step>` of `progress` and remove what is neither among the last ones nor the best."""
+        """Commit `ckpt-<step>` and remove checkpoints that are neither among the last nor the best."""
         step, final = progress.step, self._path(progress.step)
         storage.remove(final)
         with storage.stage(final, producer=_PRODUCER) as folder:
@@ -80,14 +80,14 @@ class CheckpointFolder:
                 storage.remove(self._path(other))
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are there, in rising order."""
+        """Return the steps of the existing checkpoints in rising order."""
         names = [name.removeprefix("ckpt-") for name in storage.children(self.uri) if name.startswith("ckpt-")]
         return sorted(int(name) for name in names if name.isdigit())
 
     def latest(self, expected: Arrays) -> Checkpoint | None:
-        """Return the newest complete checkpoint of this very run, or None; a skipped one is a warning.
+        """Return the newest complete checkpoint of this run, or None; warn about each skipped one.
 
-        Raises `ConfigurationError` if a checkpoint holds other variables than `expected`: another model's.
+        Raises `ConfigurationError` if a checkpoint holds other variables than `expected`.
         """
         for step in reversed(self.steps()):
             try:
@@ -107,7 +107,7 @@ class CheckpointFolder:
         return None
 
     def _check_best(self, history: list[Epoch]) -> None:
-        """Warn if the best epoch's checkpoint is lost, and remove a damaged one: another becomes the one to keep."""
+        """Warn if the best epoch's checkpoint is lost; remove a damaged one, so that another is kept instead."""
         best = best_epoch(history)
         if best is None or not self.writes:
             return
@@ -119,7 +119,7 @@ class CheckpointFolder:
             events.emit("warning", message=f"{lost_best_message(best)} ({error})")
 
     def read(self, step: int) -> Checkpoint:
-        """Return the checkpoint of `step`. Raises `DataError` if it is missing, cut or corrupt."""
+        """Return the checkpoint of `step`. Raises `DataError` if it is missing, truncated or corrupt."""
         path = self._path(step)
         try:
             folder = storage.local(path, made_by="train")
@@ -136,12 +136,12 @@ class CheckpointFolder:
 
 
 def best_epoch(history: list[Epoch]) -> Epoch | None:
-    """Return the epoch of the smallest eval loss, the first of equals, or None if none has ended."""
+    """Return the epoch with the smallest eval loss, the first of ties, or None without epochs."""
     return min(history, key=lambda epoch: epoch.eval_loss, default=None)
 
 
 def lost_best_message(best: Epoch) -> str:
-    """Return the sentence about the best epoch, whose checkpoint is gone."""
+    """Return the warning for a missing checkpoint of the best epoch."""
     return (
         f"the checkpoint of epoch {best.epoch}, the best one (eval loss {best.eval_loss:.6g}), is lost, so the model "
         "is that of another epoch. Run with --from train to have it again"
@@ -172,14 +172,14 @@ CHECKPOINT_SECONDS = 30.0
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run in a thread, one at a time and each of them.
+    """Writes the checkpoints of a run in a thread, one at a time.
 
-    A newer one waits for the one before: the weights of an epoch may turn out to be the best, so none is left out, and
-    there is never more than one copy of the state. `seconds` is the time that writing took, beside the training.
+    A new checkpoint waits for the one before. None is skipped, because any epoch may turn out to be the best, and at
+    most one copy of the state exists. seconds: total time of writing.
 
-    min_interval_seconds: the interval after the last checkpoint of which its cost is `MAX_OVERHEAD`; infinite while it
-    is written. Its cost is what a step waited for it and the CPU time of its writing, which is the most that it took
-    from the training; threads of a bucket's client are left out.
+    min_interval_seconds: the interval at which the last checkpoint costs `MAX_OVERHEAD` of the training; infinite while
+    one is written. The cost is the time that a step waited plus the CPU time of the writing thread; threads of a
+    bucket's client are not counted.
     """
 
     def __init__(self, checkpoints: CheckpointFolder) -> None:
@@ -192,23 +192,23 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
 
     def save(self, progress: Progress, arrays: Arrays, waited: float = 0.0) -> None:
-        """Begin to write the checkpoint of `progress`; `arrays` belong to the writer from now on.
+        """Start to write a checkpoint; `arrays` belong to the writer from now on.
 
-        waited: the seconds that a step has waited for them.
+        waited: seconds that a step waited for the arrays.
         """
         self.wait()
         self.min_interval_seconds = math.inf
         self._writing = self._executor.submit(self._write, progress, arrays, waited)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Return whether nothing is being written any more, after at most `seconds`. Raises what the writing raised."""
+        """Return True once no checkpoint is being written, False after `seconds`. Raises the writer's error."""
         if self._writing is not None and wait([self._writing], seconds).not_done:
             return False
         self.check()
         return True
 
     def check(self) -> None:
-        """Raise what the writing raised, once."""
+        """Raise the writer's error, once."""
         if self._writing is not None and self._writing.done():
             ended, self._writing = self._writing, None
             ended.result()
@@ -224,9 +224,9 @@ class CheckpointWriter:
 
 
 class SaveSchedule:
-    """The next step to save at, by the recipe's interval or by what the last checkpoint cost.
+    """The next step to save at, by the recipe's interval or by the cost of the last checkpoint.
 
-    The workers of a gang agree, because the numbers that they give it are those of all of them.
+    The workers of a gang agree because they all pass the gang's means.
     """
 
     def __init__(self, settings: Checkpoints, steps_per_epoch: int) -> None:
@@ -236,27 +236,24 @@ class SaveSchedule:
         self._seconds_since_saved = self._min_interval_seconds = 0.0
 
     def note_saved(self, step: int) -> None:
-        """Count from `step` on, of which there is a checkpoint now."""
+        """Start the interval at `step`, which is saved now."""
         self.saved_step, self._seconds_since_saved = step, 0.0
 
     def note_steps(self, seconds: float, min_interval_seconds: float) -> None:
-        """Count steps that took `seconds`; the other number is that of `CheckpointWriter`."""
+        """Add the seconds of some steps; min_interval_seconds: as of `CheckpointWriter`."""
         self._seconds_since_saved += seconds
         self._min_interval_seconds = min_interval_seconds
 
     def next_step(self, step: int) -> int:
-        """Return the step of the next checkpoint within the epoch, beyond the epoch if none is left.
+        """Return the step of the next checkpoint in this epoch, or a step beyond the epoch if none is left.
 
-        Half an interval after the last one, by default half an epoch: while one is written, the one before it, which is
-        committed, is at most an interval old.
+        The step is half an interval (by default half an epoch) after the last one: while a checkpoint is written, the
+        committed one before it is at most an interval old.
         """
         interval = max(1, self._every // 2) if self._every else (self._steps_per_epoch + 1) // 2
         due = self.saved_step + interval
         return due if due > step else step + self._steps_per_epoch
 
     def is_worthwhile(self) -> bool:
-        """Whether a checkpoint within the epoch is worth its cost.
-
-        One of the recipe's always is; one by default if the last one cost at most `MAX_OVERHEAD` of the steps since.
-        """
+        """Whether to save within the epoch: at the recipe's interval, otherwise if it costs at most `MAX_OVERHEAD`."""
         return bool(self._every) or self._seconds_since_saved >= max(CHECKPOINT_SECONDS, self._min_interval_seconds)

@@ -1,4 +1,4 @@
-"""The restarts of a gang so far, and how much of its time went into steps that count."""
+"""The restarts of a gang, and the share of its time that went into useful steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _START = frozenset({"import", "join", "build", "compile"})
 
 
 class Past(BaseModel):
-    """The gang's time before this start: when it began, from which step it resumed at first (None before its first
-    new steps), its restarts, what broke it last (why, after which step, when), and what was spent already, in seconds
-    by name. reads_since: when this process first read examples, as time.time().
+    """The history of a gang before this start.
 
-    Times are of time.monotonic() on the chief's machine, where worker 0's supervisor runs too.
+    started: when the gang started. began_at: the step that it resumed from at first, None before its first new step.
+    last_break: reason, last step and time of the last break. spent: seconds by name. reads_since: time.time() when this
+    process first read examples. Other times are time.monotonic() on the chief's machine, where worker 0's supervisor
+    runs too.
     """
 
     started: float = Field(default_factory=time.monotonic)
@@ -45,10 +46,10 @@ class Past(BaseModel):
     def split(
         self, step: int, step_seconds: float, spent: dict[str, float], queue: float | None = None
     ) -> dict[str, float]:
-        """Return the seconds since the beginning by what they went into; `step` is what counts, `other` the rest.
+        """Return the seconds since the start by use; `step` counts as useful, `other` is the rest.
 
-        step: the one that the training ended at. spent: what this process, the last one, spent by name. queue: the
-        seconds before the beginning, if they are known.
+        step: the final step of the training. spent: seconds of this process by name. queue: seconds before the start,
+        if known.
         """
         seconds = {"step": (step - (step if self.began_at is None else self.began_at)) * step_seconds}
         spent = {**self.spent, **spent}
@@ -64,5 +65,5 @@ class Past(BaseModel):
 
 
 def share(seconds: dict[str, float]) -> float:
-    """Return the share of all `seconds` that went into steps which count."""
+    """Return the share of `seconds` that went into useful steps."""
     return seconds["step"] / max(1e-9, sum(seconds.values()))

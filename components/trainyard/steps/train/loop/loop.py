@@ -1,4 +1,4 @@
-"""The training loop: a small state machine over (step, history), so that a run resumes from wherever it was stopped."""
+"""The training loop: a state machine over (step, history) that resumes from any checkpoint."""
 
 from __future__ import annotations
 
@@ -58,13 +58,11 @@ class WorkerValues(NamedTuple):
 
 @dataclass(eq=False)
 class Loop:
-    """Trains to the end of the schedule or to the early stop; `history` then has the evidence of each epoch.
+    """Trains to the end of the schedule or to early stopping; `history` then holds every epoch.
 
-    The workers of a gang run the same loop in step: all that decides its course is equal on all of them, or is agreed
-    upon in the call itself. The chief alone writes.
-
-    past: is updated once new steps are taken; without a checkpoint the clock began when it says.
-    on_epoch: called with each epoch's evidence, those before a resume included.
+    All workers of a gang run the same loop in step: every decision depends on values that are equal on all workers or
+    averaged in the call itself. Only the chief writes. past: updated once new steps are taken. on_epoch: called for
+    each epoch, including those before a resume.
     """
 
     settings: Train
@@ -110,9 +108,9 @@ class Loop:
                     self._stop_together()
 
     def cached_step_seconds(self) -> list[float]:
-        """Return the seconds a step takes on one batch over and over, in calls as long as those of the training.
+        """Return the seconds a step takes on one cached batch, in calls as long as those of the training.
 
-        A call costs time of its own, so that only calls of one length compare. It spoils the weights.
+        A call has overhead, so only calls of equal length compare. The weights are invalid afterwards.
         """
         with self._clock("bottleneck"):
             dataset = self._dataset or self.data.train(0)
@@ -127,7 +125,7 @@ class Loop:
             return seconds
 
     def all_reduce_seconds(self, count: int = 10) -> float:
-        """Return the seconds that an all-reduce of the gradients alone takes, the mean of `count`."""
+        """Return the mean seconds of an all-reduce of the gradients alone, over `count` calls."""
         with self._clock("bottleneck"):
             self.steps.all_reduce(1)
             start = time.perf_counter()
@@ -135,7 +133,7 @@ class Loop:
             return (time.perf_counter() - start) / count
 
     def restore_best(self) -> Epoch:
-        """Set the weights to those of the epoch with the smallest eval loss whose checkpoint is complete; return it."""
+        """Load the complete checkpoint with the smallest eval loss and return its epoch."""
         with self._clock("checkpoint"):
             best = best_epoch(self.history)
             for epoch in sorted(self.history, key=lambda epoch: epoch.eval_loss):
@@ -149,7 +147,7 @@ class Loop:
 
     @property
     def step_seconds(self) -> list[float]:
-        """Seconds a step took in each epoch of the last phase, the calls of this process that compiled left out."""
+        """Seconds a step in each epoch of the last phase, without this process's compiling calls."""
         phase, cold = self.steps.phase(self.history[-1].step - 1), self._cold_epochs
         last = [epoch for epoch in self.history if self.steps.phase(epoch.step - 1) == phase]
         epochs = [epoch for epoch in last if epoch.epoch not in cold] or last
@@ -172,7 +170,7 @@ class Loop:
         self.on_epoch(epoch)
 
     def _newest(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint, which is the same one on every worker."""
+        """Return the newest complete checkpoint, the same one on every worker."""
         with self._clock("checkpoint"):
             self.writer.wait()
             self.steps.mean([0.0])  # Nobody reads before the chief has written.
@@ -202,7 +200,7 @@ class Loop:
         return len(self.history) == self.settings.epochs
 
     def _advance(self, step: int) -> None:
-        """Take steps up to the next end of an epoch, checkpoint or call, whichever comes first."""
+        """Take steps up to the end of the epoch, the next checkpoint or the end of a call."""
         if self._batches is None:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
@@ -233,9 +231,9 @@ class Loop:
             self._save(done)
 
     def _let_input_get_ahead(self, count: int) -> int:
-        """Let the input get ahead; return how many of `count` steps then show the speed without a wait for it.
+        """Pause so that the input gets ahead; return how many of `count` steps then run without waiting for it.
 
-        All workers of a gang do so in the same call. A second pipeline would need twice the memory.
+        All workers do so in the same call. A second pipeline would need twice the memory.
         """
         step_seconds = self._speed.step_seconds_so_far
         if self.data.replicas.total > 1 and not self._reporter.all_reduce_seconds:
@@ -301,7 +299,7 @@ class Loop:
             self._note_epoch(epoch)
 
     def _evaluate(self, step: int) -> tuple[float, float, float | None]:
-        """Return mean loss, mean metric and, of more than five classes, the top-5 accuracy over the eval split."""
+        """Return mean loss, mean metric and (for more than five classes) top-5 accuracy of the eval split."""
         with self._clock("eval"):
             if self._evaluation is None:
                 self._evaluation = self.steps.distributed(self.data.evaluation())
@@ -317,7 +315,7 @@ class Loop:
         return loss / weight, metric / weight, top5 / weight if has_top5(self.data.folder.document) else None
 
     def _save(self, step: int) -> bool:
-        """Have a checkpoint of `step` written; return False after a rollback, because a variable was not finite."""
+        """Start to write a checkpoint of `step`; return False after a rollback because a variable is not finite."""
         with self._clock("save"):
             start = time.perf_counter()
             bad = self.steps.not_finite()
@@ -345,7 +343,7 @@ class Loop:
         )
 
     def _save_last(self) -> None:
-        """Save because the process is to stop, unless nothing is new or a variable is not finite."""
+        """Save before the process stops, unless nothing is new or a variable is not finite."""
         step = self.steps.step
         if not self.rank.chief:
             return
@@ -358,12 +356,12 @@ class Loop:
             events.emit("saved", step=step)
 
     def _request_stop(self) -> None:
-        """Stop after the next call: in the middle of one, the others of a gang would wait for ever."""
+        """Stop after the current call: in the middle of one, the other workers would wait forever."""
         self._stop_requested = True
 
     @contextmanager
     def _finishing_writes(self) -> Iterator[None]:
-        """Leave no checkpoint half written, whatever ends the block."""
+        """Finish the checkpoint under way, however the block ends."""
         try:
             yield
         except BaseException:
@@ -380,7 +378,7 @@ class Loop:
         raise PeerLost("another worker got SIGTERM. Start again when it is back.")
 
     def _roll_back(self, what: str) -> None:
-        """Go back to the last checkpoint with a smaller learning rate, once; raises `DataError` the second time."""
+        """Resume from the last checkpoint with a smaller learning rate, once. Raises `DataError` the second time."""
         step = self.steps.step
         if self.steps.scale != 1.0:
             raise DataError(

@@ -21,7 +21,7 @@ INPUT_BOUND = 1.2
 
 
 class SpeedMeter:
-    """Examples a second, without a process's first call in each phase, which compiles."""
+    """Measures examples a second, without the first call of a process in each phase, which compiles."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch = batch_size
@@ -40,13 +40,13 @@ class SpeedMeter:
 
     @property
     def rate(self) -> float:
-        """Examples a second in this epoch, by the call that compiled if it had no other."""
+        """Examples a second in this epoch; from the compiling call if there is no other."""
         steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
         return steps * self._batch / max(seconds, 1e-9)
 
     @property
     def step_seconds_so_far(self) -> float:
-        """Mean seconds a step in this epoch, or of the last call if it has just begun."""
+        """Mean seconds a step in this epoch, or of the last call at its start."""
         return self._seconds / self._steps if self._steps else self.last_step_seconds
 
     def begin(self, phase: int) -> None:
@@ -55,7 +55,7 @@ class SpeedMeter:
         self._phases.add(phase)
 
     def add(self, steps: int, seconds: float) -> None:
-        """Count a call of `steps` that took `seconds`."""
+        """Add a call of `steps` that took `seconds`."""
         if self.cold:
             self.cold, self._cold_seconds = False, seconds / steps
             return
@@ -64,7 +64,7 @@ class SpeedMeter:
         self._seconds += seconds
 
     def end_epoch(self) -> tuple[float, float]:
-        """Return the epoch's examples a second and its wall seconds, and begin another."""
+        """Return the epoch's examples a second and its wall seconds, and start the next epoch."""
         now = time.perf_counter()
         result = self.rate, now - self._epoch_start
         self._steps, self._seconds, self._epoch_start = 0, 0.0, now
@@ -72,9 +72,9 @@ class SpeedMeter:
 
 
 def bottleneck(real: Sequence[float], cached: Sequence[float]) -> Literal["input", "compute", "unclear"]:
-    """Return what limits the steps, by the seconds a step of each epoch and of each call on a cached batch.
+    """Return the bottleneck of the steps, from the seconds a step of each epoch and of each cached call.
 
-    unclear: they are slower on real batches, but both differ so much, as on a busy machine, that they overlap.
+    unclear: steps on real batches are slower, but the two ranges overlap, as they do on a busy machine.
     """
     if statistics.fmean(real) <= INPUT_BOUND * statistics.median(cached):
         return "compute"
@@ -82,7 +82,7 @@ def bottleneck(real: Sequence[float], cached: Sequence[float]) -> Literal["input
 
 
 def split(real: float, cached: float, all_reduce: float) -> dict[str, float]:
-    """Return the parts of a step of `real` seconds, which add up to it: one on a cached batch takes `cached`."""
+    """Return the parts of a step of `real` seconds; a step on a cached batch takes `cached` seconds."""
     computed = min(real, cached)
     summed = min(all_reduce, computed)
     return {"compute": computed - summed, "all_reduce": summed, "input": real - computed}
@@ -96,10 +96,10 @@ PROBE_AT_CALL, PROBE_EVERY_CALLS = 40, 1200
 
 @dataclass
 class ProgressReporter:
-    """Emits progress and pace of one process's training towards `total` steps.
+    """Emits the progress and pace events of a training towards `total` steps.
 
-    prefetched_step_seconds: a step whose input is there already. all_reduce_seconds: the all-reduce of the gradients
-    alone. Both are 0 until they were measured. seconds: what the loop's time went into, which the loop adds to.
+    prefetched_step_seconds: a step that does not wait for input. all_reduce_seconds: the all-reduce of the gradients
+    alone. Both are 0 until measured. seconds: the loop's time by use, which the loop updates.
     """
 
     steps: Steps
@@ -115,12 +115,12 @@ class ProgressReporter:
     _calls: int = 0
 
     def is_probe_call(self) -> bool:
-        """Count a call; return whether it is to be probed. It is the same call on all workers of a gang."""
+        """Count a call and return whether to probe it, in the same call on all workers."""
         self._calls += 1
         return self._calls % PROBE_EVERY_CALLS == PROBE_AT_CALL
 
     def report(self, done: int, at_once: bool = False) -> None:
-        """Emit that `done` steps are done, unless that was emitted just before."""
+        """Emit the number of finished steps, unless it was emitted just before."""
         now = time.monotonic()
         if now - self._progress_at >= PROGRESS_SECONDS or done == self.total or at_once:
             self._progress_at = now
@@ -138,7 +138,7 @@ class ProgressReporter:
             self._emit_pace(done)
 
     def _emit_pace(self, done: int) -> None:
-        """Emit what the time goes into, for `trainyard explain`: ms a step, seconds since this process began."""
+        """Emit the use of time for `trainyard explain`: ms a step, and seconds since the process started."""
         step_seconds = self.speed.step_seconds_so_far
         events.emit(
             "pace",

@@ -1,8 +1,7 @@
-"""Ends a training process that stands still, so that whoever started it can start it again.
+"""Ends a stalled training process, so that its supervisor or caller can start it again.
 
-What is watched are the calls that train and evaluate, each against what such a call may take. The first of a kind
-traces and compiles, and a start, a checkpoint or an export take as long as the machine and the storage do: they have
-hours.
+The watchdog limits each call that trains or evaluates. The first call of a kind compiles, and a start, a checkpoint or
+an export depends on machine and storage, so these get an hour.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _OTHER_SECONDS = 3600.0  # chosen: the largest network here compiles in a minute
 
 
 def call_seconds() -> float:
-    """Return how long any but the first call of a kind may take: TRAINYARD_STALL_SECONDS."""
+    """Return the limit for all but the first call of a kind: TRAINYARD_STALL_SECONDS."""
     return float(os.environ.get("TRAINYARD_STALL_SECONDS", _CALL_SECONDS))
 
 
 def training_watchdog(rank: Rank) -> Watchdog:
-    """Return the watchdog of this process's training. It ends the process; its supervisor or caller tries again."""
+    """Return the watchdog of this process's training, which ends the process on a stall."""
     seconds = call_seconds()
     others = max(seconds, float(os.environ.get("TRAINYARD_COMPILE_SECONDS", _OTHER_SECONDS)))
 
@@ -44,9 +43,9 @@ def training_watchdog(rank: Rank) -> Watchdog:
 
 
 class Watchdog:
-    """Watches the calls of a training from a thread of its own, while `watching`.
+    """Watches the calls of a training from its own thread, inside `watching`.
 
-    seconds: what a `call` may take, but for the first of its kind, which may take `other_seconds` as all else.
+    seconds: limit of a `call`, except the first of its kind, which has `other_seconds` like everything else.
     """
 
     def __init__(self, seconds: float, other_seconds: float, on_stall: Callable[[float], None]) -> None:
@@ -56,12 +55,12 @@ class Watchdog:
         self._now = (time.monotonic(), other_seconds)
 
     def note_progress(self) -> None:
-        """Note that there was progress."""
+        """Restart the current time limit."""
         self._now = (time.monotonic(), self._now[1])
 
     @contextmanager
     def call(self, kind: str) -> Iterator[None]:
-        """Watch over one call of this `kind`."""
+        """Watch one call of this `kind`."""
         self._now = (time.monotonic(), self._seconds if kind in self._compiled else self._other_seconds)
         try:
             yield
@@ -71,7 +70,7 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Write every thread's stack and call `on_stall` if the block makes no progress in the time that is allowed."""
+        """Write all thread stacks and call `on_stall` if the block exceeds a time limit."""
         done = threading.Event()
         self.note_progress()
         threading.Thread(target=self._watch, args=(done,), daemon=True, name="watchdog").start()

@@ -1,1 +1,1 @@
-"""What the workers of a gang share: ranks, settings, the proof of membership and the heartbeat of their launcher."""
+"""Communication of the workers of a gang: settings, authentication, messages and heartbeats."""

@@ -1,9 +1,9 @@
-"""Proves to both sides of a connection that the other is of the same gang, before either reads anything else.
+"""Mutual authentication of two members of a gang, before either reads anything else.
 
-The server sends 32 random bytes. The client answers with 32 of its own and an HMAC over both, and gets another HMAC
-back. The key is never sent, and a recorded answer opens no other connection. Later messages are neither encrypted nor
-signed: a gang's network is to be closed to others (k8s/base/network.yaml, and the gang's own NetworkPolicy).
-Source: HMAC, RFC 2104, with SHA-256; the exchange is the mutual one of ISO/IEC 9798-4.
+The server sends 32 random bytes. The client answers with 32 of its own and an HMAC over both, and receives another
+HMAC. The key is never sent, and a recorded answer opens no other connection. Later messages are neither encrypted nor
+signed: a gang's network must be closed to others (k8s/base/network.yaml, and the gang's own NetworkPolicy). Source:
+HMAC, RFC 2104, with SHA-256; the exchange is the mutual one of ISO/IEC 9798-4.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BACKLOG = 128  # chosen: connections that are not accepted yet
 
 
 class Acceptor:
-    """Accepts the clients of a server that prove that they know `key`, without waiting for any of them."""
+    """Accepts clients that prove knowledge of `key`, without blocking on any of them."""
 
     def __init__(self, server: socket.socket, key: bytes) -> None:
         server.setblocking(False)
@@ -32,11 +32,11 @@ class Acceptor:
         self._clients: list[_PendingClient] = []
 
     def sockets(self) -> list[socket.socket]:
-        """Return what to wait on until one of it can be read."""
+        """Return the sockets to wait on."""
         return [self._server, *(client.socket for client in self._clients)]
 
     def accept(self, readable: Collection[object]) -> list[socket.socket]:
-        """Return the connections that are authenticated now; `readable`: those of `sockets` that can be read."""
+        """Return newly authenticated connections; `readable`: the readable ones of `sockets`."""
         accepted = []
         for client in [client for client in self._clients if client.socket in readable]:
             authenticated = client.is_authenticated()
@@ -53,14 +53,14 @@ class Acceptor:
         return accepted
 
     def close(self) -> None:
-        """Close the server and the connections that are not authenticated."""
+        """Close the server and the unauthenticated connections."""
         for client in self._clients:
             client.socket.close()
         self._clients = []
         self._server.close()
 
     def _challenge_new(self) -> None:
-        """Challenge the clients that have come."""
+        """Challenge the clients that have connected."""
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 connection, _ = self._server.accept()
@@ -76,7 +76,7 @@ class Acceptor:
                 connection.close()
 
     def _drop_slow(self) -> None:
-        """Cut off clients that have not answered in time, and the oldest if there are too many."""
+        """Drop clients that did not answer in time, and the oldest if there are too many."""
         now = time.monotonic()
         slow = [client for client in self._clients if now - client.since > _ANSWER_SECONDS]
         for client in {*slow, *self._clients[:-_MAX_PENDING]}:
@@ -85,7 +85,7 @@ class Acceptor:
 
 
 class _PendingClient:
-    """A client that was asked to prove that it knows the key; `challenged` is False if that failed."""
+    """A client whose proof is awaited; `challenged` is False if it could not be asked."""
 
     def __init__(self, connection: socket.socket, key: bytes) -> None:
         connection.setblocking(False)
@@ -97,7 +97,7 @@ class _PendingClient:
         self.challenged = _send(connection, self._nonce)
 
     def is_authenticated(self) -> bool | None:
-        """Return whether the client knows the key, or None while its answer is not complete."""
+        """Return whether the client knows the key, None until its answer is complete."""
         try:
             data = self.socket.recv(2 * _NONCE_BYTES - len(self._answer))
         except BlockingIOError:
@@ -116,12 +116,12 @@ class _PendingClient:
 
 
 def derive_key(token: str, *purpose: bytes) -> bytes:
-    """Return the key of one purpose in the gang with `token`; no key reveals that of another purpose."""
+    """Return the key of one purpose in the gang with `token`; no key reveals another."""
     return hmac.digest(token.encode(), b"\0".join(purpose), "sha256")
 
 
 def connect(host: str, port: int, key: bytes, seconds: float) -> socket.socket:
-    """Return a connection to a server that knows `key`, too.
+    """Return a connection to a server that knows `key` too.
 
     Raises OSError if no such server answers within `seconds`.
     """
@@ -139,12 +139,12 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> socket.socket:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a server on `port` of this machine, on its address `host` alone if that is a loopback address."""
+    """Return a server on `port`, bound to `host` alone if that is a loopback address."""
     return socket.create_server((host if is_loopback(host) else "", port), backlog=_BACKLOG)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is an address that this machine alone reaches."""
+    """Whether `host` is a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -152,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on `port` of any of this machine's addresses."""
+    """Whether `port` is free on all addresses of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -163,7 +163,7 @@ def is_free(port: int) -> bool:
 
 
 def _send(connection: socket.socket, data: bytes) -> bool:
-    """Whether a few bytes, for which a new connection has room, are on their way."""
+    """Whether a few bytes were sent, for which a new connection has room."""
     try:
         return connection.send(data) == len(data)
     except OSError:

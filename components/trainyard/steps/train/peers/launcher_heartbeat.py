@@ -1,12 +1,12 @@
-"""The launcher's heartbeat, so that a gang whose run was cancelled does not train on for nobody.
+"""The launcher's heartbeat: a gang whose run was cancelled must not continue to train.
 
-Who cancels a run of Kubeflow ends its pods' processes without a word, and the gang is no pod of the run. So the
-launcher renews a small file beside the checkpoints, and worker 0 ends the gang if it stays the same for longer than any
-launcher takes to come back. Only the file's change counts: no two clocks are compared. Beside it lies what the launcher
-alone knows of the gang, as it may ask the API server: how long it was queued.
+Cancelling a Kubeflow run kills the processes of its pods, and the gang's pods do not belong to the run. So the launcher
+renews a small file beside the checkpoints, and worker 0 ends the gang if the file stays unchanged longer than a
+launcher takes to come back. Only changes count; no clocks are compared. Beside it lies the gang's queueing time, which
+only the launcher can ask the API server for.
 
-It is no lease of the storage: it keeps nobody out. A retried launcher attaches to the gang while its predecessor may
-still beat, workers on other machines read it, which a lock on a file does not allow, and who reads it never takes it.
+It is not a lease: a retried launcher attaches to the gang while its predecessor may still beat, workers on other
+machines read it, which a file lock does not allow, and readers never take it over.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PATIENCE_SECONDS = 900.0  # chosen: longer than Kubeflow waits before its last 
 
 
 def heartbeat_uri(checkpoints: str) -> str:
-    """Return where the heartbeat of the gang that writes `checkpoints` is."""
+    """Return the URI of the heartbeat for the gang that writes `checkpoints`."""
     return storage.join(checkpoints, "gang", "launcher")
 
 
 def write_queue_seconds(uri: str, seconds: float) -> None:
-    """Leave beside the heartbeat how long the gang waited for worker 0: for admission, for nodes and for its image."""
+    """Write the time that the gang waited for worker 0: for admission, nodes and image."""
     try:
         storage.write_text(f"{uri}.queue", f"{seconds:.1f}")
     except Exception as error:  # noqa: BLE001 - evidence alone: the gang trains on without it
@@ -40,7 +40,7 @@ def write_queue_seconds(uri: str, seconds: float) -> None:
 
 
 def read_queue_seconds() -> float | None:
-    """Return what `write_queue_seconds` left for this gang, or None if there is no launcher, or none that knew."""
+    """Return the seconds that `write_queue_seconds` wrote for this gang, None if unknown."""
     uri = os.environ.get(settings.LAUNCHER_HEARTBEAT, "")
     try:
         text = storage.read_text(f"{uri}.queue") if uri else None
@@ -51,7 +51,7 @@ def read_queue_seconds() -> float | None:
 
 
 def remove(uri: str) -> None:
-    """Remove the heartbeat and what lies beside it, once the gang has trained. A later gang writes its own."""
+    """Remove the heartbeat and its companions after the training. A later gang writes its own."""
     try:
         storage.remove(uri.rpartition("/")[0])
     except Exception as error:  # noqa: BLE001 - the model is trained and committed
@@ -60,7 +60,7 @@ def remove(uri: str) -> None:
 
 @contextmanager
 def beating(uri: str) -> Iterator[None]:
-    """Renew the file at `uri` while the block runs, for the first time before it begins."""
+    """Renew the file at `uri` before the block and while it runs."""
 
     def renew() -> None:
         storage.write_text(uri, secrets.token_hex(8))
@@ -75,7 +75,7 @@ def beating(uri: str) -> Iterator[None]:
 
 
 class LauncherMonitor:
-    """Watches the heartbeat that TRAINYARD_LAUNCHER_SIGN names; nothing if it is not set."""
+    """Watches the heartbeat that TRAINYARD_LAUNCHER_SIGN names, if it is set."""
 
     def __init__(self) -> None:
         self._uri = os.environ.get(settings.LAUNCHER_HEARTBEAT, "")
@@ -84,7 +84,7 @@ class LauncherMonitor:
         self._changed_at = self._read_at = time.monotonic()
 
     def is_lost(self) -> bool:
-        """Whether the heartbeat has stopped for too long. Call it often: it reads a few times a minute at most."""
+        """Whether the heartbeat has stopped for too long. Call it often: it reads a few times a minute."""
         now = time.monotonic()
         if not self._uri or now - self._read_at < min(_BEAT_SECONDS / 3, self._patience / 3):
             return False

@@ -1,8 +1,8 @@
-"""Shows the kubelet that a worker's pod is alive: one whose processes all stand still is killed and replaced.
+"""Answers the kubelet's liveness probe: a pod whose processes are all frozen is killed and replaced.
 
-The gang finds such a worker by its silence and waits for its return, but nothing in a gang may delete a pod, and a Job
-takes one for running as long as the kubelet does. The kubelet asks over the network: a command that it runs in the pod
-would stand still with the others, or not start in a frozen control group, which counts as no answer at all.
+The gang notices a frozen worker by its silence and waits for it, but nothing in a gang may delete a pod, and a Job
+counts a pod as running as long as the kubelet does. The probe uses the network, because a command in the pod would
+freeze with the others, or not start in a frozen control group, which counts as no answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the log is the training's."""
+        """Log nothing: the log is the training's."""
 
 
 class _Server(ThreadingTCPServer):  # HTTPServer would look its own name up, and wait for the DNS
@@ -32,9 +32,9 @@ class _Server(ThreadingTCPServer):  # HTTPServer would look its own name up, and
 
 
 def answer(port: int = PORT) -> None:
-    """Answer every request to `port` from now on, in threads, as long as this process runs.
+    """Answer every request to `port` from threads while this process runs.
 
-    Where processes of one machine stand for pods, the first one answers: a pod has the port for itself.
+    If processes of one machine stand for pods, as in tests, the first one answers.
     """
     try:
         server = _Server(("", port), _Handler)

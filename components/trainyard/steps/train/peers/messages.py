@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class MessageStream:
-    """One side of a connection: whole messages in, whole messages out."""
+    """One side of a connection, which sends and receives whole messages."""
 
     def __init__(self, connection: socket.socket) -> None:
         # The same connection twice, because to send may take a moment and to receive may not.
@@ -45,7 +45,7 @@ class MessageStream:
         return True
 
     def receive(self) -> list[Message] | None:
-        """Return what has come since the last call, or None if the other side has closed or sends no messages."""
+        """Return the messages since the last call, None if the other side closed or sent anything else."""
         try:
             data = self.socket.recv(1 << 16)
         except BlockingIOError:
@@ -63,11 +63,11 @@ class MessageStream:
         return messages if all(isinstance(message, dict) and "type" in message for message in messages) else None
 
     def is_silent(self) -> bool:
-        """Whether the other side has sent nothing for too long."""
+        """Whether the other side has been silent for too long."""
         return time.monotonic() - self.last_received > SILENCE_SECONDS
 
     def excuse(self, seconds: float) -> None:
-        """Take `seconds` in which this side did not read (a paused machine, a stalled process) off the silence."""
+        """Subtract `seconds` in which this side did not read (a paused machine, a stalled process) from the silence."""
         self.last_received += seconds
 
     def close(self) -> None:
@@ -77,13 +77,13 @@ class MessageStream:
 
 
 class StallGuard:
-    """Knows when this side itself stood still: the others' silence counts only while this side read."""
+    """Detects stalls of this side, so that silence counts only while this side reads."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def excuse(self, streams: list[MessageStream]) -> None:
-        """Take the time since the last call off the silence of `streams` if it was a stall; call it once a turn."""
+        """Subtract a stall since the last call from the silence of `streams`; call it once a turn."""
         now = time.monotonic()
         if now - self._last > _STALL_SECONDS:
             for stream in streams:

@@ -1,4 +1,4 @@
-"""What those who start a gang and its workers agree on: environment variables and ports."""
+"""The environment of a worker: variables and ports that launchers and workers agree on, and its rank."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ PORT_RANGE = 8
 
 
 def start_deadline_seconds() -> float:
-    """Return how long the workers wait for each other, and for their input workers."""
+    """Return the time that workers wait for each other and for their input workers."""
     return float(os.environ.get(START_DEADLINE_SECONDS, "300"))
 
 
 def input_addresses() -> list[str]:
-    """Return host:port of every input worker, in the order of their turns; none if the environment names none."""
+    """Return host:port of every input worker in the order of their turns; empty without input workers."""
     return [address for address in os.environ.get(INPUT_WORKERS, "").split(",") if address]
 
 
 @dataclass(frozen=True)
 class Rank:
-    """The number of this worker, and how many there are. Worker 0 is the chief: it alone writes."""
+    """The index of this worker and the number of workers. Worker 0 is the chief."""
 
     index: int
     workers: int
@@ -55,12 +55,12 @@ class _Config(TypedDict):
 
 
 def gang_addresses() -> list[str]:
-    """Return host:port of each worker in the gang that TF_CONFIG describes; on each port that worker may listen."""
+    """Return host:port of each worker from TF_CONFIG; the worker may listen on its port."""
     return _index_and_addresses()[1]
 
 
 def current_rank() -> Rank:
-    """Return this process's rank in the gang that TF_CONFIG describes; without one it is the only worker."""
+    """Return this process's rank from TF_CONFIG; without one it is the only worker."""
     index, addresses = _index_and_addresses()
     return Rank(index, len(addresses) or 1)
 

@@ -1,4 +1,4 @@
-"""JAX as the engine: one program over all devices of a gang, which JAX itself divides among them."""
+"""The JAX engine: one program over all devices of a gang, partitioned by JAX."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _TILE = 512
 
 
 class JaxEngine:
-    """The engine of TPU slices of several hosts, and of TPUs that TensorFlow has no build for; of CPUs for tests.
+    """Trains on TPU slices of several hosts, on TPUs without a TensorFlow build, and on CPUs in tests.
 
-    A gang's processes see all of its devices, so batch statistics, dropout and gradients are those of the global batch
-    without any code of ours.
+    Every process sees all devices of the gang, so batch statistics, dropout and gradients are those of the global batch
+    without code of ours.
     """
 
     replicas = 1
@@ -63,7 +63,7 @@ class JaxEngine:
             )
 
     def join(self) -> None:
-        """Start the devices; the gang's chief is JAX's coordinator, at its address of TF_CONFIG."""
+        """Start the devices; the gang's chief is JAX's coordinator, at its address in TF_CONFIG."""
         rank, expected = current_rank(), expected_devices()
         if expected is not None:
             # By itself JAX would take the CPU if a TPU does not start; of a list it wants all, and takes the first.
@@ -96,23 +96,23 @@ class JaxEngine:
         self.replicas = jax.device_count()
 
     def leave(self) -> None:
-        """Wait for the others and go: a worker whose coordinator is gone would abort."""
+        """Wait for the other workers: a worker whose coordinator has left would abort."""
         if current_rank().workers > 1:
             jax.distributed.shutdown()
 
     def devices(self) -> list[str]:
-        """Return the names of this process's devices that train."""
+        """Return the names of this process's training devices."""
         return [f"{device.platform.upper()}:{number}" for number, device in enumerate(_local_devices())]
 
     def hardware(self) -> str:
-        """Return what one of the devices is."""
+        """Return the product name of a training device."""
         expected, device = expected_devices(), _local_devices()[0]
         return expected.accelerator if expected else "CPU" if device.platform == "cpu" else device.device_kind
 
     def precision(self, train: Train) -> str:
-        """Return the recipe's precision, by itself bfloat16 on a TPU.
+        """Return the recipe's precision, by default bfloat16 on a TPU.
 
-        Raises `ConfigurationError` for float16, and for batch statistics of each device's own.
+        Raises `ConfigurationError` for float16, and for batch statistics by worker.
         """
         if train.batch_statistics == "worker":
             raise ConfigurationError(
@@ -131,7 +131,7 @@ class JaxEngine:
         return probe.report(devices, self.versions())
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of JAX, of what it was built with, and of TensorFlow, which reads the examples."""
+        """Return the versions of JAX, its platform, and TensorFlow, which reads the examples."""
         versions = {"jax": jax.__version__, "jaxlib": jaxlib_version, "tensorflow": tf.version.VERSION}
         return versions | {"platform": jax.local_devices()[0].client.platform_version.partition("\n")[0]}
 
@@ -144,7 +144,7 @@ class JaxEngine:
         precision: str,
         load_teacher: Callable[[], TeacherModel | None],
     ) -> JaxSteps:
-        """Return the steps of the model that `build` returns, every device with all of its variables."""
+        """Return the steps of the model that `build` returns, with all variables on every device."""
         del precision  # float16, which alone would change the optimizer, is refused
         model, train = build(), recipe.train
         parts = phases(model, recipe, steps_per_epoch, partial(optimizer, train, float16=False))
@@ -155,12 +155,12 @@ class JaxEngine:
         return JaxSteps(model, parts, resizing, objective, load_teacher(), train, mesh)
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether XLA says that a sum, or the coordinator, did not answer."""
+        """Whether XLA reports that a collective or the coordinator did not answer."""
         return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_PEER_ERRORS)
 
 
 class _Device(Protocol):
-    """What is used of jax.Device, whose types JAX 0.10 does not publish."""
+    """The members of jax.Device that are used; JAX 0.10 publishes no types for it."""
 
     platform: str
     device_kind: str
@@ -178,7 +178,7 @@ def _native_precision() -> str:
 
 
 def _measured(name: str, device: _Device) -> Device:
-    """Return what `probe.probe` returns of one device."""
+    """Return the measured record of a device."""
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]
     # Drawn without JAX, which compiles for longer. Scaled so that product after product neither grows nor vanishes.

@@ -1,4 +1,4 @@
-"""JAX's compiled work: one training step over the whole gang a call, and one batch of the eval split."""
+"""JAX's compiled work: one training step over the gang a call, and one batch of the eval split."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _Batch = tuple[dict[str, jax.Array], jax.Array, jax.Array]
 
 @dataclass(eq=False)
 class JaxSteps(SharedSteps):
-    """Model, optimizer and the loop's own variables on the devices of `mesh`, by their names in a checkpoint.
+    """Model, optimizer and the loop's variables on the devices of `mesh`, by their names in a checkpoint.
 
-    The variables of Keras are their first values, and what `load` sets. In between they are arguments and results of a
-    pure function, which takes the memory of the former for the latter.
+    Keras' variables hold the initial values and what `load` sets. In between, values are arguments and results of a
+    pure function, which reuses the memory of its arguments.
     """
 
     mesh: Mesh
@@ -62,7 +62,7 @@ class JaxSteps(SharedSteps):
 
     @property
     def loss_sum(self) -> float:
-        """The sum of the batches' weighted mean losses since it was set to 0."""
+        """Sum of the batches' weighted mean losses since it was reset."""
         return float(np.asarray(self._state[LOSS_SUM]))
 
     @loss_sum.setter
@@ -71,7 +71,7 @@ class JaxSteps(SharedSteps):
 
     @property
     def scale(self) -> float:
-        """What the schedule's learning rate is multiplied by."""
+        """Factor of the scheduled learning rate."""
         return float(np.asarray(self._state[SCALE]))
 
     @scale.setter
@@ -86,11 +86,11 @@ class JaxSteps(SharedSteps):
         return float(self._rate(phase.schedule, np.int32(self.step - phase.first_step), np.float32(self.scale)))
 
     def distributed(self, dataset: Any) -> Iterable[Any]:
-        """Return the elements of `dataset`, one a local replica, as parts of arrays over the whole gang."""
+        """Return the elements of `dataset`, one a local replica, as parts of global arrays."""
         return _Batches(dataset, self._sharded)
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
-        """Take `count` steps and return the mean of all workers' `worker_values`."""
+        """Take `count` steps and return the means of all workers' `worker_values`."""
         state, phase = self._state, self.enter_phase()
         try:
             for _ in range(count):
@@ -118,7 +118,7 @@ class JaxSteps(SharedSteps):
         return np.asarray(sums)
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
-        """Return the mean over the workers of their `worker_values`."""
+        """Return the means of `worker_values` over the workers."""
         if jax.process_count() == 1:
             return list(worker_values)
         own = np.tile(np.asarray(worker_values, np.float32), (jax.local_device_count(), 1))
@@ -126,12 +126,12 @@ class JaxSteps(SharedSteps):
         return [float(value) for value in np.asarray(mean)]
 
     def all_reduce(self, count: int) -> None:
-        """Sum a vector of the gradients' size over the replicas `count` times."""
+        """All-reduce a vector of the gradients' size `count` times."""
         vectors = self._zeros()
         jax.block_until_ready([self._sum(vectors) for _ in range(count)])
 
     def not_finite(self) -> str | None:
-        """Return the name of the first variable that holds NaN or infinity, or None."""
+        """Return the name of the first variable with NaN or infinity, or None."""
         # In the order in which a step returns them, for another one would be another program.
         state = sorted(self._state.items())
         floating = {name: value for name, value in state if jnp.issubdtype(value.dtype, jnp.floating)}
@@ -144,7 +144,7 @@ class JaxSteps(SharedSteps):
         return {name: np.array(value) for name, value in self._state.items()} | {STEP: np.asarray(self.step, np.int64)}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set every variable to its value in `arrays`; the other engine's seeds and counters have other integers."""
+        """Set every variable to its value in `arrays`; integer types differ between the engines."""
         for name, variable in self._variables.items():
             variable.assign(arrays[name].astype(variable.dtype))
         self._values = {}
@@ -153,7 +153,7 @@ class JaxSteps(SharedSteps):
 
     @property
     def _state(self) -> State:
-        """The variables' values, read late at first: a champion's weights come after the steps were made."""
+        """The values of the variables, read on first use because a champion's weights are loaded late."""
         if not self._values:
             self._values = {
                 name: self._replicate(np.asarray(variable.value)) for name, variable in self._variables.items()
@@ -162,7 +162,7 @@ class JaxSteps(SharedSteps):
         return self._values
 
     def _replicate(self, value: np.ndarray | np.float32) -> jax.Array:
-        """Return `value`, the same on every worker, on all devices of the gang."""
+        """Return `value`, equal on every worker, on all devices of the gang."""
         array = np.asarray(value)
         return jax.make_array_from_callback(array.shape, self._replicated, lambda index: array[index])
 
@@ -184,11 +184,11 @@ class JaxSteps(SharedSteps):
     def _accumulate_gradients(
         self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int, teacher: list[jax.Array]
     ) -> tuple[State, list[jax.Array]]:
-        """Return the state after one micro-batch, before an update, and its gradients added to the `accumulated` ones.
+        """Return the state after one micro-batch, before an update, and its gradients plus the `accumulated` ones.
 
-        The weights carry the division by the global batch. Sums over the rows are sums over all replicas: the program
-        is written for the whole batch, and JAX divides it. phase: the number of the current one. teacher: the values of
-        its variables.
+        The weights include the division by the global batch. Sums over the rows are sums over all replicas, because JAX
+        partitions a program for the whole batch. phase: the number of the current phase. teacher: the values of its
+        variables.
         """
         del phase
         features, labels, weights = batch
@@ -248,7 +248,7 @@ class _Batches:
             )
 
     def _shard(self, parts: np.ndarray) -> jax.Array:
-        """Return `parts`, (local replicas, rows, …), as rows of the global batch; JAX has no int64."""
+        """Return `parts`, (local replicas, rows, …), as rows of the global batch; int64 becomes int32 for JAX."""
         rows = parts.reshape(-1, *parts.shape[2:])
         placed: jax.Array = jax.make_array_from_process_local_data(
             self.rows, rows.astype(np.int32) if rows.dtype == np.int64 else rows
@@ -257,6 +257,6 @@ class _Batches:
 
 
 def _rate(schedule: RateSchedule, step: keras.KerasTensor, scale: jax.Array) -> keras.KerasTensor:
-    """Return the learning rate of the step number `step` of `schedule`, whose own variable would be a constant."""
+    """Return the learning rate of step `step` of `schedule`, with `scale` as an argument instead of a constant."""
     with keras.StatelessScope(state_mapping=[(schedule.scale, scale)]):
         return schedule(step)

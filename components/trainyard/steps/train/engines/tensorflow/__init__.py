@@ -1,1 +1,1 @@
-"""The engine that trains with TensorFlow."""
+"""The TensorFlow engine."""

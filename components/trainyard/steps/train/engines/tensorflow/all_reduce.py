@@ -1,4 +1,4 @@
-"""All-reduce over the replicas within a step: by a ring of plain TCP between CPUs, else by TensorFlow's collectives."""
+"""All-reduce over the replicas within a step: a ring of TCP connections on CPUs, otherwise TensorFlow's collectives."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PORTS = settings.PORT_RANGE - 1  # the ring's is one of those behind TensorFlow
 
 
 class AllReduce:
-    """Call it with float32 tensors in a replica's context; it returns their sums over all replicas, with a gradient."""
+    """Sums float32 tensors over all replicas, with gradients. Call it in a replica context."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._ring = _connect_ring(strategy)
         self._last: Any = None
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sum over the replicas of each of `tensors`, which travel together."""
+        """Return the sum of each of `tensors` over the replicas, in one message."""
         # The identity puts an argument of the call onto the replica's device: without one there is no collective.
         local = [tf.identity(tensor) for tensor in tensors]
         ring = self._ring
@@ -38,7 +38,7 @@ class AllReduce:
         return list(ring_sums(*local))
 
     def _ring_sums(self, ring: Ring, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sum over the ring after the sum that was traced before: all workers must take them in one order."""
+        """Sum over the ring after the sum that was traced before, because all workers must sum in one order."""
         graph = tf.compat.v1.get_default_graph()
         previous = [self._last] if self._last is not None and self._last.graph is graph else []
         with tf.control_dependencies(previous):
@@ -49,7 +49,7 @@ class AllReduce:
 
 
 def _collective_sums(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the sums of `tensors` by TensorFlow's collectives: as one vector, if there are several."""
+    """Return the sums by TensorFlow's collectives, as one vector if there are several tensors."""
     context = tf.distribute.get_replica_context()
     if len(tensors) == 1:
         return [context.all_reduce(tf.distribute.ReduceOp.SUM, tensors[0])]
@@ -65,7 +65,7 @@ def _reshape_like(flat: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _connect_ring(strategy: tf.distribute.Strategy) -> Ring | None:
-    """Return this worker's ring, or None if there is one worker, or if it has several devices or a GPU."""
+    """Return this worker's ring; None for one worker, several devices or a GPU."""
     rank = current_rank()
     if rank.workers == 1 or strategy.num_replicas_in_sync != rank.workers or tf.config.list_physical_devices("GPU"):
         return None

@@ -1,4 +1,4 @@
-"""Makes the layers of a model compute over all replicas what one replica would compute over the global batch."""
+"""Makes the layers of a model compute on all replicas as one replica would on the global batch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 def synchronize_layers(
     model: keras.Model, all_reduce: AllReduce, xla: bool, own_statistics: bool
 ) -> list[keras.layers.BatchNormalization]:
-    """Let normalization and dropout of `model` see the global batch; call it in the strategy's scope, before tracing.
+    """Make normalization and dropout of `model` use the global batch. Call it in the strategy's scope, before tracing.
 
-    Batch statistics are summed over the replicas. Each replica draws the dropout of the global batch and takes its own
-    rows, so the draws are those of one worker. Nothing of it goes into a saved file. Raises `ConfigurationError` for
-    another layer that draws at random, for batch renormalization, and for normalization under `xla`.
+    Batch statistics are summed over the replicas. Each replica draws the dropout mask of the global batch and takes its
+    own rows, so the mask is that of one worker. Saved files do not change. Raises `ConfigurationError` for other random
+    layers, for batch renormalization, and for normalization under `xla`.
 
-    own_statistics: each replica normalizes by its own rows' statistics instead, and has moving averages of its own.
-    Returns the layers of which a step has to bring those together, as the mean over the replicas.
+    own_statistics: each replica normalizes by its own rows and keeps its own moving averages. Returns the layers whose
+    averages a step must average over the replicas.
     """
     apart = []
     for layer in model._flatten_layers(include_self=False):
@@ -56,11 +56,10 @@ def _normalize(
     training: bool | None = None,
     mask: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Do what BatchNormalization.call does with synchronized=True (keras 3.15), with fewer collectives.
+    """BatchNormalization.call with synchronized=True (keras 3.15), with fewer collectives.
 
-    Keras sums each of the two moments and a count of ones over the replicas, and then the moving averages, which are
-    equal on all of them by then: five collectives a layer forward and two backward. Here it is one each way. Without
-    `all_reduce` it is synchronized=False, with none.
+    Keras uses five collectives a layer forward (two moments, a count and the moving averages) and two backward. This
+    uses one each way. Without `all_reduce` it is synchronized=False, with none.
     """
     if not training or not layer.trainable:
         return type(layer).call(layer, inputs, training=training, mask=mask)
@@ -85,7 +84,7 @@ def _normalize(
 
 
 def _drop_globally(layer: keras.layers.Dropout, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Do what Dropout.call does for one worker (keras 3.15), on this replica's rows of the global batch."""
+    """Dropout.call of one worker (keras 3.15) for this replica's rows of the global batch."""
     if not training or not layer.rate:
         return inputs
     context = tf.distribute.get_replica_context()

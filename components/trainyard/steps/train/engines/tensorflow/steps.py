@@ -1,4 +1,4 @@
-"""TensorFlow's compiled work: many training steps in one call, one pass over the eval split in another."""
+"""TensorFlow's compiled work: several training steps a call, and one pass over the eval split."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ GRADIENT_BUCKET_BYTES = 4 << 20
 
 @dataclass(eq=False)
 class TensorFlowSteps(SharedSteps):
-    """Model, optimizers and the loop's own variables on the devices of a strategy.
+    """Model, optimizers and the loop's variables on the devices of a strategy.
 
-    xla: compile what computes loss and gradients; it must hold no all-reduce. apart: normalization of which each
-    replica has moving averages of its own within a step; it ends with their mean.
+    xla: compile loss and gradients; they must contain no all-reduce. apart: normalization layers with separate moving
+    averages on each replica, which each step averages.
     """
 
     strategy: tf.distribute.Strategy
@@ -49,12 +49,12 @@ class TensorFlowSteps(SharedSteps):
 
     @property
     def step(self) -> int:
-        """The steps taken since the beginning of the training."""
+        """The number of steps taken since the start of the training."""
         return int(self._step.numpy())
 
     @property
     def loss_sum(self) -> float:
-        """The sum of the batches' weighted mean losses since it was set to 0."""
+        """Sum of the batches' weighted mean losses since it was reset."""
         return float(self._loss_sum.numpy())
 
     @loss_sum.setter
@@ -63,7 +63,7 @@ class TensorFlowSteps(SharedSteps):
 
     @property
     def scale(self) -> float:
-        """What the schedule's learning rate is multiplied by."""
+        """Factor of the scheduled learning rate."""
         return float(self.phases.scale.numpy())
 
     @scale.setter
@@ -83,7 +83,7 @@ class TensorFlowSteps(SharedSteps):
         return distributed
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
-        """Take `count` steps and return the mean of all workers' `worker_values`."""
+        """Take `count` steps and return the means of all workers' `worker_values`."""
         phase = self.enter_phase()
         try:
             mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
@@ -96,18 +96,18 @@ class TensorFlowSteps(SharedSteps):
         return np.asarray(self._evaluate(batches, tf.constant(count, tf.int64), tf.constant(totals)))
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
-        """Return the mean over the workers of their `worker_values`."""
+        """Return the means of `worker_values` over the workers."""
         return [float(value) for value in self._mean(tf.constant(worker_values, tf.float32))]
 
     def all_reduce(self, count: int) -> None:
-        """Sum a vector of the gradients' size over the replicas `count` times."""
+        """All-reduce a vector of the gradients' size `count` times."""
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
     @tf.function(autograph=False)
     def _train(self, iterator: Any, count: tf.Tensor, worker_values: tf.Tensor, phase: int) -> tf.Tensor:
-        """Take `count` (int64 scalar) steps and return the mean of all workers' `worker_values`, float32 (n,).
+        """Take `count` (int64 scalar) steps and return the means of all workers' `worker_values`, float32 (n,).
 
-        phase: the number of the current one, each of which has a graph of its own.
+        phase: the number of the current phase; each has its own graph.
         """
 
         def accumulate(number: tf.Tensor) -> tf.Tensor:
@@ -151,19 +151,19 @@ class TensorFlowSteps(SharedSteps):
         return _repeated(add, count, totals)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return every variable's value by a name that is stable over processes; later steps leave it as it is."""
+        """Return every variable's value by a name that is stable across processes; later steps do not change it."""
         # No copy: TensorFlow gives a variable new memory if its value is in use elsewhere.
         values = {name: tf.convert_to_tensor(variable) for name, variable in self._variables().items()}
         return {name: np.asarray(memoryview(value)) for name, value in values.items()}
 
     def not_finite(self) -> str | None:
-        """Return the name of the first variable that holds NaN or infinity, or None."""
+        """Return the name of the first variable with NaN or infinity, or None."""
         fine = self._finite().numpy()
         return next((name for name, finite in zip(self._variables(), fine, strict=True) if not finite), None)
 
     @tf.function(autograph=False)
     def _finite(self) -> tf.Tensor:
-        """Return bool (variables,): whether each variable is finite, in the order of `_variables`."""
+        """Return bool (variables,): True for each finite variable, in the order of `_variables`."""
         values = [tf.convert_to_tensor(variable) for variable in self._variables().values()]
         return tf.stack(
             [
@@ -182,12 +182,12 @@ class TensorFlowSteps(SharedSteps):
 
     @property
     def _accumulators(self) -> list[tf.Variable]:
-        """The sums of the current phase, the loss first; none if a step has one micro-batch."""
+        """The gradient accumulators of the current phase, the loss first; empty without gradient accumulation."""
         paths = ["", *(variable.path for variable in self.phases.current.variables)]
         return [self._accumulator_by_path[path] for path in paths] if self._accumulator_by_path else []
 
     def _replica_step(self, batch: Batch, phase: int) -> tf.Tensor:
-        """Apply one update, after a step's last micro-batch, and return the gang's loss."""
+        """Apply one update after a step's last micro-batch and return the gang's loss."""
         loss, gradients = self._loss_and_gradients(batch, phase)
         if accumulators := self._accumulators:
             loss = loss + accumulators[0]
@@ -204,16 +204,16 @@ class TensorFlowSteps(SharedSteps):
         return loss
 
     def _accumulate(self, batch: Batch, phase: int) -> None:
-        """Add the loss and the gradients of a micro-batch before a step's last to the accumulators."""
+        """Add loss and gradients of a micro-batch to the accumulators."""
         loss, gradients = self._loss_and_gradients(batch, phase)
         for accumulator, value in zip(self._accumulators, [loss, *gradients], strict=True):
             if value is not None:
                 accumulator.assign_add(value)
 
     def _replica_loss_and_gradients(self, batch: Batch, phase: int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-        """Return this replica's part of a micro-batch's loss, and of its gradients, None for a variable without one.
+        """Return this replica's part of a micro-batch's loss and gradients; None for a variable without gradient.
 
-        The weights carry the division by the global batch, so the parts add up to the global batch's.
+        The weights include the division by the global batch, so the parts add up to the global batch's values.
         """
         del phase  # the current one: XLA compiles a function a number
         features, labels, weights = batch
@@ -240,9 +240,10 @@ class TensorFlowSteps(SharedSteps):
     def _all_reduced_gradients(
         self, gradients: list[tf.Tensor | None], loss: tf.Tensor
     ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
-        """Return the sums over all replicas of `gradients` and `loss`.
+        """Return the sums of `gradients` and `loss` over all replicas.
 
-        They travel in few buckets. The last layers' gradients, known first, go first, and moving averages with them.
+        They are sent in a few buckets: first the last layers' gradients, which are known first, with the moving
+        averages.
         """
         present = [(i, gradient) for i, gradient in enumerate(gradients) if gradient is not None]
         averages = self._averages_apart()
@@ -266,7 +267,7 @@ class TensorFlowSteps(SharedSteps):
         return sums, others[0]
 
     def _averages_apart(self) -> list[tf.Variable]:
-        """Return this replica's own copies of the moving averages that differ between the replicas by now."""
+        """Return this replica's copies of the moving averages that differ between replicas."""
         learning = [layer for layer in self.apart if layer.trainable]
         return [average.value._get() for layer in learning for average in (layer.moving_mean, layer.moving_variance)]
 
@@ -278,16 +279,16 @@ class TensorFlowSteps(SharedSteps):
 
 
 def _repeated(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return `value` after `body` was called on it so many `times` (int64 scalar), in a loop of the graph.
+    """Return `value` after `times` (int64 scalar) calls of `body`, in a graph loop.
 
-    AutoGraph would make it of a Python loop, for 0.2 s of CPU each time that a process starts.
+    AutoGraph would create the loop from Python, at 0.2 s of CPU for each process start.
     """
     start = (tf.constant(0, tf.int64), value)
     return tf.while_loop(lambda done, _: done < times, lambda done, value: (done + 1, body(value)), start)[1]
 
 
 def _accumulator(shape: tuple[int, ...]) -> tf.Variable:
-    """Return a variable of zeros, of which each replica has its own."""
+    """Return a variable of zeros with a separate value on each replica."""
     on_read = tf.VariableSynchronization.ON_READ
     return tf.Variable(
         tf.zeros(shape), trainable=False, synchronization=on_read, aggregation=tf.VariableAggregation.SUM

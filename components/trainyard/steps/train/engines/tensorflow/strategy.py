@@ -1,4 +1,4 @@
-"""Which devices train, and in which precision."""
+"""The training devices and their precision."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mix
 
 
 def create_strategy() -> tf.distribute.Strategy:
-    """Return the strategy over the gang's devices; waits for every worker of it, without a deadline.
+    """Return the strategy over the gang's devices; waits for every worker, without a deadline.
 
-    Several workers: gradients over gRPC in a ring, or over NCCL on GPUs. One worker: mirrored over its
-    GPUs, or its logical CPUs, if there are several; else one device. If TPUs are expected: over the cores
-    of this host. Raises `InfrastructureError` if those cannot be started, `PeerLost` if this worker's port is taken.
+    Several workers: all-reduce over gRPC in a ring, or over NCCL on GPUs. One worker: mirrored over its GPUs, or over
+    logical CPUs if there are several; otherwise one device. Expected TPUs: the cores of this host. Raises
+    `InfrastructureError` if TPUs cannot be started, `PeerLost` if this worker's port is taken.
     """
     expected = expected_devices()
     result: tf.distribute.Strategy
@@ -52,7 +52,7 @@ def _multi_worker(options: tf.distribute.experimental.CommunicationOptions) -> t
 
 
 def _tpu_strategy(expected: ExpectedDevices) -> tf.distribute.Strategy:
-    """Return the strategy over the TPUs of this very host, started.
+    """Return the strategy over the TPUs of this host, started.
 
     Source: https://cloud.google.com/tpu/docs/run-calculation-tensorflow (`tpu="local"`).
     """
@@ -68,7 +68,7 @@ def _tpu_strategy(expected: ExpectedDevices) -> tf.distribute.Strategy:
 
 
 def devices() -> list[str]:
-    """Return the names of the devices that train, such as CPU:0."""
+    """Return the names of the training devices, such as CPU:0."""
     kinds = ("TPU", "GPU", "CPU")
     logical_devices = next(devices for kind in kinds if (devices := tf.config.list_logical_devices(kind)))
     own_task = f"/task:{current_rank().index}/"
@@ -76,7 +76,7 @@ def devices() -> list[str]:
 
 
 def hardware() -> str:
-    """Return what one of the devices that train is, such as NVIDIA L4, or CPU."""
+    """Return the product name of a training device, such as NVIDIA L4, or CPU."""
     expected = expected_devices()
     if expected is not None and expected.kind == "tpu":
         return expected.accelerator
@@ -85,16 +85,16 @@ def hardware() -> str:
 
 
 def precision(train: Train) -> str:
-    """Return float32, bfloat16 or float16: the recipe's, or the fastest that this device does well.
+    """Return float32, bfloat16 or float16: the recipe's precision, or the device's fastest suitable one.
 
-    auto: bfloat16 on a TPU, and on a GPU that has it (compute capability 8), float16 on an older one, float32 on a CPU,
-    where bfloat16 was measured slower without AMX and gains little on small networks with it.
+    auto: bfloat16 on a TPU and on a GPU of compute capability 8 or more, float16 on an older GPU, float32 on a CPU,
+    where bfloat16 measured slower without AMX and gains little on small networks with it.
     """
     return native_precision() if train.precision == "auto" else train.precision
 
 
 def native_precision() -> str:
-    """Return the type that the devices compute fastest in, as `precision` does."""
+    """Return the fastest type of the devices, as in `precision`."""
     if tf.config.list_logical_devices("TPU"):
         return "bfloat16"
     gpus = tf.config.list_physical_devices("GPU")
@@ -106,7 +106,7 @@ def native_precision() -> str:
 
 @contextmanager
 def precision_policy(name: str) -> Iterator[None]:
-    """Let layers built in the block compute in precision `name`; their weights stay float32."""
+    """Build the layers of the block with precision `name`; their weights stay float32."""
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(_POLICIES[name])
     try:

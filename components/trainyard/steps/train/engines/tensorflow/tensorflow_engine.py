@@ -1,4 +1,4 @@
-"""TensorFlow as the engine: tf.distribute over the devices that it lists."""
+"""The TensorFlow engine: tf.distribute over the listed devices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PEER_ERRORS = (
 
 
 class TensorFlowEngine:
-    """The engine of every device but the slices of several hosts and the chips that TensorFlow has no build for."""
+    """Trains on all devices except slices of several hosts and chips without a TensorFlow build."""
 
     replicas = 1
     devices = staticmethod(strategy.devices)
@@ -45,7 +45,7 @@ class TensorFlowEngine:
     def check(self) -> None:
         """Raise `InfrastructureError` if TensorFlow does not list the expected devices.
 
-        Call it before a strategy is made: it starts no device.
+        Call it before a strategy is created: it starts no device.
         """
         expected = expected_devices()
         if expected is None or expected.kind == "tpu":  # TensorFlow lists TPUs after their start alone
@@ -55,24 +55,24 @@ class TensorFlowEngine:
             raise devices_error(expected, f"TensorFlow {tf.version.VERSION} lists {len(devices)}")
 
     def join(self) -> None:
-        """Make the strategy over the gang's devices."""
+        """Create the strategy over the gang's devices."""
         self.strategy = strategy.create_strategy()
         self.replicas = self.strategy.num_replicas_in_sync
 
     def leave(self) -> None:
-        """Do nothing: workers that are done wait to be stopped, for TensorFlow takes one that leaves for a lost one."""
+        """Do nothing: finished workers wait to be stopped, because TensorFlow treats a worker that leaves as lost."""
 
     def probe(self) -> list[Device]:
-        """Return, and emit, what each device of this process computes and copies in a second.
+        """Return and emit the measured compute and memory speed of each device of this process.
 
-        Call it in the training process. TFLOP/s are those of a matrix product (float32 on a CPU, else bfloat16 or
-        float16), GB/s those of reading and writing.
+        Call it in the training process. TFLOP/s are of a matrix product (float32 on a CPU, otherwise bfloat16 or
+        float16), GB/s of reading and writing.
         """
         details = _details()
         return probe.report([_measured(name, details) for name in strategy.devices()], self.versions())
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what drives the devices: TensorFlow, what it was built with, and the driver."""
+        """Return the versions of TensorFlow, of CUDA and cuDNN, and of the driver."""
         build = tf.sysconfig.get_build_info()
         versions = {"tensorflow": tf.version.VERSION, "driver": visible_devices("gpu").driver}
         if tf.config.list_physical_devices("GPU"):
@@ -88,7 +88,7 @@ class TensorFlowEngine:
         precision: str,
         load_teacher: Callable[[], TeacherModel | None],
     ) -> TensorFlowSteps:
-        """Return the steps of the model that `build` returns; its variables are the strategy's."""
+        """Return the steps of the model that `build` returns, whose variables belong to the strategy."""
         all_reduce, train = AllReduce(self.strategy), recipe.train
         xla = train.xla and not tf.config.list_logical_devices("TPU")
         with self.strategy.scope():
@@ -103,13 +103,13 @@ class TensorFlowEngine:
             )
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether TensorFlow says of another worker, or the ring from within a step, that it is gone."""
+        """Whether TensorFlow, or the ring in a step, reports a lost worker."""
         ring_lost = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ in error.message
         return ring_lost or isinstance(error, _PEER_ERRORS)
 
 
 def _details() -> dict[str, tuple[str, int]]:
-    """Return product name and memory of each GPU, by the device's name."""
+    """Return product name and memory of each GPU by device name."""
     gpus = visible_devices("gpu").gpus or []
     details = {}
     for index, device in enumerate(tf.config.list_physical_devices("GPU")):

@@ -1,1 +1,1 @@
-"""A gang on Kubernetes: its Job, the launcher that watches it, and what runs in each of its pods."""
+"""A gang on Kubernetes: its Job, its launcher, and the program of its pods."""

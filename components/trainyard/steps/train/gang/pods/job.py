@@ -1,8 +1,7 @@
-"""The Kubernetes objects of a training gang: an Indexed Job of equal workers, their Service and their NetworkPolicy.
+"""The Kubernetes objects of a gang: an Indexed Job of equal workers, a Service and a NetworkPolicy.
 
-Its input workers are a gang of their own, which the training's Job owns.
-
-They are pure functions of a `Gang`, so that what a cluster is asked for can be read and tested without one.
+Input workers are a gang of their own, owned by the training's Job. All objects are pure functions of a `Gang`, so they
+can be tested without a cluster.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _SLUG = 36  # longest part of the run's name in a Job's: pods are called <job>-<
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """What one gang is: `workers` pods that run `command` in `image`, one on each node of `pool`.
+    """One gang: `workers` pods that run `command` in `image`, one on each node of `pool`.
 
-    input: the gang that prepares its batches, None if it does so itself. feeds: the name of the gang whose batches this
-    one prepares, '' if it trains.
+    input: the gang of its input workers, None without any. feeds: the name of the gang that these input workers serve,
+    '' for a training.
     """
 
     run: str
@@ -63,7 +62,7 @@ class Gang:
 
     @property
     def name(self) -> str:
-        """The name of its Job and Service: one for one run and step, so that there are never two gangs of them."""
+        """The name of its Job and Service: one for each run and step, so that there are never two gangs."""
         if self.feeds:
             return f"{self.feeds}-input"
         digest = hashlib.sha256(f"{self.run}\0{self.step}".encode()).hexdigest()[:8]
@@ -72,12 +71,12 @@ class Gang:
 
     @property
     def addresses(self) -> list[str]:
-        """host:port of every worker's barrier, in the order of their indices."""
+        """host:port of every worker's barrier, by index."""
         return [f"{self.name}-{index}.{self.name}:{PORT}" for index in range(self.workers)]
 
 
 def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Manifest:
-    """Return how Kubernetes spells the object whose deletion deletes another."""
+    """Return an ownerReference: deleting the owner deletes the object."""
     names = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
     # blockOwnerDeletion would need a permission on the owner's finalizers.
     return {**names, "controller": False, "blockOwnerDeletion": False}
@@ -108,7 +107,7 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
 
 
 def headless_service(gang: Gang, job_uid: str) -> Manifest:
-    """Return the Service that gives every worker its host name; it goes when the Job with `job_uid` goes."""
+    """Return the Service that gives every worker a host name; owned by the Job with `job_uid`."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -124,11 +123,9 @@ def headless_service(gang: Gang, job_uid: str) -> Manifest:
 
 
 def network_policy(gang: Gang, job_uid: str) -> Manifest:
-    """Return what lets a gang's workers reach each other, and nobody else reach them, another gang's neither.
+    """Return the NetworkPolicy that admits only the gang's workers; input workers admit only the training.
 
-    Input workers are reached by those that train alone.
-
-    The gRPC of TensorFlow and of JAX asks nobody who they are. The policy goes when the Job with `job_uid` goes.
+    Needed because the gRPC of TensorFlow and of JAX authenticates nobody. Owned by the Job with `job_uid`.
     """
     workers = {"podSelector": {"matchLabels": _labels(gang)}}
     clients = {"podSelector": {"matchLabels": {**_labels(gang), labels.INSTANCE: gang.feeds or gang.name}}}
@@ -144,7 +141,7 @@ def network_policy(gang: Gang, job_uid: str) -> Manifest:
 
 
 def _failure_rules() -> list[Manifest]:
-    """Return the Job's podFailurePolicy: the first rule that fits decides; a pod that none fits counts."""
+    """Return the Job's podFailurePolicy: the first matching rule decides; a pod without a match counts."""
 
     def on_exit(action: str, *codes: ExitCode) -> Manifest:
         values = sorted(map(int, codes))
@@ -180,7 +177,7 @@ def _pod(gang: Gang) -> Manifest:
 
 
 def _spread(gang: Gang) -> Manifest:
-    """One worker a node as far as there is room: a node that is full of other work must not keep the gang waiting."""
+    """Place one worker on each node as far as there is room; a full node must not block the gang."""
     return {
         "maxSkew": 1,
         "topologyKey": labels.HOST,
@@ -191,7 +188,7 @@ def _spread(gang: Gang) -> Manifest:
 
 
 def _exclusive_slice(gang: Gang, slice_label: str) -> Manifest:
-    """All workers on the hosts of one TPU slice, and no other gang's among them: two of equal shape could take halves.
+    """Place all workers on one TPU slice, without other gangs: two gangs of equal shape could take half each.
 
     Source: JobSet's exclusive placement, https://jobset.sigs.k8s.io/docs/tasks/tpu_multislice/.
     """
@@ -226,7 +223,7 @@ def _container(gang: Gang, base: Manifest) -> Manifest:
 
 
 def _probes(gang: Gang) -> Manifest:
-    """How the kubelet finds a pod whose processes all stand still; until it has answered once, it may still start."""
+    """Return the probes by which the kubelet detects a frozen pod; the startup probe allows a slow start."""
 
     def probe(failures: int) -> Manifest:
         request = {"path": "/", "port": liveness.PORT}

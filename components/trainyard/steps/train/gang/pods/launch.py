@@ -1,4 +1,4 @@
-"""Runs a gang as pods: from one step's process, which watches it, reports it and leaves nothing of it behind."""
+"""Launches a gang as pods from one step's process, watches and reports it, and removes it at the end."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _GONE_SECONDS = 60  # chosen: how long beyond the grace period the pods may take
 
 
 def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[[float], None] | None = None) -> None:
-    """The gang has run and every worker ended well; its Job, pods, Service and NetworkPolicy are gone.
+    """Run the gang until every worker has succeeded, then remove its Job, pods, Service and NetworkPolicy.
 
-    `launcher` names the pod that this process runs in, '' outside the cluster. A Job that an earlier launcher of the
-    same run and step left is watched on. On an error, and when this process gets SIGTERM, the gang is stopped
-    and waited for. It stays, for a successor to find, if the launcher's own pod goes and its run stays, and if the API
-    server does not answer: it ends by itself if nobody comes.
+    launcher: the pod of this process, '' outside the cluster. A Job that an earlier launcher of the same run and step
+    left is reused. On an error, and if this process gets SIGTERM, the gang is stopped and removed. It stays for a
+    successor if only the launcher's pod goes while its run continues, and if the API server does not answer; without a
+    successor it ends by itself.
 
-    on_start: called once with the seconds from the Job's creation to worker 0's start, also if an earlier launcher
+    on_start: called once with the seconds from the Job's creation to worker 0's start, even if an earlier launcher
     created it.
 
-    Raises the error that ended the gang, by its exit code; `TransientError` if a worker was not running for
+    Raises the error that ended the gang, by its exit code; `TransientError` if a worker did not run for
     `gang.pool.start_deadline_seconds`, `InfrastructureError` if it never can.
     """
     own = cluster.get(cluster.path("pods", launcher)) if launcher else None
@@ -68,14 +68,14 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
 
 
 def clear(gang: Gang, cluster: Cluster) -> None:
-    """Remove what a launcher that was killed at its gang's end left: the Job, its pods and what it owns."""
+    """Remove the Job of a gang whose launcher was killed at its end, with its pods and dependents."""
     for left in filter(None, (gang, gang.input)):
         if job := _job(left, cluster):
             _remove(left, cluster, job["metadata"]["uid"])
 
 
 class _Watch:
-    """Looks at the gang again and again, reports what changed, and raises what went wrong."""
+    """Polls the gang, reports changes, and raises errors."""
 
     def __init__(self, gang: Gang, cluster: Cluster, on_start: Callable[[float], None] | None) -> None:
         self._gang = gang
@@ -105,7 +105,7 @@ class _Watch:
         return False
 
     def keep_input(self, uid: str) -> None:
-        """Have these input workers of the training whose Job has the `uid`. Raises as `launch`."""
+        """Create or check the input workers of the training Job with this `uid`. Raises as `launch`."""
         job = _job(self._gang, self._cluster)
         if job is None:
             _create_input(self._gang, self._cluster, uid)
@@ -142,7 +142,7 @@ class _Watch:
             self._reported = state
 
     def _check_deadlines(self, job: Manifest, workers: list[Worker]) -> None:
-        """A worker may be missing for so long; the wait for a queue's admission does not count."""
+        """Raise if a worker is missing for too long; waiting for a queue's admission does not count."""
         now = time.monotonic()
         admitted = [] if outcome.suspended(job) else workers
         gone = [worker for worker in admitted if worker.state not in ("running", "done")]
@@ -162,7 +162,7 @@ class _Watch:
                 )
 
     def _explained(self, worker: Worker) -> Worker:
-        """A worker without a pod has no reason of its own: the Job's warnings say why its pod was refused."""
+        """Return `worker` with the reason from the Job's warnings if it has no pod."""
         if worker.state != "absent":
             return worker
         fields = f"involvedObject.kind=Job,involvedObject.name={self._gang.name},type=Warning"
@@ -172,7 +172,7 @@ class _Watch:
 
 
 def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> Manifest:
-    """Return the gang's only Job, with its Service, made now unless it is there. One on its way out is waited for."""
+    """Return the gang's only Job, created with its Service if missing; waits for a Job under deletion."""
     planned = worker_job(gang, owner)
     deadline = time.monotonic() + gang.pool.grace_seconds + _GONE_SECONDS
     while True:
@@ -194,7 +194,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
 
 
 def _create_input(gang: Gang, cluster: Cluster, training: str) -> None:
-    """Create the Job of the input workers `gang`, owned by that of the `training` (its uid), whose token they have."""
+    """Create the Job of the input workers `gang`, owned by the `training` Job (its uid), which is their token."""
     owner = owner_reference("batch/v1", "Job", gang.feeds, training)
     known = replace(gang, environment={**gang.environment, settings.GANG_TOKEN: training})
     if job := cluster.create("jobs", worker_job(known, owner)):
@@ -212,7 +212,7 @@ def _job(gang: Gang, cluster: Cluster) -> Manifest | None:
 
 
 def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:
-    """The Job, its pods and what it owns are gone, or the story says that they are not."""
+    """Delete the Job with its pods and dependents; report if they remain."""
     start = time.monotonic()
     cluster.delete(cluster.path("jobs", gang.name, JOBS), uid)
     while (job := _job(gang, cluster)) is not None and job["metadata"]["uid"] == uid:
@@ -224,18 +224,18 @@ def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:
 
 
 def _owner(pod: Manifest) -> Manifest:
-    """Return what owns the launcher's pod (a KFP run's Workflow), so that the gang outlives a restart; else the pod."""
+    """Return the owner of the launcher's pod (a KFP run's Workflow), which outlives a restart, otherwise the pod."""
     for owner in pod["metadata"].get("ownerReferences") or []:
         return owner_reference(owner["apiVersion"], owner["kind"], owner["name"], owner["uid"])
     return owner_reference("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["uid"])
 
 
 def _why_detached(cluster: Cluster, own: Manifest) -> str:
-    """Return why the gang outlives this launcher, whose pod is `own` and which got SIGTERM; '' if it does not.
+    """Return why the gang outlives this launcher (pod `own`, which got SIGTERM); '' if it does not.
 
-    It does if the pod goes and its run stays: by a drain, a preemption or a deletion. Who cancels a run of Argo ends
-    the processes in its pods and deletes none. One deleted by force, as with a node that is lost, is gone at once; if
-    its run is deleted too, so is the gang, by its ownerReference.
+    It does if the pod goes while its run continues: on a drain, a preemption or a deletion. Cancelling an Argo run ends
+    the processes in its pods and deletes none. A pod deleted by force, as with a lost node, is gone at once; if its run
+    is deleted too, so is the gang, by its ownerReference.
     """
     try:
         pod = cluster.get(cluster.path("pods", own["metadata"]["name"]))
@@ -253,7 +253,7 @@ _LAST_LINES_SECONDS = 5.0  # chosen: how long the end of a run waits for the las
 
 
 class WorkerLog:
-    """Writes to stderr what the followed pod logs: each line once, however often the stream breaks off."""
+    """Copies the log of the followed pod to stderr, each line once, even if the stream breaks."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -262,7 +262,7 @@ class WorkerLog:
         self._ended = threading.Event()
 
     def follow(self, pod: str) -> None:
-        """Go on with `pod`, from its first line, unless it is the one that is followed."""
+        """Follow `pod` from its first line, unless it is followed already."""
         if pod != self._pod:
             self.close()
             self._pod, self._ended = pod, threading.Event()
@@ -270,7 +270,7 @@ class WorkerLog:
             self._thread.start()
 
     def close(self) -> None:
-        """Let the last lines of a pod that has ended come, for a few seconds."""
+        """Wait a few seconds for the last lines of a pod that has ended."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_LAST_LINES_SECONDS)
@@ -298,7 +298,7 @@ class WorkerLog:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    """Yield (time, text) of every complete line. The kubelet writes times of equal width, so they compare as text."""
+    """Yield (time, text) of each complete line. The kubelet's times have equal width and compare as text."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,6 +1,6 @@
-"""What the pods of a gang say about it: who is missing and why, and which error ended it.
+"""Interprets the pods of a gang: which workers are missing and why, and which error ended the gang.
 
-Pure functions over the objects of the Kubernetes API as plain dicts.
+Pure functions over objects of the Kubernetes API as plain dicts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST = 600  # characters of a worker's message
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker as its newest pod shows it. reason says why it is not running; broken that this will not change."""
+    """A worker by its newest pod. reason: why it is not running; broken: this will not change by itself."""
 
     index: int
     state: State
@@ -33,7 +33,7 @@ class Worker:
 
 
 def workers(count: int, pods: list[Manifest]) -> list[Worker]:
-    """Return the state of each of `count` workers, in the order of their indices."""
+    """Return the state of each of `count` workers, by index."""
     newest: dict[int, Manifest] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
         newest[int(pod["metadata"]["labels"].get(labels.INDEX, -1))] = pod
@@ -41,9 +41,9 @@ def workers(count: int, pods: list[Manifest]) -> list[Worker]:
 
 
 def queue_seconds(job: Manifest, pods: list[Manifest]) -> float | None:
-    """Return the seconds from the Job's creation to worker 0's first start, or None if it has not started yet.
+    """Return the seconds from the Job's creation to worker 0's first start, None before it.
 
-    The API server's clock and a node's, both in seconds. Pods that were deleted since are missing.
+    Uses the clocks of API server and node, both in seconds. Deleted pods are missing.
     """
     starts = [
         (state.get("running") or state.get("terminated") or {}).get("startedAt")
@@ -58,12 +58,12 @@ def queue_seconds(job: Manifest, pods: list[Manifest]) -> float | None:
 
 
 def suspended(job: Manifest) -> bool:
-    """Return whether the Job waits to be admitted."""
+    """Return True while the Job waits for admission."""
     return bool(job["spec"].get("suspend"))
 
 
 def complete(job: Manifest) -> bool:
-    """Return whether every worker has ended well."""
+    """Return True if every worker succeeded."""
     return "Complete" in conditions(job)
 
 
@@ -73,7 +73,7 @@ def missing(gang: Gang, worker: Worker) -> str:
 
 
 def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError | None:
-    """Return the error that ended the gang, with the exit code and the sentence of the worker that caused it."""
+    """Return the error that ended the gang, with exit code and message of the worker that caused it."""
     ended = [(pod, end) for pod in pods if (end := _failed_exit(pod)) is not None]
     out_of_memory = [pod for pod, end in ended if end.out_of_memory]
     of_job = conditions(job)
@@ -126,13 +126,13 @@ def _worker_name(gang: Gang, pod: Manifest) -> str:
 
 
 def _failed_exit(pod: Manifest) -> Exit | None:
-    """Return how the worker of `pod` ended, None if it has not failed."""
+    """Return the exit of the worker of `pod`, None if it has not failed."""
     end = diagnose(pod).exit
     return end if end is not None and end.code and end.container == CONTAINER else None
 
 
 def _cause(ended: list[tuple[Manifest, Exit]]) -> tuple[Manifest, Exit] | None:
-    """Return the end that the others followed from: one that is final by its code, else the last of real failures."""
+    """Return the exit that caused the others: the first with a final code, otherwise the last real failure."""
     in_order = sorted(ended, key=lambda pod_and_end: pod_and_end[1].finished)
     final = [(pod, end) for pod, end in in_order if end.code in FINAL]
     real = [(pod, end) for pod, end in in_order if end.code != ExitCode.PREEMPTED]

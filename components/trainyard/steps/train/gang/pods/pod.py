@@ -1,7 +1,6 @@
-"""What runs in each pod of a gang, as a program, and becomes the worker's supervisor.
+"""The program of each pod of a gang: checks the node, then becomes the worker's supervisor.
 
-It checks what the launcher cannot see from where it is: that the node has the pool's devices, and the image the
-pipeline's code.
+Checks what the launcher cannot see: that the node has the pool's devices, and the image the pipeline's code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from trainyard.steps.train.peers import liveness, settings
 
 
 def main() -> None:
-    """Run this pod's worker; ends with the gang's exit code."""
+    """Run this pod's worker; exits with the gang's exit code."""
     liveness.answer()
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.gang.pods.pod", description=__doc__)
     for name in ("code", "examples", "checkpoints", "start", "output"):

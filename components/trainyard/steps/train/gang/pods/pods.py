@@ -1,4 +1,4 @@
-"""Trains in a gang of pods: what the train step's own process does if its environment's pool has several workers."""
+"""Trains in a gang of pods, if the pool of the environment has several workers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that 
 def run_in_pods(
     recipe: Recipe, plan: str, code: str, examples: str, checkpoints: str, output: str, start: str = ""
 ) -> None:
-    """Worker 0 of a gang of pods has committed `output`; nothing else of the gang is left.
+    """Train in a gang of pods whose worker 0 commits `output`; remove the gang afterwards.
 
-    plan: JSON text of a `GangSpec`. code: what the workers' image must hold, as `task.opened` reads it. start: as
-    `train.run.run`. A SIGTERM to this process ends the gang too (see `launch`). Raises as `launch`.
+    plan: JSON text of a `GangSpec`. code: digest that the workers' image must have, as in `task.opened`. start: as in
+    `train.run.run`. SIGTERM ends the gang too (see `launch`). Raises as `launch`.
     """
     signal.signal(signal.SIGTERM, handle_sigterm)
     cluster, own = launchers_cluster(), own_pod()
@@ -45,9 +45,9 @@ def run_in_pods(
 
 
 def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None:
-    """Remove the gang that has committed `output` and whose launcher was killed before it removed the gang.
+    """Remove the gang that committed `output` if its launcher was killed before.
 
-    What cannot be removed is told, and goes with its Job's time to live: the output is there.
+    A failure is a warning, because the output exists and the Job's time to live removes the rest.
     """
     options = dict.fromkeys(("code", "examples", "start"), "") | {"checkpoints": checkpoints, "output": output}
     try:
@@ -68,7 +68,7 @@ def own_pod() -> str:
 
 
 def launchers_cluster() -> Cluster:
-    """Return the launcher's own cluster and namespace, which it needs for hours and so waits for longer."""
+    """Return the launcher's cluster and namespace, with patience for a run of hours."""
     return connect(
         patience_seconds=_PATIENCE_SECONDS,
         on_retry=lambda problem: events.emit("unreachable", problem=problem),
@@ -77,9 +77,9 @@ def launchers_cluster() -> Cluster:
 
 
 def run_name(cluster: Cluster, pod: str) -> str:
-    """Return the name of the run that the pod belongs to; its own name if it belongs to none.
+    """Return the name of the run that the pod belongs to, or the pod's own name.
 
-    It is read from the pod and is no parameter of the step: KFP would take each run's training for another one.
+    Read from the pod instead of a step parameter, which would make KFP's cache keys differ between runs.
     """
     marks = (cluster.get(cluster.path("pods", pod)) or {}).get("metadata", {}).get("labels") or {}
     return str(marks.get(labels.KUBEFLOW_RUN) or marks.get(labels.WORKFLOW) or pod)

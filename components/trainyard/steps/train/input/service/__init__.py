@@ -1,1 +1,1 @@
-"""Input workers: processes of their own, on other machines if need be, that prepare the batches of a training."""
+"""Input workers: separate processes, possibly on other machines, that prepare the batches of a training."""

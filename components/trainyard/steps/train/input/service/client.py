@@ -1,4 +1,4 @@
-"""A training's side of its input workers: meets them, hands out their turns, and notices when one is lost."""
+"""The training's side of its input workers: connects to them, assigns turns, and notices a lost one."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _Element = TypeVar("_Element")
 
 
 def service_key(token: str) -> bytes:
-    """Return the key of the handshake between a training and its input workers in the gang with `token`."""
+    """Return the handshake key of a training and its input workers in the gang with `token`."""
     return handshake.derive_key(token, b"input")
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Of `of` input workers the one that prepares each micro-batch whose number leaves the remainder `number`."""
+    """The turn of an input worker: micro-batches whose number modulo `of` is `number`."""
 
     number: int = 0
     of: int = 1
@@ -47,10 +47,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class InputWorker:
-    """One input worker that serves.
+    """An input worker that serves.
 
-    target: of its dispatcher. source: host:port that its batches come from. examples: the folder in which it has the
-    examples. fetched: whether that is its own copy of a bucket's. memory_mib: its limit, 0 if none.
+    target: address of its dispatcher. source: host:port that its batches come from. examples: its folder of examples.
+    fetched: that folder is a copy of a bucket's. memory_mib: its memory limit, 0 for none.
     """
 
     turn: Turn
@@ -66,7 +66,7 @@ class InputWorker:
         return f"input worker {self.turn.number} of {self.turn.of} ({self.address})"
 
     def prepare(self, elements: tf.data.Dataset[_Element]) -> tf.data.Dataset[_Element]:
-        """Return `elements` in their order, computed by this worker from now on for nobody else."""
+        """Return `elements` in order, computed by this worker for this training only."""
         options = tf.data.Options()
         if self.memory_mib:
             options.autotune.ram_budget = int(_PREPARED_SHARE * (self.memory_mib << 20))
@@ -87,8 +87,7 @@ class InputService:
     def connect(cls, addresses: Sequence[str], token: str, deadline_seconds: float) -> InputService:
         """Return the workers at `addresses` (host:port) once all of them serve.
 
-        Raises `TransientError` if one does not answer by the deadline, `ConfigurationError` if it has another
-        TensorFlow.
+        Raises `TransientError` if one does not answer by the deadline, `ConfigurationError` if its TensorFlow differs.
         """
         end = time.monotonic() + deadline_seconds
         workers = [_met(Turn(number, len(addresses)), address, token, end) for number, address in enumerate(addresses)]
@@ -97,15 +96,15 @@ class InputService:
 
     @classmethod
     def from_environment(cls) -> InputService | None:
-        """Return the workers that the environment names, once they serve; None if it names none."""
+        """Return the workers that the environment names once they serve, None without any."""
         addresses, token = settings.input_addresses(), os.environ.get(settings.GANG_TOKEN, "")
         return cls.connect(addresses, token, settings.start_deadline_seconds()) if addresses else None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise `PeerLost` if a worker is lost in the block, or end the process with it: a read may wait for ever.
+        """Raise `PeerLost` if a worker is lost in the block, or end the process, because a read may wait forever.
 
-        One whose own copy of the examples is damaged is lost until it has fetched another one.
+        A worker with a damaged copy of the examples is lost until it has fetched another copy.
         """
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done,), daemon=True, name="input-workers").start()
@@ -143,10 +142,10 @@ class InputService:
 def in_turn(
     parts: Sequence[tf.data.Dataset[tuple[tf.Tensor, _Element]]], first: int, end: int, local: int
 ) -> tf.data.Dataset[_Element]:
-    """Return the batches of the micro-batches `first` to `end`, `local` of each number, from the parts in turn.
+    """Return the batches of micro-batches `first` to `end`, `local` of each number, from `parts` in turn.
 
-    A part gives (number, batch). One that gives another number than expected, because it began anew or left some out,
-    raises InvalidArgumentError: no batch is trained on twice or left out in silence.
+    Each part yields (number, batch). An unexpected number, from a restarted worker, raises InvalidArgumentError, so
+    that no batch is repeated or left out silently.
     """
     numbers = tf.data.Dataset.range(first * local, end * local).map(no_autograph(lambda key: key // local))
     batches = tf.data.Dataset.choose_from_datasets(parts, numbers.map(no_autograph(lambda number: number % len(parts))))
@@ -190,7 +189,7 @@ def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:
 
 
 def _hello(stream: MessageStream) -> Message | None:
-    """Return what a worker says once it serves, None if it ends before; as long as it lives there is no deadline."""
+    """Return a worker's message that it serves, None if it ends before; there is no deadline while it lives."""
     while not stream.is_silent():
         connection.wait([stream.socket], timeout=0.5)
         messages = stream.receive()

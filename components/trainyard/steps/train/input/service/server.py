@@ -37,7 +37,7 @@ _GC_CHECK_MS, _GC_TIMEOUT_MS = 10_000, 60_000
 
 @dataclass(frozen=True)
 class _Servers:
-    """TensorFlow's servers, which serve as long as this object lives.
+    """TensorFlow's servers, which serve as long as this object exists.
 
     port: the dispatcher's. source: host:port that the batches come from.
     """
@@ -49,7 +49,7 @@ class _Servers:
 
     @classmethod
     def start(cls, host: str, port: int) -> _Servers:
-        """Return the servers on the two ports behind `port`. Raises `TransientError` if somebody else listens there."""
+        """Start the servers on the two ports behind `port`. Raises `TransientError` if a port is taken."""
         service, first, source = tf.data.experimental.service, port + 1, f"{host}:{port + 2}"
         kept = {"job_gc_check_interval_ms": _GC_CHECK_MS, "job_gc_timeout_ms": _GC_TIMEOUT_MS}
         try:
@@ -66,9 +66,9 @@ class _Servers:
 
 
 def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) -> None:
-    """Serve who knows the `token` at host:port and the two ports behind it, until `ended()`.
+    """Serve clients that know `token` at host:port and the two ports behind it, until `ended()`.
 
-    The training split of `examples` is fetched first if it is in a bucket; who comes meanwhile is told to wait.
+    First fetches the training split of `examples` if it is in a bucket; clients that connect meanwhile wait.
     """
     host, _, port = address.rpartition(":")
     acceptor = handshake.Acceptor(handshake.listen(host, int(port)), service_key(token))
@@ -80,10 +80,10 @@ def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) ->
 def _meet(
     acceptor: handshake.Acceptor, prepare: Callable[[], Future[Message]], look: Callable[[], Future[bool]]
 ) -> None:
-    """Tell every client what was prepared, and all that this process lives, until a `look` says that it need not.
+    """Send every client the prepared data set and heartbeats, until a `look` says that the training has ended.
 
-    A client that found the copy of the examples damaged has it prepared anew, before any other is told of it. Raises
-    what the preparation raises. No look at a storage that does not answer holds up a sign of life.
+    If a client found the copy of the examples damaged, prepares it again before telling any other client. Raises the
+    preparation's error. A storage that does not answer delays no heartbeat.
     """
     beat_at, looked_at = 0.0, time.monotonic()
     ended: Future[bool] | None = None
@@ -121,7 +121,7 @@ def _meet(
 
 
 def _prepared(examples: str, servers: _Servers) -> Message:
-    """Fetch what a training reads through this worker; return what it must know of it."""
+    """Fetch the files that a training reads through this worker; return the message that describes them."""
     splits = ExampleFolder(examples).document.splits
     others = {file for name, split in splits.items() if name != "train" for file in split.files}
     folder = storage.local(examples, "preprocess", lambda name: name not in others)
@@ -137,7 +137,7 @@ def _prepared(examples: str, servers: _Servers) -> Message:
 
 
 def main() -> None:
-    """Serve at this worker's address until the training has ended; ends the process with the table's exit code."""
+    """Serve at this worker's address until the training has ended; exits with the step's exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.input.service.server", description=__doc__)
     for name in ("examples", "output"):
         parser.add_argument(f"--{name}", required=True)

@@ -1,7 +1,7 @@
-"""The process of an input worker, as whoever started it sees it: what it writes, how it ended, whether it is frozen.
+"""Starts and watches the process of an input worker: its output, its exit, and whether it is frozen.
 
-A training notices a frozen one by itself, and waits for it: only who started it can end it and start another one. In a
-pod that is this module as a program, which ends as the process does; then the Job starts another pod.
+The training notices a frozen worker and waits for it; only its starter can replace it. In a pod, this module is the
+program, which exits as the process does; the Job then starts another pod.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LAST_LINES_SECONDS = 5.0  # chosen: what a pipe holds is read by then
 
 
 class InputProcess:
-    """A running input worker, which says again and again that it serves; `poll` ends one that does not.
+    """A running input worker that reports repeatedly that it serves; `poll` ends a silent one.
 
-    options: of the program `server`. on_line: called in a thread with each line that it writes and is no such sign.
+    options: of the program `server`. on_line: called in a thread with each other output line.
     """
 
     def __init__(self, options: dict[str, str], environment: dict[str, str], on_line: Callable[[str], None]) -> None:
@@ -44,7 +44,7 @@ class InputProcess:
         self._reader.start()
 
     def poll(self) -> int | None:
-        """Return its exit code, None while it runs. It is killed, and `frozen`, if it gave no sign for too long."""
+        """Return the exit code, None while it runs. Kills a process that is silent for too long and sets `frozen`."""
         now = time.monotonic()
         self._silent_seconds += min(now - self._looked_at, _LONGEST_LOOK)
         self._looked_at = now
@@ -54,7 +54,7 @@ class InputProcess:
         return self.program.poll()
 
     def describe_end(self) -> str:
-        """Return how it ended, as the end of a sentence."""
+        """Return its end as the rest of a sentence."""
         if self.frozen:
             return f"gave no sign of life for {self._allowed_seconds:g} s, and was killed"
         return describe_exit(self.program.returncode)
@@ -72,7 +72,7 @@ class InputProcess:
 
 
 def main() -> None:
-    """Prepare batches until the training has ended; ends the process with the table's exit code."""
+    """Prepare batches until the training has ended; exits with the step's exit code."""
     liveness.answer()
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.input.service.worker", description=__doc__)
     for name in ("examples", "output"):
