@@ -1,1 +1,1 @@
-"""Networks by name: each maps a dict of the data's features to float32 logits, or to one number for regression."""
+"""Named networks: each maps a dict of features to float32 logits, or to numbers for a regression."""

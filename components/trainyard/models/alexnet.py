@@ -12,7 +12,7 @@ from trainyard.spec.training.model import ModelConfig
 
 
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return logits (batch, outputs). Convolutions pad, so that 57 pixels are enough."""
+    """Return logits (batch, outputs). Convolutions are padded, so 57 pixels are enough."""
     x = layers.Rescaling(1 / 127.5, offset=-1)(image)
     x = _convolution(x, 64, 11, strides=4)
     x = layers.MaxPooling2D(3, strides=2)(x)

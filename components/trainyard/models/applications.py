@@ -1,4 +1,4 @@
-"""The networks that keras.applications keeps, with a head for the data's classes."""
+"""The networks of keras.applications, with a head for the data's classes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainyard.spec.training.model import ModelConfig
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs) of the named network over `image` in 0..255.
 
-    Pixels are scaled as keras.applications does for the network's published weights, whatever weights it begins with:
-    those trained on from them, and all later ones, then mean the same. A grey image is repeated in three channels.
+    Pixels are scaled as keras.applications does for the published weights, whatever the initial weights, so that all
+    weights are compatible. A grey image is repeated in three channels.
     """
     colours = layers.Concatenate()([image] * 3) if image.shape[-1] == 1 else image
     name = model.name or ""
@@ -26,20 +26,20 @@ def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras
 
 
 def published(model: ModelConfig) -> keras.Model:
-    """Return the body of the named network with the weights that Keras publishes, which Keras fetches and verifies.
+    """Return the body of the named network with Keras' published weights, which Keras downloads and verifies.
 
-    They are in Keras' own cache, below KERAS_HOME, from then on. Raises what keras.utils.get_file does.
+    They stay in Keras' cache below KERAS_HOME. Raises as keras.utils.get_file.
     """
     return _BODIES[model.name or ""](weights="imagenet", input_shape=(224, 224, 3), **_alpha(model))
 
 
 def _alpha(model: ModelConfig) -> dict[str, float]:
-    """Return the width as Keras takes it; the networks without one take no such argument."""
+    """Return the width as Keras' argument; empty at width 1, because some networks have no such argument."""
     return {} if model.width == 1 else {"alpha": model.width}
 
 
 def _caffe(image: keras.KerasTensor) -> keras.KerasTensor:
-    """Return `image` as keras.applications.resnet.preprocess_input does: BGR, without the means of ImageNet.
+    """Return `image` preprocessed as in keras.applications.resnet: BGR minus the means of ImageNet.
 
     Source of the means: keras 3.15, applications/imagenet_utils.py, mode "caffe".
     """

@@ -1,4 +1,4 @@
-"""Chooses the network that a recipe names and builds it for the data at hand."""
+"""Builds the network that a recipe names for the data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LEAST_SCALE = 1e-3
 
 
 def build(model: ModelConfig, features: Sequence[Feature], outputs: int, seed: int) -> keras.Model:
-    """Return the named network with weights drawn from `seed`.
+    """Return the named network with weights initialized from `seed`.
 
-    It takes a dict by feature name, images float32 (batch, height, width, channels) in 0..255, and gives float32
+    It takes a dict by feature name, with images float32 (batch, height, width, channels) in 0..255, and returns float32
     (batch, outputs). Raises `ConfigurationError` if the features do not suit the network, or if it needs more memory
     than there is.
     """
@@ -56,14 +56,14 @@ def _network(model: ModelConfig, features: Sequence[Feature], outputs: int) -> k
 
 
 def _may_be_large(model: ModelConfig) -> bool:
-    """Return whether the widths that the recipe names, and not the data, may make a network of gigabytes."""
+    """Return True if the recipe's widths alone may make a network of gigabytes."""
     if model.name in COLUMN_NETWORKS:
         return sum(one * other for one, other in pairwise(model.hidden_units)) > _SMALL
     return model.width > 1 or model.depth > 1
 
 
 def _require_memory(model: ModelConfig, features: Sequence[Feature], outputs: int) -> None:
-    """Raise `ConfigurationError` if weights and gradients need more memory than there is, and say which width fits."""
+    """Raise `ConfigurationError`, with a width that fits, if weights and gradients exceed the memory."""
     usable = memory.usable_bytes()
     parameters = _count(model, features, outputs)
     if parameters * _BYTES <= usable:
@@ -87,7 +87,7 @@ def _require_memory(model: ModelConfig, features: Sequence[Feature], outputs: in
 
 
 def _count(model: ModelConfig, features: Sequence[Feature], outputs: int) -> int:
-    """Count the weights of the network without allocating them; layer names count from one again."""
+    """Count the weights of the network without allocating them; resets the numbering of layer names."""
     with keras.StatelessScope(initialize_variables=False):
         count = _network(model, features, outputs).count_params()
     keras.utils.clear_session(free_memory=False)
@@ -95,7 +95,7 @@ def _count(model: ModelConfig, features: Sequence[Feature], outputs: int) -> int
 
 
 def _require_names(features: Sequence[Feature]) -> None:
-    """Refuse two names of a recipe's own preprocessing_fn that would be one; those of columns were checked before."""
+    """Raise `ConfigurationError` if two features get the same input name; columns were checked before."""
     names: dict[str, str] = {}
     for feature in features:
         name = input_name(feature.name)

@@ -13,8 +13,8 @@ from trainyard.spec.training.model import ModelConfig
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs) of model.blocks, or by default of pairs of convolutions.
 
-    Each pair halves the image, down to 4 to 7 pixels. model.width times the channels, model.depth times the
-    convolutions of each pair, or the repeats of each block. Raises `ConfigurationError` if the image is too small.
+    Each pair halves the image, down to 4 to 7 pixels. model.width multiplies the channels, model.depth the convolutions
+    of each pair or the repeats of each block. Raises `ConfigurationError` if the image is too small.
     """
     x = layers.Rescaling(1 / 255)(image)
     x = _pairs(model, x) if model.blocks is None else _blocks(model, model.blocks, x)
@@ -61,16 +61,16 @@ def _conv(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
 
 
 def _separable(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
-    """Source: A. Howard et al., MobileNets, 2017, arXiv:1704.04861, figure 3.
+    """Depthwise separable convolution. Source: A. Howard et al., MobileNets, 2017, arXiv:1704.04861, figure 3.
 
-    Two layers, not Keras' SeparableConv2D, so that what each costs is counted.
+    Two layers instead of Keras' SeparableConv2D, so that the cost of each is counted.
     """
     x = layers.ReLU()(_normalized(layers.DepthwiseConv2D(3, padding="same", use_bias=False)(x)))
     return layers.ReLU()(_normalized(layers.Conv2D(channels, 1, use_bias=False)(x)))
 
 
 def _residual(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
-    """Source: K. He et al., Deep residual learning for image recognition, 2015, arXiv:1512.03385, figure 2."""
+    """Residual block. Source: K. He et al., Deep residual learning, 2015, arXiv:1512.03385, figure 2."""
     shortcut = x if x.shape[-1] == channels else _normalized(layers.Conv2D(channels, 1, use_bias=False)(x))
     x = _normalized(layers.Conv2D(channels, 3, padding="same", use_bias=False)(_conv(x, channels)))
     return layers.ReLU()(layers.Add()([x, shortcut]))

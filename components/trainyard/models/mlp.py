@@ -25,14 +25,14 @@ def network(
 
 
 def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
-    """Return float (batch, width): numbers side by side, each id with a vocabulary as its learned embedding."""
+    """Return float (batch, width): numbers, and the learned embedding of each id with a vocabulary."""
     parts = [_embedding(feature, inputs[feature.name]) for feature in features if feature.vocabulary_size]
     numbers = numeric_vector(features, inputs)
     return join(parts if numbers is None else [numbers, *parts])
 
 
 def numeric_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor | None:
-    """Return float32 (batch, width) of the features without a vocabulary, or None if there is none."""
+    """Return float32 (batch, width) of the features without a vocabulary, None without such features."""
     parts = [
         layers.Reshape((math.prod(feature.shape),))(keras.ops.cast(inputs[feature.name], "float32"))
         for feature in features
@@ -42,17 +42,17 @@ def numeric_vector(features: Sequence[Feature], inputs: Mapping[str, keras.Keras
 
 
 def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
-    """Return the vectors `parts` side by side."""
+    """Concatenate the vectors `parts`."""
     return layers.Concatenate()(list(parts)) if len(parts) > 1 else parts[0]
 
 
 def layer_name(role: str, *features: Feature) -> str:
-    """Return a name for the layer that plays `role` for `features`, which no other layer of the model has."""
+    """Return a unique layer name for `role` and `features`."""
     return f"{role}_{'-'.join(input_name(feature.name) for feature in features)}"
 
 
 def known(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
-    """Return 1.0 for each id that is no filler, else 0.0: float32 (batch, n, 1)."""
+    """Return float32 (batch, n, 1): 0 for filler ids, 1 otherwise."""
     return keras.ops.cast(keras.ops.expand_dims(keras.ops.not_equal(ids, feature.filler), -1), "float32")
 
 

@@ -1,4 +1,4 @@
-"""The weights that Keras publishes: fetched by Keras once, and kept in the storage for machines that come and go."""
+"""Keras' published weights: downloaded by Keras once, and kept in the storage for other machines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PRODUCER = "trainyard.weights"
 
 
 def published(model: ModelConfig, storage_folder: str) -> keras.Model:
-    """Return the body of the named network with its published weights, whose digest Keras verifies.
+    """Return the body of the named network with its published weights, verified by Keras.
 
-    They come from Keras' own cache, else from `storage_folder` ('' for none), else from their server, and are in both
-    from then on. Raises `DataError` if other bytes came, `TransientError` if none did.
+    They come from Keras' cache, otherwise from `storage_folder` ('' for none), otherwise from their server, and are
+    then kept in both. Raises `DataError` if the bytes are wrong, `TransientError` if the download fails.
     """
     name = model.name or ""
     uri = storage.join(storage_folder, f"{name}-{model.width:g}") if storage_folder else ""
@@ -59,7 +59,7 @@ def published(model: ModelConfig, storage_folder: str) -> keras.Model:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what Keras says, whose messages are long."""
+    """Return the first line of one of Keras' long messages."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -68,7 +68,7 @@ def _files(cache: Path) -> set[str]:
 
 
 def _fetch(uri: str, cache: Path) -> None:
-    """Copy what `uri` has, and `cache` has not, into it; Keras looks at its digest, and fetches what is not right."""
+    """Copy files that are missing in `cache` from `uri`; Keras verifies their digests."""
     try:
         manifest = storage.committed(uri)
         if manifest is None or all((cache / name).exists() for name in manifest.files):
@@ -86,7 +86,7 @@ def _fetch(uri: str, cache: Path) -> None:
 
 
 def _keep(names: set[str], cache: Path, uri: str) -> None:
-    """Leave the files `names` of `cache` at `uri` for others."""
+    """Copy the files `names` of `cache` to `uri` for other machines."""
     try:
         with storage.stage(uri, producer=_PRODUCER) as folder:
             for name in names:

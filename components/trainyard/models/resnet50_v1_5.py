@@ -1,8 +1,8 @@
-"""ResNet-50 v1.5: each stage's stride is in the 3 x 3 convolution, and not in the 1 x 1 before it, as Keras has it.
+"""ResNet-50 v1.5: the stride of each stage is in the 3 x 3 convolution, not in the 1 x 1 before it.
 
 Source of the network: K. He et al., Deep Residual Learning for Image Recognition, 2015, arXiv:1512.03385; of its
-stride: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, README.md; of a residual branch
-that begins as nothing (gamma 0): P. Goyal et al., 2017, arXiv:1706.02677, section 5.1.
+stride: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, README.md; of residual branches
+that start at zero (gamma 0): P. Goyal et al., 2017, arXiv:1706.02677, section 5.1.
 """
 
 from __future__ import annotations

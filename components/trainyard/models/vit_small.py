@@ -1,9 +1,9 @@
-"""The small Vision Transformer, ViT-S/16, of layers that Keras itself has.
+"""The small Vision Transformer, ViT-S/16, from Keras layers.
 
 Source: A. Dosovitskiy et al., An Image is Worth 16x16 Words, 2021, arXiv:2010.11929; its small size: H. Touvron et al.,
 Training data-efficient image transformers, 2021, arXiv:2012.12877 (DeiT-S), and A. Steiner et al., How to train your
-ViT?, 2021, arXiv:2106.10270. The mean of the tokens takes the place of the class token: L. Beyer et al., Better plain
-ViT baselines for ImageNet-1k, 2022, arXiv:2205.01580.
+ViT?, 2021, arXiv:2106.10270. The mean of the tokens replaces the class token: L. Beyer et al., Better plain ViT
+baselines for ImageNet-1k, 2022, arXiv:2205.01580.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _PATCHES, _PATCHES_A_SIDE = (16, 8, 4, 2), 8  # chosen: 64 tokens and more, as 1
 
 
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return logits (batch, outputs) of 12 blocks of attention, block1 to block12, over the patches of the image.
+    """Return logits (batch, outputs) of 12 attention blocks, block1 to block12, over the patches of the image.
 
-    A patch is the largest of 16, 8, 4 and 2 pixels that cuts the shorter side into 8 or more, or else 2. Patches at the
-    right and lower border are filled up with zeros.
+    The patch size is the largest of 16, 8, 4 and 2 pixels that gives at least 8 patches on the shorter side, otherwise
+    2. Patches at the right and lower border are padded with zeros.
     """
     side = min(image.shape[1:3])
     size = next((size for size in _PATCHES if side >= size * _PATCHES_A_SIDE), _PATCHES[-1])
@@ -56,5 +56,5 @@ def _block(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
 
 
 def _small() -> keras.initializers.Initializer:
-    """Return a new initializer, for one that is used twice draws the same numbers twice."""
+    """Return a new initializer, because a reused one draws the same numbers."""
     return keras.initializers.TruncatedNormal(stddev=0.02)

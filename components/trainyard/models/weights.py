@@ -1,4 +1,4 @@
-"""Trained weights as those that a network begins with, matched by name and shape; nothing of a file is run."""
+"""Initializes a network with trained weights, matched by name and shape; executes nothing of a file."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | None, published_at: str = "") -> None:
-    """Give `network`, that of `model`, the weights that model.weights names.
+    """Load the weights that model.weights names into `network`, built from `model`.
 
-    published_at: the folder of a storage in which those that Keras publishes are kept, '' for none.
+    published_at: the storage folder that keeps Keras' published weights, '' for none. The head is loaded only from a
+    pushed version with the same classes, `labels`: a head of other classes is a worse start than a new one.
 
-    Their head comes along only if they tell apart the same classes, `labels`, which a pushed version alone says: that
-    of other classes, even if there are as many, is a worse beginning than a new one.
-
-    Raises `ConfigurationError` if another layer is missing, too many, or of another shape, `DataError` if the file is
+    Raises `ConfigurationError` if another layer is missing, superfluous or of another shape, `DataError` if the file is
     damaged, `TransientError` if it cannot be fetched.
     """
     weights = model.weights or ""
@@ -61,7 +59,7 @@ def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | N
 
 
 def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[str]) -> list[str]:
-    """Return how `arrays` differ from variables of the shapes `own` in those called `names`, a phrase each layer."""
+    """Describe how `arrays` differ from variables of the shapes `own` among `names`, one phrase a layer."""
     phrases: dict[str, str] = {}
     for name in sorted(names):
         layer = name.rpartition("/")[0] or name
@@ -75,7 +73,7 @@ def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[
 
 
 def _arrays(weights: str, network: keras.Model) -> Arrays:
-    """Return the arrays in the file or the pushed version `weights`, by the names of variables."""
+    """Return the arrays of the file or pushed version `weights` by variable name."""
     if not source.is_file(weights):
         return _by_name(trained.load_pushed(weights))
     with source.local_file(weights) as path:
@@ -89,9 +87,9 @@ def _by_name(network: keras.Model) -> Arrays:
 
 
 def _from_hdf5(weights: str, path: Path, network: keras.Model) -> Arrays:
-    """Return the arrays of what Model.save_weights left at `path`, by the names that `network` has for them.
+    """Return the arrays that Model.save_weights wrote to `path`, by the variable names of `network`.
 
-    A layer's arrays are numbered there. Keras' editor reads arrays alone, and refuses links and virtual data.
+    The file numbers the arrays of a layer. Keras' editor reads arrays only, and refuses links and virtual data.
     """
     try:
         with path.open("rb") as stream:
@@ -121,7 +119,7 @@ def _from_hdf5(weights: str, path: Path, network: keras.Model) -> Arrays:
 
 
 class _Editor(keras.saving.KerasFileEditor):
-    """Reads the layers inside of a layer too, such as those of attention, which Keras 3.15 leaves out."""
+    """Also reads nested layers, such as those of attention, which Keras 3.15 leaves out."""
 
     def _extract_weights_from_store(
         self, data: Mapping[str, Any], metadata: dict[str, Mapping[str, object]] | None = None, inner_path: str = ""
@@ -136,14 +134,14 @@ class _Editor(keras.saving.KerasFileEditor):
 
 
 def _layer_name(metadata: Mapping[str, Mapping[str, object]], group: str) -> str:
-    """Return the name of the layer at `group`, after those of the layers that it is in."""
+    """Return the name of the layer at `group`, prefixed by its parent layers' names."""
     parts = group.split("/")
     paths = ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
     return "/".join(str(metadata[path]["name"]) for path in paths if "name" in metadata.get(path, {})) or parts[-1]
 
 
 def _groups(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
-    """Yield each group of `tree` that has arrays, with them; those of the optimizer and of random draws left out."""
+    """Yield each group of `tree` with its arrays, except those of optimizers and seed generators."""
     arrays = {name: value for name, value in tree.items() if not isinstance(value, Mapping)}
     if arrays:
         yield path, arrays  # type: ignore[misc]
@@ -153,7 +151,7 @@ def _groups(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, M
 
 
 def _labels(weights: str) -> list[str] | None:
-    """Return the classes that `weights` tell apart, or None if nobody says."""
+    """Return the classes of `weights`, None if unknown."""
     if weights == IMAGENET or source.is_file(weights):
         return None
     return version.names(weights, f"{EXTRA}/{version.LABELS}")

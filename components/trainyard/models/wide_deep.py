@@ -24,7 +24,7 @@ _MOST_CROSSES = 10
 def network(
     model: ModelConfig, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> keras.KerasTensor:
-    """Return (batch, outputs), the sum of the wide and the deep side."""
+    """Return (batch, outputs), the sum of the wide and the deep part."""
     return layers.Add(dtype="float32")(
         [mlp.network(model, features, inputs, outputs), *_wide(features, inputs, outputs)]
     )
@@ -47,7 +47,7 @@ def _wide(
 
 
 def _crosses(ids: Sequence[Feature]) -> list[tuple[Feature, Feature]]:
-    """Return the pairs of ids whose crossed vocabulary is small, the smallest first."""
+    """Return the pairs of ids with a small crossed vocabulary, the smallest first."""
 
     def size(pair: tuple[Feature, Feature]) -> int:
         return (pair[0].vocabulary_size or 0) * (pair[1].vocabulary_size or 0)
@@ -59,7 +59,7 @@ def _crosses(ids: Sequence[Feature]) -> list[tuple[Feature, Feature]]:
 
 
 def _weights(name: str, feature: Feature, ids: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return (batch, outputs): one learned weight an id and output, summed over the feature's ids but its filler."""
+    """Return (batch, outputs): a learned weight for each id and output, summed over the ids except the filler."""
     size = feature.vocabulary_size or 0
     table = layers.Embedding(size, outputs, embeddings_initializer="zeros", name=name, dtype="float32")(ids)
     weights = layers.Reshape((math.prod(feature.shape), outputs))(table)

@@ -1,1 +1,1 @@
-"""What a network costs: operations, memory, an answer and a training step in time; and the profiles of all names."""
+"""The cost of a network: operations, memory, latency and step time; and the profiles of all named networks."""

@@ -1,4 +1,4 @@
-"""What one example costs a network: operations and numbers in memory, counted from its layers."""
+"""The cost of one example: operations and activations, counted from a network's layers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TRANSPOSED = (_layers.Conv1DTranspose, _layers.Conv2DTranspose, _layers.Conv3DT
 
 @dataclass(frozen=True)
 class Cost:
-    """What one example costs a network.
+    """The cost of one example.
 
-    flops: of a training step, forward and backward. activations: the numbers that all layers put out.
-    saved_activations: those of them that the backward pass reads again, and which therefore stay in memory until then.
+    flops: of a training step, forward and backward. activations: numbers that all layers output. saved_activations:
+    those that stay in memory for the backward pass.
     """
 
     parameters: int
@@ -44,11 +44,11 @@ class Cost:
 
 
 def cost(model: keras.Model) -> Cost:
-    """Return what `model` costs, from the shapes of its layers.
+    """Return the cost of `model` from the shapes of its layers.
 
-    A layer with kernels (weights of two dimensions or more, but biases and embeddings) takes a multiplication and an
-    addition a weight and position; any other takes one operation an output number. That counts convolutions, dense and
-    recurrent layers and MultiHeadAttention exactly, and other products without weights not at all.
+    A layer with kernels (weights of two or more dimensions, except biases and embeddings) takes a multiplication and an
+    addition for each weight and position; any other layer takes one operation for each output number. This is exact for
+    convolutions, dense and recurrent layers and MultiHeadAttention; other products without weights are not counted.
     """
     flops, activations = 0.0, 0
     for layer in _leaves(model):
@@ -65,10 +65,10 @@ def cost(model: keras.Model) -> Cost:
 
 
 def _kept(model: keras.Model) -> int:
-    """Return how many numbers of one example gradients are computed from; a tensor of several readers counts once.
+    """Return the numbers of one example that the gradients need; a tensor with several readers counts once.
 
-    A gradient follows from a layer's output if _BY_OUTPUT says so, from nothing if it is _LINEAR in its inputs and
-    has no weights, and otherwise from its inputs: of products, normalisations and a pooling's maximum.
+    A gradient needs the layer's output if it is in _BY_OUTPUT, nothing if the layer is in _LINEAR and has no weights,
+    and otherwise the inputs: for products, normalization and max pooling.
     """
     sizes: dict[int, int] = {}
     for layer in _leaves(model):
@@ -86,10 +86,10 @@ def _kept(model: keras.Model) -> int:
 
 @dataclass(frozen=True)
 class _Attention:
-    """What MultiHeadAttention computes for one example, without its softmax's few operations.
+    """The cost of MultiHeadAttention for one example, without the softmax's few operations.
 
-    inside: numbers of queries, keys, values, probabilities and weighted values, from which its gradients are computed;
-    scores: of what the softmax takes; outputs: of what the layer puts out.
+    inside: numbers of queries, keys, values, probabilities and weighted values, which the gradients need; scores:
+    inputs of the softmax; outputs: of the layer.
     """
 
     flops: float
@@ -116,7 +116,7 @@ class _Attention:
 
 
 def _leaves(model: keras.Model) -> list[keras.Layer]:
-    """Return the layers that compute something, those of nested models among them."""
+    """Return the layers that compute something, including those of nested models."""
     layers: list[keras.Layer] = []
     for layer in model.layers:
         if isinstance(layer, keras.Model):
@@ -131,7 +131,7 @@ def _output_shapes(layer: keras.Layer) -> list[tuple[int, ...]]:
 
 
 def _positions(layer: Any, kernel: keras.Variable, outputs: int) -> float:
-    """Return how often the kernel is applied to one example."""
+    """Return the number of times that the kernel is applied to one example."""
     if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional):
         return float(keras.tree.flatten(layer.input)[0].shape[1] or 1)  # steps of the sequence
     if isinstance(layer, _TRANSPOSED):  # to each position that comes in, and its last dimension is the channels there

@@ -1,4 +1,4 @@
-"""How long one answer takes on one core."""
+"""Latency of one prediction on one core."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95t
 
 
 def latency(call: Callable[[], object]) -> Latency:
-    """Return the time of one `call` on one core, warm-up left out."""
+    """Return the latency of `call` on one core, after a warm-up."""
     p50, p95 = np.percentile(_milliseconds(call), [50, 95])
     return Latency(p50=round(float(p50), 4), p95=round(float(p95), 4))
 
@@ -41,14 +41,14 @@ def _milliseconds(call: Callable[[], object]) -> list[float]:
 
 
 def model_latency(model: keras.Model) -> Latency:
-    """Return the time that `model` takes for one example, of zeros, in float32."""
+    """Return the latency of `model` for one example of zeros, in float32."""
     return latency(_answer(model))
 
 
 def fastest(model: keras.Model) -> float:
-    """Return the milliseconds that `model` takes at its fastest for such an example.
+    """Return the shortest latency of `model` in milliseconds, as in `model_latency`.
 
-    Whatever else the machine does can only make an answer slower.
+    Other load on the machine can only increase a latency.
     """
     return min(_milliseconds(_answer(model)))
 
@@ -69,9 +69,9 @@ def _answer(model: keras.Model) -> Callable[[], object]:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Keep every thread of this process on one core, for TensorFlow's own thread pools cannot be made smaller later.
+    """Keep all threads of this process on one core, because TensorFlow's thread pools cannot shrink later.
 
-    Only Linux can; elsewhere TensorFlow's formats use as many cores as they like.
+    On systems other than Linux, TensorFlow uses as many cores as it likes.
     """
     if sys.platform != "linux":
         yield

@@ -1,10 +1,10 @@
-"""Counts what a network costs: `python -m trainyard.models.costs.measure RECIPE FEATURES CLASSES`, or VERSION alone.
+"""Prints the cost of a network: `python -m trainyard.models.costs.measure RECIPE FEATURES CLASSES`, or only VERSION.
 
-It is that of the recipe, or of a pushed version. The planner runs it as a process, because it may not load
-TensorFlow itself. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept,
-head], the last the parameters of the last layer.
+The network is that of the recipe, or of a pushed version. The planner runs this as a process because it must not load
+TensorFlow. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept, head], where
+head is the number of parameters of the last layer.
 
-A sweep calls `time_recipe` and `time_outputs` in a process that it forks; each writes an event for each model.
+A sweep calls `time_recipe` and `time_outputs` in a forked process; each writes an event for each model.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from trainyard.spec.recipe import Recipe
 
 
 def main() -> None:
-    """Build the network and print what it costs."""
+    """Build the network and print its cost."""
     built = network(*sys.argv[1:])
     head = sum(math.prod(weight.shape) for weight in built.layers[-1].weights)
     print(json.dumps([*astuple(cost(built)), head]))
 
 
 def network(file: str, features: str = "", classes: str = "") -> keras.Model:
-    """Return the network of the recipe in `file`, untrained, or that of the pushed version `file`."""
+    """Return the untrained network of the recipe in `file`, or that of the pushed version `file`."""
     if not features:
         return trained.load_pushed(file)
     recipe = documents.load(Path(file), Recipe)
@@ -50,16 +50,16 @@ def network(file: str, features: str = "", classes: str = "") -> keras.Model:
 
 
 def time_recipe(file: str, features: str, classes: str) -> None:
-    """Write the milliseconds that the network of the recipe in `file` takes at its fastest, untrained.
+    """Write the shortest latency of the recipe's untrained network in milliseconds.
 
-    features, classes: as `network` has them. Raises `ConfigurationError` if it cannot be built.
+    features, classes: as in `network`. Raises `ConfigurationError` if it cannot be built.
     """
     tf.config.set_visible_devices([], "GPU")
     events.emit("latency", milliseconds=round(fastest(network(file, features, classes)), 4))
 
 
 def time_outputs(*outputs: str) -> None:
-    """Write the milliseconds of each model that train left, null for one with code of its own."""
+    """Write the latency in milliseconds of each model that train saved, null for one with its own code."""
     tf.config.set_visible_devices([], "GPU")
     for output in outputs:
         try:

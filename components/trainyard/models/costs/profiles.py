@@ -1,6 +1,7 @@
-"""Writes models/costs/profiles.json, what every named image network costs at its sizes: `make profiles`.
+"""Writes models/costs/profiles.json, the cost of every named image network at its sizes: `make profiles`.
 
-The planner reads the file, because it may not load TensorFlow. Tables need none: their cost follows from the recipe.
+The planner reads the file because it must not load TensorFlow. Table networks need none: their cost follows from the
+recipe.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def profile(name: str, channels: tuple[int, ...]) -> dict[str, Any]:
-    """Return the last layer's classes and inputs and, by channels and side, what `measure` returns."""
+    """Return classes and inputs of the last layer and, by channels and side, the result of `measure`."""
     sides = sorted((*SIDES, *MORE_SIDES.get(name, ())))
     sides = [side for side in sides if MINIMUM_SIDE[name] <= side <= LARGEST.get(name, 384)]
     built = {count: {side: measure(name, side, count) for side in sides} for count in channels}

@@ -1,4 +1,4 @@
-"""How fast a Keras model of anybody's takes training steps on each kind of device here, with made-up inputs."""
+"""Measures training steps of any Keras model on each kind of device, with random inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RATE = 1e-4  # chosen: steps change the weights of a copy, and numbers stay sma
 
 @dataclass(frozen=True)
 class StepSpeed:
-    """One setting. rates: examples a second of each block of steps; first_step_seconds: tracing and compiling too."""
+    """One setting. rates: examples a second of each block; first_step_seconds: with tracing and compiling."""
 
     device: str
     batch_size: int
@@ -37,7 +37,7 @@ class StepSpeed:
 
 
 def device_names() -> dict[str, str]:
-    """Return the product's name of the CPU and of one accelerator of each kind that TensorFlow sees, by device."""
+    """Return the product name of the CPU and of one accelerator of each kind, by device."""
     names = {}
     for kind in ("CPU", "GPU"):
         for device in tf.config.list_physical_devices(kind)[:1]:
@@ -47,12 +47,12 @@ def device_names() -> dict[str, str]:
 
 
 def step_speeds(model: keras.Model, quick: bool) -> Iterator[StepSpeed | tuple[str, str]]:
-    """Yield the speed of `model` on each device, alone and by XLA, and of larger batches too unless `quick`.
+    """Yield the speed of `model` on each device, with and without XLA, and with larger batches unless `quick`.
 
-    A setting that a device refuses is its name, and why. A step is the forward pass in training mode, gradients of the
-    mean square of the outputs, and SGD. Copies of the model take the steps: its own weights stay as they are.
+    If a device refuses a setting, yields its name and the reason. A step is the forward pass in training mode,
+    gradients of the mean square of the outputs, and SGD, on copies of the model.
 
-    Raises `ConfigurationError` if it is no functional or sequential Keras model of known input sizes on TensorFlow.
+    Raises `ConfigurationError` unless it is a functional or sequential Keras model of known input sizes on TensorFlow.
     """
     require_measurable(model)
     for device in device_names():
@@ -67,7 +67,7 @@ def step_speeds(model: keras.Model, quick: bool) -> Iterator[StepSpeed | tuple[s
 
 
 def answers(model: keras.Model) -> Iterator[tuple[str, Latency]]:
-    """Yield each device and the time that `model` takes there for one example, its host at work on one core."""
+    """Yield each device and the latency of `model` there, with the host on one core."""
     for device in device_names():
         with tf.device(device):
             copy = keras.models.clone_model(model)
@@ -75,7 +75,7 @@ def answers(model: keras.Model) -> Iterator[tuple[str, Latency]]:
 
 
 def setting_name(device: str, batch_size: int, xla: bool) -> str:
-    """Return what a setting is called, such as `GPU:0, batch 128, XLA`."""
+    """Return the name of a setting, such as `GPU:0, batch 128, XLA`."""
     return f"{device}, batch {batch_size}{', XLA' if xla else ''}"
 
 
