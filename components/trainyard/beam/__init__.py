@@ -1,1 +1,1 @@
-"""Beam as the steps use it: where a pipeline runs, its jobs on engines elsewhere, and tasks that workers share."""
+"""Beam for the steps: runners, their jobs, and tasks for worker processes."""

@@ -1,8 +1,8 @@
-"""A pipeline as a job of an engine elsewhere: named after the step's output, recorded, and cancelled with the step.
+"""Jobs of a pipeline on a remote runner: named after the step's output, recorded, and cancelled with the step.
 
-The engine does not notice that the step that waits for a job is gone. A step that gets SIGTERM cancels its job; one
-that was killed cannot, so the next one to write the same output cancels it before it starts its own, which begins with
-what the old one has finished.
+The runner does not notice that the step waiting for a job is gone. A step that gets SIGTERM cancels its job. A killed
+step cannot, so the next step that writes the same output cancels the job before it starts its own, which reuses
+finished work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 10.0  # chosen: a job server that does not answer must not hol
 
 
 def job_name(step: str, output: str) -> str:
-    """Return the name of the jobs of `step` that write `output`, the same for each attempt, as every engine takes it.
+    """Return the job name for `step` and `output`, the same for each attempt and valid for every runner.
 
     >>> job_name("preprocess", "gs://bucket/runs/digits/preprocess/1f0a")
     'trainyard-preprocess-8651c3dc1e0e'
@@ -36,14 +36,14 @@ class Jobs:
         self._started: list[tuple[beam_job_api_pb2_grpc.JobServiceStub, str]] = []
 
     def record(self, service: JobServiceHandle, name: str) -> JobServiceHandle:
-        """Have `service` cancel the jobs called `name` that are left of earlier attempts, and say which one it starts.
+        """Make `service` cancel earlier jobs called `name`, record its job, and wait for it without a deadline.
 
-        It follows that for as long as it takes. job_server_timeout is meant for single answers, and stays in force for
-        those before the job starts. But if a job's id is that of its preparation, as on Prism, Beam 2.77 makes it the
-        deadline of the streams of states and messages too (`JobServiceHandle.run` in portable_runner.py), and with them
-        of the pipeline: 300 s by default. The step has a deadline of its own.
+        job_server_timeout is meant for single answers and stays in force until the job starts. But if a job's id is
+        that of its preparation, as on Prism, Beam 2.77 also applies it to the streams of states and messages
+        (`JobServiceHandle.run` in portable_runner.py), and so to the pipeline: 300 s by default. The step has its own
+        deadline.
 
-        name: '' if the caller holds no lease, so that no job can be told to be an abandoned one.
+        name: '' if the caller holds no lease, so that an abandoned job cannot be recognized.
         """
         run = service.run
 
@@ -64,7 +64,7 @@ class Jobs:
 
     @contextmanager
     def cancelled_on_error(self) -> Iterator[None]:
-        """If the block ends with an exception, SIGTERM's among them, cancel the jobs that still run."""
+        """Cancel the running jobs if the block raises, SIGTERM included."""
         try:
             yield
         except BaseException:
@@ -74,7 +74,7 @@ class Jobs:
 
 
 def _cancel_named(service: beam_job_api_pb2_grpc.JobServiceStub, name: str, but: str = "") -> None:
-    """Cancel the jobs called `name`, if it is not '', but not the job `but`: some servers list one before it runs."""
+    """Cancel the jobs called `name`, except the job `but`: some servers list a job before it runs."""
     if not name:
         return
     try:

@@ -1,4 +1,4 @@
-"""Beam itself, imported in four fifths of the time (measured)."""
+"""Imports Beam without the Google clients that no step uses, in four fifths of the time (measured)."""
 
 from trainyard.data.importing import without
 

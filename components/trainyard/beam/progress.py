@@ -1,4 +1,4 @@
-"""Logs the progress and memory of preprocessing every few seconds: a process that is killed leaves no other trace."""
+"""Logs progress and memory every few seconds, because a killed process leaves no other trace."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _counted: Counter[Unit] = Counter()
 
 
 def count(unit: Unit, more: int = 1) -> None:
-    """Count so many `more` of `unit` done. It shows only if Beam's runner works in the step's own process."""
+    """Add `more` to the count of `unit`. Visible only if Beam's runner works in the step's own process."""
     with _lock:
         _counted[unit] += more
 
 
 @contextmanager
 def reported(total: int, unit: Unit, finished: Callable[[], int]) -> Iterator[None]:
-    """Log every few seconds while the block runs, and at its end, how many of `total` units are done.
+    """Log the progress towards `total` units every few seconds while the block runs, and at its end.
 
-    They are those counted here, or the `finished` ones by the files that are there, where workers elsewhere or an
-    attempt before did more of the work.
+    Progress is the count of this process, or `finished()`, the results that exist, if other workers or an earlier
+    attempt did more.
     """
     with _lock:
         _counted.clear()

@@ -1,4 +1,4 @@
-"""Where the Beam pipelines run: in this process, or on the runner that the environment names."""
+"""Runs Beam pipelines in this process or on the runner that the environment names."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _View = TypeVar("_View", bound=PipelineOptions)
 
 
 class _Options(PipelineOptions):
-    """Beam's options, each view of which is made once.
+    """Beam's options, with each view created once.
 
-    A view parses the command line, and Beam 2.77 asks for a few at every transform: 2,100 for a table of seven columns,
-    a seventh of the step's CPU time without imports.
+    Each view parses the command line, and Beam 2.77 creates several for every transform: 2,100 for a table of seven
+    columns, a seventh of the step's CPU time without imports.
     """
 
     def view_as(self, cls: type[_View]) -> _View:
@@ -60,9 +60,9 @@ class _Options(PipelineOptions):
 def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
     """Yield a pipeline that runs when the block ends, on the runner that `beam_options` names.
 
-    beam_options are Beam's own command line options, such as `--runner=PrismRunner`. Without a runner, or with
-    DirectRunner, it runs in this process. Raises `ConfigurationError` if there is no such runner, what of our errors a
-    worker met, and `OSError` if that was a full disk or a missing permission.
+    beam_options: Beam's command line options, such as `--runner=PrismRunner`. Without a runner, or with DirectRunner,
+    it runs in this process. Raises `ConfigurationError` for an unknown runner, our own errors from workers, and
+    `OSError` for a full disk or a missing permission.
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     _remember_signatures()
@@ -85,7 +85,7 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
 
 
 def is_in_process(beam_options: str) -> bool:
-    """Return whether a pipeline of these options runs in this process, and on no worker of Beam's beside it.
+    """Return True if a pipeline with these options runs in this process alone.
 
     Raises `ConfigurationError` as `pipeline`.
     """
@@ -119,10 +119,10 @@ def _options(beam_options: str) -> PipelineOptions:
 
 @cache
 def _remember_signatures() -> None:
-    """Have Beam inspect each function once, and each kind of DoFn for the state that its methods keep.
+    """Make Beam inspect each function, and the state of each kind of DoFn, only once.
 
     Beam 2.77 does both for every DoFn, at every transform and in every bundle: 51,000 functions for a table of seven
-    columns. Remembered signatures save a sixth of the step's CPU time without imports, remembered kinds a tenth more.
+    columns. Cached signatures save a sixth of the step's CPU time without imports, cached kinds another tenth.
     """
     inspect = decorators.get_signature
     known: dict[tuple[object, bool], Signature] = {}
@@ -153,7 +153,7 @@ def _remember_signatures() -> None:
 
 
 def _adapt(runner: PipelineRunner, beam_options: str, jobs: Jobs) -> list[JobServer]:
-    """Return the list that `runner` adds the job servers to that it starts; record its jobs, make its errors ours."""
+    """Record the jobs of `runner` and translate its errors; return the list of job servers that it starts."""
     servers: list[JobServer] = []
     if isinstance(runner, PortableRunner):
         default, create = runner.default_job_server, runner.create_job_service
@@ -178,7 +178,7 @@ def _adapt(runner: PipelineRunner, beam_options: str, jobs: Jobs) -> list[JobSer
 
 
 def _name_job(options: PipelineOptions) -> str:
-    """Name the job after the step's output and return the name, '' if the environment names it or no step runs."""
+    """Name the job after the step's output; return the name, '' if the environment names it or no step runs."""
     cloud, output = options.view_as(GoogleCloudOptions), step.current_output()
     if cloud.job_name or not output:
         return ""
@@ -193,7 +193,7 @@ def _wrong(beam_options: str, reason: str) -> ConfigurationError:
 
 
 def _raise_known(error: RuntimeError) -> None:
-    """Raise the error of ours that a worker met, or its `OSError`: Beam hands its errors on as text."""
+    """Raise our own error from a worker, or its `OSError`: Beam passes errors on as text."""
     if match := _OURS.search(str(error)):
         raise from_name(match[1], match[2]) from error
     for number in _OF_THE_MACHINE:

@@ -1,1 +1,1 @@
-"""One step's process, from its arguments to its record."""
+"""The process of a step, from its arguments to its failure record."""

@@ -1,4 +1,4 @@
-"""Runs one step: its output under the commit protocol, its errors as exit codes and as a record for `explain`."""
+"""Runs one step: commits its output, and turns its errors into exit codes and a failure record for `explain`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ _LAST_RECORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why
 
 
 def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = (), **arguments: Any) -> None:
-    """Leave the committed folder `output`, written by `run(output=<staging folder>, **arguments)` unless it is there.
+    """Commit the folder `output`, written by `run(output=<staging folder>, **arguments)`, unless it exists.
 
-    `run` sees local folders: inputs in a bucket are fetched before it, those named in `unfetched` excepted; its output
-    is published after it.
-    Raises what `run` raises, `TransientError` if another process is writing `output`.
+    `run` gets local folders: inputs in a bucket are fetched first, except those in `unfetched`; the output is published
+    afterwards. Raises the errors of `run`, and `TransientError` if another process writes `output`.
     """
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
@@ -65,19 +64,19 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
 
 
 def current_output() -> str:
-    """Return the folder that this process's step is to commit, '' if none runs: its lease is held, so it is its own."""
+    """Return the output folder of this process's step, whose lease it holds; '' without a step."""
     return _open[-1][1]() if _open else ""
 
 
 def current_step() -> str:
-    """Return the name of the step that this process runs, '' if none."""
+    """Return the name of this process's step, '' without one."""
     return _open[-1][0] if _open else ""
 
 
 def drop_checkpoints(model: str) -> None:
-    """Remove the checkpoints of train's output `model` if it is committed: nobody goes on from them any more.
+    """Remove the checkpoints of train's output `model` if it is committed, because nothing resumes from them.
 
-    They stay if another process is writing `model` anew, and goes on from its own there.
+    They stay if another process is writing `model` again and may resume from them.
     """
     checkpoints = keys.checkpoints(model)
     if not storage.children(checkpoints):
@@ -91,16 +90,16 @@ def drop_checkpoints(model: str) -> None:
 
 
 def local_input(name: str, value: Any) -> Any:
-    """Return the local copy of an input that is in a bucket; every other argument as it is."""
+    """Return the local copy of an input in a bucket, and every other argument unchanged."""
     if name in ARGUMENTS and storage.is_bucket(value):
         return str(storage.local(value, made_by=ARGUMENTS[name]))
     return value
 
 
 def main(run: Callable[..., None], command_line: list[str] | None = None, unfetched: Collection[str] = ()) -> None:
-    """Run a step as a program: its options are the parameters of `run`. Ends the process with the table's exit code.
+    """Run a step as a program whose options are the parameters of `run`; exits with the step's exit code.
 
-    unfetched: as `execute`.
+    unfetched: as in `execute`.
     """
     step = run.__module__.split(".")[-2]
     parser = argparse.ArgumentParser(
@@ -136,9 +135,9 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
 
 @contextmanager
 def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
-    """End the process with the table's exit code if the block fails, its reason recorded beside `output()`.
+    """Exit with the error's exit code and record the reason beside `output()` if the block fails.
 
-    So it does if the block takes longer than the environment variable TRAINYARD_TIMEOUT_SECONDS says.
+    The same happens if the block exceeds TRAINYARD_TIMEOUT_SECONDS.
     """
     _open.append((step, output))
     try:
@@ -171,7 +170,7 @@ _open: list[tuple[str, Callable[[], str]]] = []  # the blocks of `recorded` that
 
 
 def end_with(error: TrainyardError) -> NoReturn:
-    """End this process at once, from whichever of its threads, with `error` recorded as the failure of its step."""
+    """Exit at once, from any thread, with `error` recorded as the failure of the step."""
     for step, output in _open[-1:]:
         with storage.deadline(_LAST_RECORD_SECONDS):
             _record(step, output(), error.exit_code, type(error).__name__, str(error))
@@ -181,7 +180,7 @@ def end_with(error: TrainyardError) -> NoReturn:
 def assume_killed(step: str, output: str) -> None:
     """Record beside `output` that this process was killed; a real failure overwrites the record, success removes it.
 
-    A failure on a full disk too: room for its record is reserved.
+    Reserves space for the record, so that a failure on a full disk can be recorded too.
     """
     message = (
         f"{step}: was killed and left no reason: out of memory, lost with its node, or by a person. "

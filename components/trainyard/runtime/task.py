@@ -1,7 +1,7 @@
-"""A step as a task of a pipeline: what every `component.py` does around the step's own code.
+"""A step as a task of a pipeline: the code that every `component.py` runs around its step.
 
-KFP shows a task's exit code as 1 whatever it was and passes bulk data from task to task as URIs in parameters, so a
-task finds its own output folder, records why it failed, and notes its folder for the run's record.
+KFP reports every failure as exit code 1 and passes data between tasks as URIs in parameters. So a task finds its output
+folder, records its failures, and notes its folder for the run record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RECORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the 
 
 @dataclass
 class StepTask:
-    """One step of the run `run_id` ('' if the task must not know it, so that KFP may reuse its outputs)."""
+    """One step of the run `run_id`, '' if the task must not know it, so that KFP may reuse its outputs."""
 
     name: str
     recipe: Recipe
@@ -42,25 +42,25 @@ class StepTask:
     uri: str = ""
 
     def assign(self, run_id: str) -> None:
-        """Work for the run `run_id`, of which KFP does not tell the task; '' if nothing does.
+        """Assign the task to the run `run_id`, which KFP does not pass to it; '' for none.
 
-        Only for a task that makes its output: one that finds it there may have the maker's `run_id`.
+        Only for a task that makes its output: a task that finds its output may have the maker's `run_id`.
         """
         self.run_id = run_id
         self.begin()
         self._note(None)
 
     def begin(self) -> None:
-        """Remove what a failed attempt of this step said of the run's end."""
+        """Remove the run's end as recorded by a failed attempt of this step."""
         if self.run_id:
             summary.reopen(self.root, self.recipe, self.run_id)
 
     def report(self) -> str:
-        """Return the run's report as of the end of this step, as `pipeline_run.write_end`; '' of an unknown run."""
+        """Return the run's report at the end of this step, as `pipeline_run.write_end`; '' for an unknown run."""
         return pipeline_run.write_end(self.recipe, self.root, self.run_id, self.name) if self.run_id else ""
 
     def record_failure(self, output: str) -> None:
-        """Write the record of the run that ends with the failure recorded beside `output`."""
+        """Write the record of a run that ends with the failure recorded beside `output`."""
         with suppress(TrainyardError), storage.deadline(_RECORD_SECONDS):
             if self.run_id:
                 pipeline_run.write_failure(self.recipe, self.root, self.run_id, output)
@@ -70,13 +70,13 @@ class StepTask:
         return self.output_at(keys.output_uri(self.root, self.recipe, self.name, *inputs))
 
     def output_at(self, uri: str) -> str:
-        """Return `uri`, which is the folder of the step's output from now on."""
+        """Set the folder of the step's output to `uri` and return it."""
         self.uri = uri
         self._note(None)
         return self.uri
 
     def unfinished(self) -> bool:
-        """Return whether the step's code is needed: a task whose output is there need not even import it."""
+        """Return True if the step's code must run; a task with a committed output need not even import it."""
         if STEPS[self.name].always_run or storage.committed(self.uri) is None:
             return True
         events.emit("reused", step=self.name, output=self.uri)
@@ -84,15 +84,15 @@ class StepTask:
         return False
 
     def execute(self, run: Callable[..., None], **arguments: Any) -> None:
-        """Leave the committed folder that `output` returned, as `step.execute`."""
+        """Commit the output folder, as `step.execute`."""
         start = time.monotonic()
         step.execute(run, self.uri, recipe=self.recipe, **arguments)
         self._note(round(time.monotonic() - start, 2))
 
     def delegate(self, run: Callable[..., None], **arguments: Any) -> None:
-        """Have others commit the folder that `output` returned; `run(output=<its URI>, **arguments)` waits for them.
+        """Wait for `run(output=<output URI>, **arguments)`, with which other processes commit the output folder.
 
-        This process takes no lease on the folder: who writes it does.
+        This process takes no lease on the folder; the writer does.
         """
         start = time.monotonic()
         step.assume_killed(self.name, self.uri)
@@ -103,9 +103,9 @@ class StepTask:
         self._note(round(time.monotonic() - start, 2))
 
     def plan_training(self, examples: str, first: str) -> TrainingPlan:
-        """Return what train is to make of `examples`; the run's record names it too. `first`: as `redo`.
+        """Return the plan for training on `examples`, and note it in the run record. `first`: as in `redo`.
 
-        It is no matter for train itself: what KFP uses its model again for must be known before.
+        Decided before train, because KFP must know the plan to reuse a model.
         """
         again = is_from("train", first)
         plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
@@ -114,15 +114,15 @@ class StepTask:
         return plan.model_copy(update={"maker": self.maker(plan.model)})
 
     def plan_export(self, examples: str, model: str, first: str) -> str:
-        """Return the maker of the files of `model`, which export is to write. `first`: as `redo`."""
+        """Return the maker of the exported files of `model`. `first`: as in `redo`."""
         uri = keys.output_uri(self.root, self.recipe, "export", examples, model)
         self.redo("export", first, uri)
         return self.maker(uri)
 
     def redo(self, step: str, first: str, *uris: str) -> None:
-        """Remove the outputs `uris` of `step` if the run does all from the step `first` on again; '' is none.
+        """Remove the outputs `uris` of `step` if the run recomputes everything from the step `first` on; '' is none.
 
-        Called by a step that ends before `step` begins, or by itself, so that no output of this very run goes.
+        Called by a step that ends before `step` starts, or by `step` itself, so that no output of this run is removed.
         """
         if is_from(step, first):
             with storage.lease(uris[0]):
@@ -131,10 +131,10 @@ class StepTask:
             events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is done again")
 
     def maker(self, uri: str) -> str:
-        """Return the run that made the output `uri`, or this one, which is to make it, if it is not there.
+        """Return the run that made the output `uri`, or this run if the output is missing.
 
-        KFP uses a task's outputs again if all its arguments are the same, for ever and without looking at the outputs.
-        A step that takes this as an argument runs again if its output is gone.
+        KFP reuses a task's outputs forever if its arguments are the same, without looking at the outputs. A step with
+        this argument runs again if its output is gone.
         """
         record = keys.maker_record(uri)
         if storage.committed(uri) is None:
@@ -142,7 +142,7 @@ class StepTask:
         return storage.read_text(record) or ""
 
     def decided(self, due: bool, why: str) -> str:
-        """Return the answer of a check, which the run's record has too: 'due' or 'not due'."""
+        """Return the answer of a check, 'due' or 'not due', and note it in the run record."""
         events.emit("checked", step=self.name, due=due, why=why)
         self._write_note(self.name, {"due": due, "why": why})
         return "due" if due else "not due"
@@ -164,10 +164,10 @@ class StepTask:
 
 @contextmanager
 def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> Iterator[StepTask]:
-    """Yield the task of the step `name`; an error in the block is recorded and ends the process with its exit code.
+    """Yield the task of the step `name`; record an error in the block and exit with its exit code.
 
-    `recipe` is the resolved recipe's YAML text. `code` is the digest of the code that compiled the pipeline, or ''
-    if that is not pinned: other code in the image is refused, for the pipeline was not made for its outputs.
+    recipe: YAML text of the resolved recipe. code: digest of the code that compiled the pipeline, '' if it is not
+    pinned; an image with other code is refused.
     """
     root = uris.resolve(Path(), root)
     fallback = storage.join(root, name)
@@ -192,7 +192,7 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
 
 
 def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:
-    """Raise `ConfigurationError` if `code` is the digest of other code than this and the module of `recipe`."""
+    """Raise `ConfigurationError` unless `code` is the digest of this code and the module of `recipe`."""
     own = keys.code_digest(recipe.module if recipe else None)
     if code and code != own:
         remedy = "name the image of the pipeline's version in the environment"
