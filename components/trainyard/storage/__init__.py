@@ -1,1 +1,1 @@
-"""Outputs on disk and in buckets: the commit protocol, leases, and the cache of a bucket's folders."""
+"""Outputs on disk and in buckets: the commit protocol, leases, and the cache of bucket folders."""

@@ -1,8 +1,8 @@
-"""Copies of buckets' folders on this machine, for its later processes too, within a bound.
+"""Local copies of bucket folders, shared by the processes of this machine, within a size limit.
 
-A copy appears complete, by a rename. A process that opens one has a shared lock (flock) on its folder until the process
-ends, by a kill too. Before another copy is fetched, unlocked ones are removed, the least recently used first, until
-there is room. Folders that `cached_files` fetches file by file are among them, and lose file by file.
+A copy appears complete, by a rename. A process that opens one holds a shared lock (flock) on its folder until it ends,
+even by a kill. Before another copy is fetched, unlocked copies are removed, least recently used first, until there is
+room. Folders that `cached_files` fetches file by file count too, and lose single files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _locks: dict[Path, int] = {}
 
 
 def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
-    """Return the copy `key` of what `manifest` lists, which `fetch` puts into a new folder unless it is there.
+    """Return the copy `key` of the files in `manifest`; `fetch` fills a new folder if it is missing.
 
-    No process removes it before this one has ended. Raises `ConfigurationError` if TRAINYARD_CACHE_SIZE is no
-    size, `InfrastructureError` if the cache's folder belongs to another user, and what `fetch` raises.
+    No process removes it before this one ends. Raises `ConfigurationError` for a malformed TRAINYARD_CACHE_SIZE,
+    `InfrastructureError` if the cache's folder belongs to another user, and the errors of `fetch`.
     """
     cache = folder()
     final = cache / key
@@ -59,7 +59,7 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
 
 
 def has(key: str, manifest: Manifest) -> bool:
-    """Return whether the copy `key` is there, whole; no process removes it then before this one has ended."""
+    """Return True if the copy `key` is complete; then no process removes it before this one ends."""
     final = folder() / key
     with os_errors(final):
         return hold(final) and _is_complete(final, manifest)
@@ -82,7 +82,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def discard(copy: Path) -> bool:
-    """Mark the copy in the folder `copy` as damaged: the next process fetches it again. Return False if it is none."""
+    """Mark the copy in the folder `copy` as damaged, to be fetched again. Return False if it is no copy."""
     if copy.parent != folder():
         return False
     with os_errors(copy, "removed"):
@@ -91,7 +91,7 @@ def discard(copy: Path) -> bool:
 
 
 def hold(copy: Path) -> bool:
-    """Return whether the folder `copy` is there; if so, mark it as used and lock it until this process ends."""
+    """Mark the folder `copy` as used and lock it until this process ends; return False if it is missing."""
     while True:
         try:
             descriptor = _locks.pop(copy, None) or lock_of(copy, fcntl.LOCK_SH)
@@ -105,7 +105,7 @@ def hold(copy: Path) -> bool:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Return whether what is open as `descriptor` is what is at `path` now."""
+    """Return True if the open `descriptor` is the file or folder at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -113,10 +113,10 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def make_room(cache: Path, needed: int, uses: Mapping[Path, int] | None = None, before: float = -1) -> bool:
-    """Remove what killed processes left, and unlocked copies until `needed` more bytes fit; return whether they do.
+    """Remove leftovers of killed processes, and unlocked copies until `needed` bytes fit; return True if they do.
 
-    uses: which files of folders that are fetched file by file the caller wants again, and when, as a number that grows
-    with time. They go last, the latest wanted first, and only if that is later than `before`.
+    uses: files of folders fetched file by file that the caller will use, with an order that grows with time. They go
+    last, the latest used first, and only if later than `before`.
     """
     uses, sizes, used = uses or {}, {}, {}
     for item in _entries(cache):
@@ -133,7 +133,7 @@ def make_room(cache: Path, needed: int, uses: Mapping[Path, int] | None = None, 
 
 
 def _entries(cache: Path) -> Iterator[Path]:
-    """Yield what is removed as one: copies of folders, and the single files of those that are fetched by file."""
+    """Yield the units of removal: folder copies, and single files of folders fetched file by file."""
     for item in cache.iterdir():
         if item.suffix == FILES:
             yield from (path for path in item.rglob("*") if path.is_file())
@@ -146,7 +146,7 @@ def _size(path: Path) -> int:
 
 
 def _remove_unused(path: Path) -> bool:
-    """Remove the folder or file `path` unless it is locked; return whether it is gone, under that name at least."""
+    """Remove the file or folder `path` unless it is locked; return True if it is gone."""
     try:
         lock = lock_of(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -204,7 +204,7 @@ def folder() -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Have the block be the only one, of all processes, that locks `path`."""
+    """Hold the exclusive lock of `path`, across processes, while the block runs."""
     lock = lock_of(path, fcntl.LOCK_EX)
     try:
         yield
@@ -213,7 +213,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def lock_of(path: Path, how: int) -> int:
-    """Return the descriptor of `path` that holds the lock `how`. Raises `BlockingIOError` as flock does."""
+    """Return a descriptor of `path` that holds the lock `how`. Raises `BlockingIOError` as flock does."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, how)

@@ -1,7 +1,7 @@
-"""Single files of a bucket's folder on this machine, fetched one by one, for all processes within the cache's bound.
+"""Local copies of single files of a bucket folder, shared by the processes of this machine, within the cache's limit.
 
-A file appears complete and verified, by a rename. A process has a shared lock (flock) on every file that it holds,
-until it releases it or ends, by a kill too. Files that nobody holds make room for others.
+A file appears complete and verified, by a rename. A process holds a shared lock (flock) on each file until it releases
+it or ends, even by a kill. Unlocked files make room for others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ _PARTIAL = ".partial"
 
 
 class CachedFiles:
-    """The files of one folder in a bucket, of which this process holds some.
+    """The local files of one bucket folder, some of which this process holds.
 
-    `fetch` and `release` may be called by several threads, for one file by one at a time.
-
-    download: puts the file of that name at that path, which exists, and verifies it.
+    `fetch` and `release` may be called from several threads, but for one file only from one at a time. download: fills
+    and verifies the existing file at that path.
     """
 
     def __init__(self, key: str, manifest: Manifest, download: Callable[[str, Path], None]) -> None:
@@ -37,18 +36,17 @@ class CachedFiles:
         self._warned = False
 
     def path(self, name: str) -> Path:
-        """Return where the file `name` is as long as this process holds it."""
+        """Return the path of the file `name` while this process holds it."""
         return self._folder / name
 
     def holds(self, name: str) -> bool:
-        """Return whether this process holds the file."""
+        """Return True if this process holds the file."""
         return name in self._locks
 
     def fetch(self, name: str, uses: Mapping[str, int], before: int, forced: bool = False) -> bool | None:
-        """Hold the file `name`, fetched now unless it is there; return whether it was fetched, None if it has no room.
+        """Hold the file `name`; return True if it was fetched, False if it was local, None without room for it.
 
-        uses, before: when files of the folder are wanted again, and which go for it, as `cache.make_room`. forced: it
-        is fetched even if the cache becomes too large.
+        uses, before: as in `cache.make_room`. forced: fetch even if the cache becomes too large.
         """
         final = self.path(name)
         partial = final.with_name(f"{final.name}{_PARTIAL}")
@@ -77,7 +75,7 @@ class CachedFiles:
         return False
 
     def release(self, names: Collection[str]) -> None:
-        """Let other processes, and this one, remove the files `names`."""
+        """Release the files `names` for removal."""
         for name in names:
             os.close(self._locks.pop(name))
 
@@ -86,7 +84,7 @@ class CachedFiles:
         return set(self._locks)
 
     def discard_damaged(self) -> list[str]:
-        """Remove the files on this machine that are not what the manifest says, and return their names."""
+        """Remove local files that differ from the manifest, and return their names."""
         damaged = []
         for name, file in self.manifest.files.items():
             path = self.path(name)
@@ -96,7 +94,7 @@ class CachedFiles:
         return damaged
 
     def _hold(self, name: str) -> bool:
-        """Return whether the file `name` is there, whole; then no process removes it until it is released."""
+        """Return True if the file `name` is complete and now held by this process."""
         path = self.path(name)
         while True:
             try:
@@ -112,7 +110,7 @@ class CachedFiles:
             os.close(lock)
 
     def _reserve(self, partial: int, name: str, uses: Mapping[str, int], before: int, forced: bool) -> bool:
-        """Return whether the file `partial` has the size of `name`, and so counts, as the bound allows or by force."""
+        """Give the file `partial` the size of `name` if there is room or it is `forced`; return True if so."""
         size = self.manifest.files[name].bytes
         needed = {self.path(other): use for other, use in uses.items()}
         with cache.locked(self._cache):
@@ -128,7 +126,7 @@ class CachedFiles:
 
 
 def link(key: str, manifest: Manifest, folder: Path) -> Manifest:
-    """Link what this machine has of the files of `manifest` into `folder`; return the manifest of the others."""
+    """Link the local files of `manifest` into `folder`; return the manifest of the missing ones."""
     rest = {}
     for name, file in manifest.files.items():
         try:

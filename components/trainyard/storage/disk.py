@@ -1,4 +1,4 @@
-"""Errors of the operating system about a file or a disk, as one sentence."""
+"""Turns operating system errors about files and disks into one-sentence errors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ADVICE = "Mend it, or name another storage in the environment."
 
 @contextmanager
 def os_errors(path: Path, verb: str = "written") -> Iterator[None]:
-    """Raise `InfrastructureError` for every error of the operating system in the block, which works on `path` alone.
+    """Raise `InfrastructureError` for every OSError in the block, which works only on `path`.
 
-    verb: what cannot be done: written, read or removed.
+    verb: the operation: written, read or removed.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def os_errors(path: Path, verb: str = "written") -> Iterator[None]:
 
 @contextmanager
 def staging_errors(staging: Path, final: Path) -> Iterator[None]:
-    """As `os_errors`, for a block of a step's own code: only errors of the disk or of `staging` are changed."""
+    """Translate errors of the disk or of `staging` in a block of a step's own code, as `os_errors`."""
     vanished = InfrastructureError(
         f"{staging}: was removed while the output was written there. Leave {staging.parent} alone, and run the same "
         "command again."
@@ -53,7 +53,7 @@ def staging_errors(staging: Path, final: Path) -> Iterator[None]:
 
 
 def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureError:
-    """Return the sentence about `error`, which work on `path` met."""
+    """Return the error for `error`, raised by an operation on `path`."""
     where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
@@ -73,7 +73,7 @@ def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureEr
 
 
 def disk_full(error: BaseException, path: Path) -> InfrastructureError:
-    """Return the sentence about the full disk behind `error`: that of `path`, or that of the temporary files."""
+    """Return the error for a full disk: that of `path`, or of the temporary files."""
     number = error.errno if isinstance(error, OSError) and error.errno in _FULL else None
     what = _FULL[number] if number else next(_FULL[code] for code in _FULL if os.strerror(code) in str(error))
     temporary = Path(tempfile.gettempdir())
@@ -82,7 +82,7 @@ def disk_full(error: BaseException, path: Path) -> InfrastructureError:
 
 
 def disk_full_cause(error: BaseException) -> BaseException | None:
-    """Return the error, among `error` and its causes, that reports a full disk; libraries do so in the text alone."""
+    """Return the error among `error` and its causes that reports a full disk; libraries may do so only as text."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -94,7 +94,7 @@ def disk_full_cause(error: BaseException) -> BaseException | None:
 
 
 def _has_room(path: Path) -> bool:
-    """Whether the disk of `path` has room for another file; True if that is unknown."""
+    """Whether the disk of `path` has room for another file; True if unknown."""
     try:
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         status = os.statvfs(existing)

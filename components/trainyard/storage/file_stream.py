@@ -1,6 +1,6 @@
-"""Brings files of a bucket's folder to this machine ahead of their readers, in the order in which they are wanted.
+"""Fetches files of a bucket folder ahead of their readers, in the order of use.
 
-If they do not all fit the cache, those wanted latest go, and come again when it is their turn.
+If they do not all fit the cache, those used latest are removed and fetched again in time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _RECHECK_SECONDS = 1.0  # chosen: how long until other processes' files may have
 
 
 class FileStream:
-    """Some files of a committed folder. Readers `open` them; threads fetch them, ahead of that as `follow` says.
+    """Files of a committed folder. Readers `open` them; threads fetch them ahead, in the order given to `follow`.
 
-    waiting: called about every second as long as a reader waits for a file.
+    waiting: called about every second while a reader waits.
     """
 
     def __init__(self, uri: str, files: CachedFiles) -> None:
@@ -67,11 +67,11 @@ class FileStream:
 
     @property
     def files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self._files.manifest.files)
 
     def follow(self, epochs: Iterator[list[str]], readers: int) -> None:
-        """Fetch from now on in the order of `epochs`, lists of names, for that many `readers`."""
+        """Fetch in the order of `epochs`, lists of names, for this number of `readers`."""
         with self._changed:
             self._epochs, self._plan, self._most_ahead = epochs, [], max(_LEAST_AHEAD, 2 * readers)
             self._ahead.clear()
@@ -80,10 +80,10 @@ class FileStream:
             self._changed.notify_all()
 
     def open(self, name: str, reader: Hashable, cycle: int) -> Path:
-        """Return the path of the file `name` when it is there; it stays until `reader` opens the `cycle`th after it.
+        """Return the path of the file `name` once it is local; it stays until `reader` opens `cycle` more files.
 
-        Raises what the fetch raised: `DataError` if it is damaged or gone, `TransientError` or `InfrastructureError` if
-        the bucket is out of reach or refuses.
+        Raises the error of the fetch: `DataError` if the file is damaged or gone, `TransientError` or
+        `InfrastructureError` if the bucket does not answer or refuses.
         """
         with self._changed:
             self._wanted[name] += 1
@@ -110,7 +110,7 @@ class FileStream:
         return self._files.path(name)
 
     def discard_damaged(self) -> list[str]:
-        """Remove this machine's files that are not what was fetched, and return their names."""
+        """Remove local files that differ from the manifest, and return their names."""
         return self._files.discard_damaged()
 
     def _release_unused(self) -> None:
@@ -127,7 +127,7 @@ class FileStream:
                 self._changed.notify_all()
 
     def _next_task(self) -> tuple[str, bool, dict[str, int]] | None:
-        """Return the next file, whether a reader waits for it, and the uses to come; None at the end."""
+        """Return the next file, whether a reader waits for it, and the coming uses; None at the end."""
         with self._changed:
             while not self._closed:
                 if file := self._next_file():
@@ -161,7 +161,7 @@ class FileStream:
 
     @contextmanager
     def _without_ahead(self) -> Iterator[None]:
-        """Give up what was fetched ahead, and fetch nothing ahead while the block runs."""
+        """Release files fetched ahead, and fetch none ahead while the block runs."""
         with self._changed:
             self._pressed += 1
             while self._fetching - set(self._wanted):
@@ -175,7 +175,7 @@ class FileStream:
                 self._pressed -= 1
 
     def _next_file(self) -> tuple[str, bool] | None:
-        """Return the file to fetch now, and whether a reader waits for it; None if nothing is to be fetched."""
+        """Return the file to fetch and whether a reader waits for it; None if nothing is to be fetched."""
         if self.error:
             return None
         for name in self._wanted:

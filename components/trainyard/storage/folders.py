@@ -1,4 +1,4 @@
-"""Committed folders on a file system: the rename of a folder publishes it."""
+"""Committed folders on a file system, published by renaming a folder."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def remove_unfinished(uri: str) -> None:
 
 
 def remove_abandoned(uri: str) -> None:
-    """See `storage.remove_abandoned`: a writer that lives holds a lock on its staging folder."""
+    """See `storage.remove_abandoned`: a live writer holds a lock on its staging folder."""
     final = Path(uri)
     with os_errors(final, "removed"), suppress(FileNotFoundError, NotADirectoryError):
         for staging in (final.parent / STAGING).iterdir():
@@ -153,7 +153,7 @@ def read_text(uri: str, errors: str = "strict") -> str | None:
 
 
 def remove(uri: str) -> None:
-    """See `storage.remove`: one rename takes an output away, so that no kill leaves a part of it in the next's way."""
+    """See `storage.remove`: an output is renamed first, so that a kill leaves no part of it in the way."""
     path = Path(uri)
     with os_errors(path, "removed"), suppress(FileNotFoundError):
         _reserved(path).unlink(missing_ok=True)
@@ -196,7 +196,7 @@ def reading(uri: str) -> Iterator[None]:
 
 
 def publish(staging: Path, final: Path, manifest: Manifest) -> None:
-    """Rename `staging` to `final`. Raises `InfrastructureError` if other content than that of `manifest` is there."""
+    """Rename `staging` to `final`. Raises `InfrastructureError` if other content is there."""
     try:
         staging.rename(final)
     except OSError as error:
@@ -212,7 +212,7 @@ def publish(staging: Path, final: Path, manifest: Manifest) -> None:
 
 
 def _lock_file(path: Path) -> IO[str]:
-    """Return the file, open, by whose lock the lease of `path` is held."""
+    """Return the open file whose lock is the lease of `path`."""
     with os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return (path.parent / f".{path.name}.lock").open("a+")
@@ -235,7 +235,7 @@ def _sync(path: Path) -> None:
 
 
 def _locked_folder(parent: Path, name: str) -> tuple[Path, int]:
-    """Return a new folder in `parent`, and the descriptor of the lock on it."""
+    """Return a new folder in `parent` and the descriptor of its lock."""
     while True:
         folder = parent / f"{name}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
@@ -249,7 +249,7 @@ def _locked_folder(parent: Path, name: str) -> tuple[Path, int]:
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove `folder` unless a live process holds a lock on it, or locks are unknown, as on NFS."""
+    """Remove `folder` unless a live process holds a lock on it, or locks are unsupported, as on NFS."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -260,9 +260,9 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def _content(path: Path, limit: int) -> bytes | None:
-    """Return the content of the plain file at `path`, or None if there is none.
+    """Return the content of the regular file at `path`, None if it is missing.
 
-    Raises `DataError` if it is a pipe or a device, which a reader would wait for, or larger than `limit` bytes.
+    Raises `DataError` for a pipe or a device, which would block the reader, and for a file larger than `limit` bytes.
     """
     with os_errors(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
@@ -282,7 +282,7 @@ def _content(path: Path, limit: int) -> bytes | None:
 
 
 def _write_new(temporary: Path, final: Path, content: bytes) -> None:
-    """Leave `content` at `final` by way of the new file `temporary`, which is gone in any case."""
+    """Write `content` to `final` through the new file `temporary`, which is removed in any case."""
     try:
         with temporary.open("wb") as stream:
             stream.write(content)
@@ -298,7 +298,7 @@ def _reserved(final: Path) -> Path:
 
 
 def _overwrite(reserved: Path, content: bytes) -> bool:
-    """Return whether `content` is now in the file `reserved`, in the room that the file has."""
+    """Write `content` into the file `reserved` if it fits its size; return True if it did."""
     with suppress(FileNotFoundError), reserved.open("r+b") as stream:
         if len(content) <= os.fstat(stream.fileno()).st_size:
             stream.write(content)

@@ -1,7 +1,7 @@
-"""Lists the files of a recipe's source, in a folder or in a bucket, with the reason why a file cannot be read.
+"""Lists the files of a recipe's source, in a folder or bucket, with the reason if a file cannot be read.
 
-A folder comes from anywhere: opening a named pipe for reading blocks forever, a link may lead out of the folder or in a
-circle, and a name need not be text. This module detects all of it before any file is opened, and skips none silently.
+Opening a named pipe would block forever, a link may lead out of the folder or in a circle, and a name may not be text.
+All of this is detected before a file is opened, and reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file: its name below the source's root, and what changes whenever its content does.
+    """A file: its name below the source's root, and a state that changes with its content.
 
     reason, detail: why it must not be opened, as a code for counting and as a sentence; '' if it may be.
     """
@@ -39,7 +39,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a source by name, all below `root`. is_folder: the source is a folder, not a file or glob."""
+    """The files of a source by name below `root`. is_folder: the source is a folder, not a file or glob."""
 
     root: str
     files: list[SourceFile]
@@ -47,11 +47,11 @@ class Listing:
 
 
 def list_files(path: str, field: str = "data.path") -> Listing:
-    """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) names, without hidden ones.
+    """Return the visible files that `path` (a folder, a file or a glob, local, gs:// or s3://) names.
 
-    A name that exists is taken literally, whatever characters it has. Links are followed as long as they stay below the
-    root, into folders once. Raises `DataError` if a folder cannot be read or is a link out of the root,
-    `TransientError` if a bucket cannot be reached; they name the recipe's `field`, if it is not ''.
+    An existing name is taken literally, whatever its characters. Links are followed if they stay below the root, links
+    to folders once. Raises `DataError` if a folder cannot be read or is a link out of the root, `TransientError` if a
+    bucket does not answer; both name the recipe's `field`, if given.
     """
     if is_bucket(path):
         root, objects = bucket_source.list_objects(path, field)
@@ -102,7 +102,7 @@ class _Folder:
         self._parts = [None if "**" in part else globs.expression(part) for part in parts]
 
     def files(self) -> Iterator[SourceFile]:
-        """Yield the files, in no order. Raises `DataError` if there is too much to look through."""
+        """Yield the files in no order. Raises `DataError` if there are too many entries."""
         if self._real == "/" and None in (self._parts or [None]):
             raise DataError(
                 f"{self._where()}: means the whole file system. Name the folder that holds the data, such as /data/**."
@@ -139,7 +139,7 @@ class _Folder:
         return self._pattern is None or self._pattern.fullmatch(name) is not None
 
     def _may_match_below(self, name: str) -> bool:
-        """Return whether files below the folder `name` may match."""
+        """Return True if files below the folder `name` may match."""
         names = name.split("/")
         for name, part in zip(names, self._parts, strict=False):
             if part is None:
@@ -149,7 +149,7 @@ class _Folder:
         return not self._parts or len(names) < len(self._parts)
 
     def _refused_link(self, name: str, linked: bool) -> SourceFile | None:
-        """Return why the link `name` is not followed, or None."""
+        """Return the file with the reason why the link `name` is not followed, or None."""
         path = f"{self._root}/{name}"
         try:
             target = os.path.realpath(path, strict=True)

@@ -1,4 +1,4 @@
-"""The manifest of a committed folder: the document whose appearance publishes it."""
+"""The manifest of a committed folder, whose appearance publishes the folder."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ SELF_CHECKED = ".tfrecord"
 
 @dataclass(frozen=True)
 class File:
-    """One file of a committed folder: its size and CRC32C, the checksum that object stores use too."""
+    """A file of a committed folder: size and CRC32C, the checksum that object stores use too."""
 
     bytes: int
     crc32c: str
 
     @property
     def base64(self) -> str:
-        """The checksum as object stores write it."""
+        """The checksum in the spelling of object stores."""
         return base64.b64encode(bytes.fromhex(self.crc32c)).decode()
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a committed folder, the step that wrote it, and its origin: what that step says it was made from."""
+    """The files of a committed folder, its producer, and its origin: the inputs that the producer names."""
 
     producer: str
     files: dict[str, File]
@@ -62,18 +62,18 @@ class Manifest:
 
     @property
     def bytes(self) -> int:
-        """Size of all files together."""
+        """Total size of the files."""
         return sum(file.bytes for file in self.files.values())
 
     def to_json(self, **more: str) -> str:
-        """Return the document, with the keys of `more` beside the manifest's own."""
+        """Return the document with the additional keys `more`."""
         return json.dumps(asdict(self) | more, indent=1, sort_keys=True)
 
 
 def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
     """Return the manifest in `text` and the whole document.
 
-    Raises `DataError` if it is none, `ConfigurationError` if a newer Trainyard wrote it.
+    Raises `DataError` if it is malformed, `ConfigurationError` if a newer Trainyard wrote it.
     """
     try:
         document = json.loads(text)
@@ -105,7 +105,7 @@ def _file(name: str, entry: dict[str, Any]) -> File:
 
 
 def text(content: bytes, where: str, errors: str = "strict") -> str:
-    """Return `content` as text. Raises `DataError` if it is none."""
+    """Return `content` as text. Raises `DataError` if it is not UTF-8."""
     try:
         return content.decode(errors=errors)
     except UnicodeDecodeError as error:
@@ -113,7 +113,7 @@ def text(content: bytes, where: str, errors: str = "strict") -> str:
 
 
 def measure(path: Path) -> File:
-    """Return the size and the checksum of the local file `path`."""
+    """Return size and checksum of the local file `path`."""
     checksum = google_crc32c.Checksum()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):
@@ -129,16 +129,16 @@ def measure_folder(folder: Path, producer: str, origin: dict[str, Any] | None = 
 
 
 def adopt(folder: Path, attempt: str, files: dict[str, File]) -> None:
-    """Have the staging `folder` of an output in a bucket also hold `files`, which workers left in the attempt's own.
+    """Add `files`, which workers left in the folder of `attempt`, to the staging `folder` of an output in a bucket.
 
-    attempt: as `storage.attempt` has it.
+    attempt: as in `storage.attempt`.
     """
     document = {"attempt": attempt, "files": {name: asdict(file) for name, file in files.items()}}
     (folder / _ADOPTED).write_text(json.dumps(document), encoding="utf-8")
 
 
 def take_adopted(folder: Path) -> tuple[str, dict[str, File]]:
-    """Return what `adopt` was called with, or '' and no files, and leave nothing of it in `folder`."""
+    """Return the arguments of `adopt`, or '' and no files, and remove them from `folder`."""
     try:
         document = json.loads((folder / _ADOPTED).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def take_adopted(folder: Path) -> tuple[str, dict[str, File]]:
 
 
 def verified(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:
-    """Return `content`, the file `name` of the folder at `uri`. Raises `DataError` if its checksum is another one."""
+    """Return `content` of the file `name` in the folder `uri`. Raises `DataError` if its checksum differs."""
     file = manifest.files.get(name)
     if file is not None and google_crc32c.Checksum(content).hexdigest().decode() != file.crc32c:
         raise changed_error(manifest, name, uri)
@@ -156,9 +156,9 @@ def verified(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:
 
 
 def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None = None) -> None:
-    """Raise `DataError` if a file in `folder` has another checksum. only: which files are verified.
+    """Raise `DataError` if a file in `folder` has another checksum. only: predicate of the verified files.
 
-    Examples are left out: TFRecord holds a CRC32C of each record, and they may be more than memory can keep.
+    Examples are left out: TFRecord holds a CRC32C of each record, and they may exceed the memory.
     """
     for name, file in manifest.files.items():
         if not name.endswith(SELF_CHECKED) and (only is None or only(name)) and measure(folder / name) != file:
@@ -166,7 +166,7 @@ def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None 
 
 
 def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
-    """Return the error for the file `name` of the folder at `uri`, which changed after its step had written it."""
+    """Return the error for the file `name` of the folder `uri`, which changed after its step wrote it."""
     step = step_of(manifest.producer)
     advice = {
         "push": "Restore it, or remove champion.json to go on without a champion.",
@@ -179,7 +179,7 @@ def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
 
 
 def mismatch(manifest: Manifest, sizes: dict[str, int], uri: str, made_by: str) -> DataError | None:
-    """Return the error for the first file whose size in `sizes` differs from the manifest's, None if there is none."""
+    """Return the error for the first file whose size differs from the manifest's, or None."""
     for name, file in manifest.files.items():
         if sizes.get(name) != file.bytes:
             size = f"{sizes[name]} bytes" if name in sizes else "missing"

@@ -1,4 +1,4 @@
-"""Opens a file of a recipe's source, wherever it is, and reads no more of one than is allowed."""
+"""Opens a file of a recipe's source, local or in a bucket."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SEEKING_CHUNK = 4 << 20  # chosen: at most so much is fetched for nothing after
 
 
 def open_file(path: str, chunk: int | None = None) -> IO[bytes]:
-    """Return the bytes of `path`, gunzipped if the name ends in .gz; a cut or broken archive raises while reading.
+    """Return the bytes of `path`, gunzipped if the name ends in .gz; a damaged archive raises while reading.
 
-    One can seek in it, forward at least. chunk: bytes that are fetched at once out of a bucket, by default many.
-    Raises `OSError` if it is no regular file (any more): opening a named pipe would wait for its writer for ever.
+    The stream can seek, at least forward. chunk: bytes of one request to a bucket, many by default. Raises `OSError` if
+    it is not a regular file, because opening a named pipe would wait forever.
     """
     stream = bucket_source.open_object(path, chunk) if is_bucket(path) else _open_regular(path)
     return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
@@ -29,7 +29,7 @@ def open_file(path: str, chunk: int | None = None) -> IO[bytes]:
 
 @contextmanager
 def seekable_file(path: str) -> Iterator[str | IO[bytes]]:
-    """Yield what is at `path` for those who read it in any order: its path, or the stream of a bucket's object."""
+    """Yield the path of a local file, or a seekable stream of a bucket's object."""
     if not is_bucket(path):
         yield path
         return
@@ -38,7 +38,7 @@ def seekable_file(path: str) -> Iterator[str | IO[bytes]]:
 
 
 def unreadable(name: str, error: Exception) -> DataError:
-    """Return that the file `name` cannot be read to its end, for the reason `error`."""
+    """Return the error for the file `name`, which cannot be read to its end."""
     return DataError(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
 
 

@@ -1,8 +1,8 @@
-"""Outputs in folders and in buckets, complete or not there at all.
+"""Outputs in folders and in buckets, either complete or absent.
 
-A writer fills a folder of its own; `stage` then checksums every file, writes `manifest.json` and publishes by one
-atomic operation: the rename of the folder on a file system, the creation of one marker object in a bucket. A reader
-opens an output only through its manifest, so it never sees half a result.
+A writer fills its own folder; `stage` then checksums every file, writes `manifest.json` and publishes by one atomic
+operation: renaming the folder on a file system, creating a marker object in a bucket. A reader opens an output only
+through its manifest, so it never sees a partial result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _Backend(Protocol):
-    """What `folders` and `bucket_folders` both do."""
+    """The operations of both `folders` and `bucket_folders`."""
 
     def committed(self, uri: str) -> Manifest | None: ...
     def require(self, uri: str, made_by: str) -> Manifest: ...
@@ -53,43 +53,43 @@ class _Backend(Protocol):
 
 
 def join(uri: str, *parts: str) -> str:
-    """Return `uri` with `parts` below it."""
+    """Return `uri` extended by `parts`."""
     return "/".join([uri.rstrip("/"), *parts])
 
 
 def committed(uri: str) -> Manifest | None:
-    """Return the manifest of the folder at `uri`, or None if nothing was published.
+    """Return the manifest of the folder at `uri`, None if nothing was published.
 
-    Raises `DataError` if the manifest itself cannot be read.
+    Raises `DataError` if the manifest cannot be read.
     """
     return _backend(uri).committed(uri)
 
 
 def require(uri: str, made_by: str) -> Manifest:
-    """Return the manifest of the committed folder at `uri`; `made_by` names the step that should have written it.
+    """Return the manifest of the committed folder at `uri`; `made_by` names the step that writes it.
 
-    Every file's presence and size is checked. Raises `DataError` if the folder or a file is missing or truncated.
+    Checks that every file exists with its size. Raises `DataError` if the folder or a file is missing or truncated.
     """
     return _backend(uri).require(uri, made_by)
 
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
-    """Return a local folder with the files and the manifest of the committed folder at `uri`, for reading alone.
+    """Return a local, read-only folder with the files and the manifest of the committed folder at `uri`.
 
-    It is the folder itself, checked as by `require`, or a copy of a bucket's. Every file's CRC32C is verified, except
-    those of local examples, whose records have their own. only: which files a copy holds and its manifest lists; such a
-    copy is never used for the complete folder. Copies stay in TRAINYARD_CACHE (by default below the folder for
-    temporary files) for all processes of the machine. They are removed only if they exceed TRAINYARD_CACHE_SIZE, and
-    never while a process that has opened them lives.
+    It is the folder itself, checked as by `require`, or a copy of a bucket's. The CRC32C of every file is verified,
+    except for local examples, whose records have their own. only: predicate of the files that a copy holds and its
+    manifest lists; such a copy is never used for the complete folder. Copies stay in TRAINYARD_CACHE (by default in the
+    temporary folder) for all processes of the machine. They are removed only above TRAINYARD_CACHE_SIZE, and never
+    while a process that opened them runs.
     """
     return _backend(uri).local(uri, made_by, only)
 
 
 def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
-    """Return a stream of the files `names` of the committed folder at `uri`, each verified when it has come.
+    """Return a stream of the files `names` of the committed folder at `uri`, each verified when fetched.
 
-    None if all of the folder is on this machine, or in its cache. What comes stays in TRAINYARD_CACHE for all processes
-    of the machine, as long as it fits TRAINYARD_CACHE_SIZE.
+    None if the folder is local or complete in the cache. Files stay in TRAINYARD_CACHE for all processes of the
+    machine, within TRAINYARD_CACHE_SIZE.
     """
     if not is_bucket(uri):
         return None
@@ -99,33 +99,33 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """Return the content of the file `name` of the committed `folder`, or None if there is none.
+    """Return the content of the file `name` of the committed `folder`, None if it is missing.
 
-    Raises `DataError` if it is not what its manifest says.
+    Raises `DataError` if it differs from its manifest.
     """
     return _backend(folder).read(folder, name)
 
 
 def children(uri: str) -> list[str]:
-    """Return the names of the files and folders directly below `uri`, in order, without those that begin with a dot."""
+    """Return the names directly below `uri` in order, without those that start with a dot."""
     return _backend(uri).children(uri)
 
 
 def sizes(uri: str) -> dict[str, int]:
-    """Return the size of each file below `uri` by its name there, however deep, hidden ones too."""
+    """Return the size of each file at any depth below `uri` by its relative name, hidden files included."""
     return _backend(uri).sizes(uri)
 
 
 def remove_unfinished(uri: str) -> None:
-    """Remove what killed writers left half-written directly below `uri`; the caller holds the lease of all of it."""
+    """Remove leftovers of killed writers directly below `uri`; the caller holds the lease of all of it."""
     _backend(uri).remove_unfinished(uri)
 
 
 def remove_abandoned(uri: str) -> None:
-    """Remove what killed writers of `uri`, and of outputs beside it, left; the caller holds the lease of `uri`.
+    """Remove leftovers of killed writers of `uri` and its siblings; the caller holds the lease of `uri`.
 
-    What a live writer writes stays. In a bucket only the attempts of a published output can be told from those; the
-    others are removed when it is published.
+    Files of live writers stay. In a bucket, only attempts of a published output can be told from those; the rest is
+    removed when the output is published.
     """
     _backend(uri).remove_abandoned(uri)
 
@@ -133,62 +133,62 @@ def remove_abandoned(uri: str) -> None:
 def stage(
     uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None
 ) -> AbstractContextManager[Path]:
-    """Yield an empty local folder whose content becomes the folder `uri` when the block ends without an error.
+    """Yield an empty local folder whose content becomes the folder `uri` when the block succeeds.
 
-    After an error the staging folder is removed and `uri` is as it was. If another writer published `uri` meanwhile,
-    equal content counts as success. With `last` the files are directly below `uri` in a bucket too, for readers that
-    know no manifest; the file `last`, by which they recognize a complete folder, is uploaded after all others. Files
-    whose content may differ from one attempt to the next need names that differ, too. The manifest records `origin`.
+    After an error the staging folder is removed and `uri` is unchanged. If another writer published `uri` meanwhile,
+    equal content counts as success. With `last`, files are directly below `uri` in a bucket too, for readers without
+    manifests; the file `last`, by which they recognize a complete folder, is uploaded last. Files whose content may
+    differ between attempts need different names. The manifest records `origin`.
 
-    Raises `InfrastructureError` on a full disk, a missing permission, or a different folder already at `uri`.
+    Raises `InfrastructureError` for a full disk, a missing permission, or a different folder already at `uri`.
     """
     return _backend(uri).stage(uri, producer, last, origin)
 
 
 def attempt(uri: str, name: str) -> str:
-    """Return the folder in which workers may leave files of the attempt `name` to write the output `uri` in a bucket.
+    """Return the folder in which workers may write files of the attempt `name` for the output `uri` in a bucket.
 
-    `adopt` makes them files of the output. Names differ if contents do, so that what is left of a killed attempt is of
-    use to the next one of the same name.
+    `adopt` makes them files of the output. Names must differ if contents do, so that the next attempt of the same name
+    can use what a killed one left.
     """
     return join(uri, f"{ATTEMPTS}{name}")
 
 
 def write_text(uri: str, text: str) -> None:
-    """Replace the file at `uri` by `text` atomically: readers see the old content or the new, never a mixture."""
+    """Replace the file at `uri` by `text` atomically."""
     _backend(uri).write_text(uri, text)
 
 
 def reserve(uri: str, size: int) -> None:
-    """Reserve `size` bytes for the next `write_text` of `uri`, so that it succeeds on a disk that is full by then.
+    """Reserve `size` bytes for the next `write_text` of `uri`, so that it succeeds even on a full disk.
 
-    A bucket needs none.
+    Does nothing for a bucket.
     """
     if not is_bucket(uri):
         folders.reserve(uri, size)
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
-    """Return the text of the file at `uri`, or None if there is none.
+    """Return the text of the file at `uri`, None if it is missing.
 
-    errors: as of `bytes.decode`; 'replace' for a log, which a full disk may have cut within a character.
+    errors: as in `bytes.decode`; 'replace' for a log, which a full disk may have cut within a character.
     """
     return _backend(uri).read_text(uri, errors)
 
 
 def read_json(uri: str) -> dict[str, Any]:
-    """Return the JSON object in the file at `uri`, empty if there is none. Raises `ValueError` if it is damaged."""
+    """Return the JSON object in the file at `uri`, empty if it is missing. Raises `ValueError` if it is damaged."""
     text = read_text(uri)
     return dict(json.loads(text)) if text else {}
 
 
 def remove(uri: str) -> None:
-    """Remove the folder or file at `uri`; the manifest goes first, so that no reader opens what is being removed."""
+    """Remove the folder or file at `uri`, its manifest first, so that no reader opens it meanwhile."""
     _backend(uri).remove(uri)
 
 
 def lease(uri: str) -> AbstractContextManager[None]:
-    """Hold the right to write `uri` until the block ends; it becomes free when the process dies.
+    """Hold the right to write `uri` until the block ends or the process dies.
 
     Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket.
     """
@@ -196,9 +196,9 @@ def lease(uri: str) -> AbstractContextManager[None]:
 
 
 def reading(uri: str) -> AbstractContextManager[None]:
-    """Have the lease of the folder `uri` refused to all while the block runs; any number may read at a time.
+    """Block the lease of the folder `uri` while the block runs; any number of readers may do so.
 
-    Waits for who holds the lease. In a bucket it is refused to nobody.
+    Waits for the holder of the lease. Does nothing for a bucket.
     """
     return nullcontext() if is_bucket(uri) else folders.reading(uri)
 

@@ -1,8 +1,8 @@
-"""Walks through a tar archive: what its members are and where their bytes lie. Nothing of it is ever unpacked.
+"""Lists the members of a tar archive and the positions of their bytes. Nothing is ever unpacked to disk.
 
-An archive comes from anywhere: its names may lead out of a folder, its links and devices anywhere, a header may promise
-more bytes than memory holds, and the file may be cut. Python's tarfile reads such headers whole, so here it judges
-single blocks alone.
+Archives are untrusted: names may lead out of a folder, links and devices anywhere, a header may promise more bytes than
+memory holds, and the file may be truncated. Python's tarfile reads such headers whole, so it only parses single blocks
+here.
 
 Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual, "Basic Tar Format".
 """
@@ -38,7 +38,7 @@ _OTHERS = {tarfile.FIFOTYPE: "a named pipe", tarfile.CHRTYPE: "a device", tarfil
 
 @dataclass(frozen=True)
 class Member:
-    """A member that is no folder: its bytes are `size` from `at` on, its first header begins at `header`.
+    """A member that is not a folder: `size` bytes from `at` on; its first header starts at `header`.
 
     reason, detail: why its bytes are not read, as a code for counting and as a sentence; '' if they may be.
     """
@@ -53,9 +53,9 @@ class Member:
 
 @dataclass(frozen=True)
 class ArchiveListing:
-    """What the first headers of an archive say: its members, those of an archive in it as in a folder of its name.
+    """The members of an archive; members of a nested archive are named as in a folder.
 
-    count: members in all; an estimate by their bytes if not is_whole, that is if not every header was read.
+    count: number of members, estimated from their bytes unless is_whole, that is unless every header was read.
     """
 
     members: list[Member]
@@ -64,20 +64,19 @@ class ArchiveListing:
 
 
 def is_archive(name: str) -> bool:
-    """Return whether the file `name` is read as an archive."""
+    """Return True if the file `name` is read as an archive."""
     return name.endswith(_ENDINGS)
 
 
 def as_folder(name: str) -> str:
-    """Return the name of the folder that the archive `name` is read as; other names as they are."""
+    """Return the folder name of the archive `name`; other names unchanged."""
     return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
 
 
 def list_archive(path: str, size: int, limit: int | None = None) -> ArchiveListing:
-    """Return what the archive of `size` bytes at `path` holds, by `limit` of its headers or by all.
+    """Return the members of the archive of `size` bytes at `path`, from `limit` of its headers or all.
 
-    Those of archives in it are shared out among them. Raises `DataError` if it, or one in it, is none or cannot be
-    read.
+    Nested archives share the limit. Raises `DataError` if it, or a nested one, is not an archive or cannot be read.
     """
     farthest = None if limit is None or not path.endswith(".gz") else _FARTHEST_PACKED
     try:
@@ -108,7 +107,7 @@ def _list_inner(
 
 
 def _first(members: Iterator[Member], limit: int | None, farthest: int | None) -> tuple[list[Member], bool]:
-    """Return the first members, and whether these are all; of a packed archive none behind one that ends `farthest`."""
+    """Return the first members and True if these are all; a compressed archive is read up to `farthest`."""
     seen = []
     for member in members:
         seen.append(member)
@@ -118,20 +117,20 @@ def _first(members: Iterator[Member], limit: int | None, farthest: int | None) -
 
 
 def _times(seen: list[Member], start: int, size: int) -> float:
-    """Return how often the bytes that the members `seen` take go into the `size` of all."""
+    """Return the ratio of `size` to the bytes of the members `seen`."""
     end = seen[-1].at + -(-seen[-1].size // BLOCK) * BLOCK
     return max(1.0, size / max(1, end - start))
 
 
 class Archives:
-    """Reads members of archives. The last archive stays open: one in gzip is unpacked once if they come in order."""
+    """Reads members of archives. Keeps the last archive open, so that a gzip read in order is unpacked once."""
 
     def __init__(self) -> None:
         self._path = ""
         self._stream: IO[bytes] | None = None
 
     def read(self, path: str, at: int, size: int) -> bytes:
-        """Return the `size` bytes from `at` on of the archive at `path`; raises `OSError` if they are not there."""
+        """Return `size` bytes from `at` on of the archive at `path`; raises `OSError` if they are missing."""
         if size > _MAX_BYTES:
             raise OSError(f"{size} bytes, at most {_MAX_BYTES} are read")
         try:
@@ -147,22 +146,22 @@ class Archives:
         return content
 
     def close(self) -> None:
-        """Close the archive that is open."""
+        """Close the open archive."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
 
 def inside(stream: IO[bytes], archive: Member) -> Iterator[Member]:
-    """Yield the members of the `archive` that is a member of `stream`."""
+    """Yield the members of the nested `archive` of `stream`."""
     yield from members(stream, archive.at, archive.at + archive.size)
 
 
 def members(stream: IO[bytes], start: int = 0, end: int | None = None) -> Iterator[Member]:
-    """Yield the members of the archive in the bytes from `start` to `end` of `stream`, but for hidden ones.
+    """Yield the visible members of the archive in the bytes `start` to `end` of `stream`.
 
-    A header that cannot be read, or a missing end, is a last member with a reason. The caller may read between two of
-    them, but not seek before the last one.
+    An unreadable header, or a missing end, is a last member with a reason. The caller may read between two members, but
+    not seek before the last one.
     """
     walk = _Walk(stream, start, end)
     for _ in range(_MAX_MEMBERS):
@@ -176,7 +175,7 @@ def members(stream: IO[bytes], start: int = 0, end: int | None = None) -> Iterat
 
 
 class _Walk:
-    """Reads one header after the other. is_over: what `next` gave is the last."""
+    """Reads one header after the other. is_over: the last result of `next` was the last member."""
 
     def __init__(self, stream: IO[bytes], start: int, end: int | None) -> None:
         self._stream, self._at, self._end = stream, start, end
@@ -223,12 +222,12 @@ class _Walk:
                 header, name, size = self._at, "", None
 
     def broken(self, why: str) -> Member:
-        """Return a last member that says that the archive cannot be read further."""
+        """Return a last member that reports a broken archive."""
         after = f"after {self._last}" if self._last else "at its beginning"
         return self._last_member("broken_archive", f"{why}, {after}; what follows is not read")
 
     def _member(self, info: tarfile.TarInfo, name: str, header: int, size: int) -> Member | None:
-        """Return the member of this header, None of a folder, and go on to the next one."""
+        """Return the member of this header, None for a folder, and skip its bytes."""
         if not 0 <= size < _FARTHEST:
             return self.broken(f"a header promises {size} bytes")
         at = self._at
@@ -277,7 +276,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _fields(content: bytes) -> dict[bytes, bytes]:
-    """Return the fields of a pax header: lines of `length key=value`. Raises `ValueError` if it is none."""
+    """Return the fields of a pax header, lines of `length key=value`. Raises `ValueError` if it is malformed."""
     fields, at = {}, 0
     while at < len(content) and content[at]:
         length, _, _ = content[at : at + 20].partition(b" ")
@@ -299,7 +298,7 @@ def _printable(name: str) -> str:
 
 
 def not_an_archive(name: str) -> DataError:
-    """Return that the file `name` is none."""
+    """Return the error for a file that is not a tar archive."""
     return DataError(
         f"{name}: is no tar archive, though its name ends so. Copy it again from its origin, or rename it."
     )

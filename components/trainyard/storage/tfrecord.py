@@ -1,4 +1,4 @@
-"""Reads the records of TFRecord files from any stream, and misses no cut or flipped byte."""
+"""Reads the records of TFRecord files from any stream and detects every truncated or flipped byte."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _CHUNK = 1 << 20
 
 
 class DamagedRecord(Exception):
-    """The file cannot be read from this record on: its number, counted from 1, and a sentence that says why."""
+    """The file cannot be read from this record on; the number is counted from 1."""
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"record {number}: {why}. Copy the file again from its origin.")
 
 
 def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
-    """Yield the records of one file, and of one with more than `limit` bytes, which is passed over, their number.
+    """Yield the records of a file; for a record with more than `limit` bytes, which is skipped, its size.
 
-    Raises `DamagedRecord` if a checksum differs, those of what is passed over included.
-    Source: tensorflow/core/lib/io/record_writer.h: uint64 length, masked crc32c of it, data, masked crc32c of them.
+    Raises `DamagedRecord` if a checksum differs, also in skipped records. Source:
+    tensorflow/core/lib/io/record_writer.h: uint64 length, masked crc32c of it, data, masked crc32c of them.
     """
     number = 0
     while header := stream.read(HEADER_BYTES):
@@ -51,7 +51,7 @@ def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
 
 
 def is_header(content: bytes) -> bool:
-    """Return whether `content` begins with the length of a record and its checksum."""
+    """Return True if `content` starts with a record's length and its checksum."""
     if len(content) < HEADER_BYTES:
         return False
     crc: int = struct.unpack_from("<I", content, 8)[0]
@@ -64,7 +64,7 @@ def masked(crc: int) -> int:
 
 
 def _passed_over(stream: IO[bytes], length: int) -> tuple[int, int]:
-    """Read `length` bytes and forget them: return how many there are, and their checksum."""
+    """Skip `length` bytes; return the number that exist and their checksum."""
     size, crc = 0, 0
     while size < length and (chunk := stream.read(min(_CHUNK, length - size))):
         size, crc = size + len(chunk), google_crc32c.extend(crc, chunk)

@@ -1,16 +1,16 @@
-"""Committed folders in a bucket: the creation of one marker object publishes them.
+"""Committed folders in a bucket, published by creating one marker object.
 
-    <final>/manifest.json              the marker: the manifest, and which attempt's files it lists
-    <final>/.attempts/<attempt>/...    the files of one attempt to write it; attempts never share a folder
+    <final>/manifest.json              the marker: the manifest, and the attempt whose files it lists
+    <final>/.attempts/<attempt>/...    the files of one attempt; attempts never share a folder
 
-Folders that others read, who know no manifest, lie open (`last` of `stage`):
+Open folders, for readers without manifests (`last` of `stage`):
 
     <final>/...                        the files
-    <final>/.attempts/<attempt>        the names of the files of an attempt that has not ended
+    <final>/.attempts/<attempt>        the names of the files of an unfinished attempt
 
 The marker is created with a generation match (Google) or If-None-Match (S3), so one of several writers wins, and a
-reader that opened a marker sees the files of that writer alone. The next writer to publish removes what killed ones
-left.
+reader that opened a marker sees the files of that writer only. The next writer to publish removes leftovers of killed
+ones.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from trainyard.storage.manifest import ATTEMPTS, MANIFEST, Manifest
 
 @dataclass(frozen=True)
 class _Published:
-    """A folder as its marker describes it, or some files of it.
+    """A folder as its marker describes it, or some of its files.
 
-    prefix: what the names of its files' objects begin with. digest: that of the whole manifest. is_open: its files lie
-    directly below its name.
+    prefix: of the names of its objects. digest: of the whole manifest. is_open: its files are directly below its name.
     """
 
     manifest: Manifest
@@ -142,7 +141,7 @@ def remove_unfinished(uri: str) -> None:
 def remove_abandoned(uri: str) -> None:
     """See `storage.remove_abandoned`.
 
-    Nothing is removed without a marker: a writer that stood still could wake up and publish what was removed.
+    Removes nothing without a marker: a paused writer could wake up and publish what was removed.
     """
     published = _published(uri)
     if published is None:
@@ -214,7 +213,7 @@ def _gone(uri: str, made_by: str, error: Missing) -> DataError:
 
 
 def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
-    """Publish the files of `manifest`: those that are in `staging`, and those that the attempt has already."""
+    """Publish the files of `manifest`: those in `staging`, and those that the attempt has already."""
     if last:
         _publish_open(uri, staging, manifest, last, attempt)
         return
@@ -236,8 +235,8 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: st
 def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
     """Publish the files of `manifest`, all in `staging`, directly below `uri`.
 
-    What killed attempts left there goes before the marker comes, and nothing else does. Raises `InfrastructureError`
-    also if a file of another's has one of the names, `TransientError` if another writer is at work there too.
+    Removes leftovers of killed attempts before it creates the marker, and nothing else. Raises `InfrastructureError` if
+    a foreign file has one of the names, `TransientError` if another writer works there.
     """
     store, name = stores.locate(uri)
     start, own = time.monotonic(), f"{name}/{ATTEMPTS}{attempt}"
@@ -273,7 +272,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
 
 
 def _require_same(uri: str, manifest: Manifest, error: Changed | None) -> None:
-    """Raise `InfrastructureError` if another writer has published other content than that of `manifest`."""
+    """Raise `InfrastructureError` if another writer published different content."""
     winner = committed(uri)
     if winner is None or winner.digest != manifest.digest:
         raise InfrastructureError(
@@ -288,7 +287,7 @@ def _tell_published(uri: str, manifest: Manifest, start: float) -> None:
 
 
 def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
-    """Remove what attempts to write the open folder `uri` left; the files of `manifest` and the attempt `keep` stay."""
+    """Remove leftovers of attempts at the open folder `uri`, except the files of `manifest` and the attempt `keep`."""
     store, name = stores.locate(uri)
     for marker in _open_attempts(uri):
         if marker != keep:
@@ -298,26 +297,26 @@ def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
 
 
 def _open_attempts(uri: str) -> list[str]:
-    """Return the names of the objects that list the files of attempts to write the open folder `uri`."""
+    """Return the names of the objects that list the files of attempts at the open folder `uri`."""
     store, name = stores.locate(uri)
     return [item.name for item in store.list(f"{name}/{ATTEMPTS}", deep=False).objects]
 
 
 def _listed(store: ObjectStore, marker: str) -> list[str]:
-    """Return the names of the files of an attempt to write an open folder."""
+    """Return the file names of an attempt at an open folder."""
     content = store.read(marker)
     return json.loads(content[0]) if content and content[0] else []
 
 
 def _remove_attempts(uri: str, keep: str) -> None:
-    """Remove the attempts to write `uri`, except the one whose objects' names begin with `keep`."""
+    """Remove the attempts at `uri` whose object names do not start with `keep`."""
     store, name = stores.locate(uri)
     attempts = [item.name for item in store.list(f"{name}/{ATTEMPTS}").objects]
     transfer.delete(store, [path for path in attempts if not path.startswith(keep)])
 
 
 def _cached(store: ObjectStore, uri: str, published: _Published) -> Path:
-    """Return the verified copy, made now unless there is one. Raises `Missing` if an object is gone."""
+    """Return the verified local copy, fetched if missing. Raises `Missing` if an object is gone."""
     manifest = published.manifest
 
     def fetch(folder: Path) -> None:

@@ -1,10 +1,9 @@
-"""The right to write one output in a bucket, for one process at a time.
+"""A lease in a bucket: the right of one process to write an output.
 
 The holder renews the lease by replacing its object. A process that wants the lease watches the object's version: while
-it changes, the holder lives; once it has not changed for `TAKEOVER_SECONDS` by the watcher's own clock, the holder is
-dead and the watcher replaces the object. No clock of another machine is read. Every replacement is conditional on the
-version seen, so one of several watchers wins. A holder that stood still and was replaced is stopped as soon as it
-notices.
+it changes, the holder lives; if it has not changed for `TAKEOVER_SECONDS` by the watcher's own clock, the holder is
+dead and the watcher replaces the object. No other machine's clock is read. Every replacement is conditional on the
+version seen, so one of several watchers wins. A paused holder that was replaced stops as soon as it notices.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class _Holder:
-    """The content of a lease's object: its holder, and the number of renewals. An empty `id` is no holder."""
+    """The content of a lease's object: its holder and the number of renewals. An empty `id` means no holder."""
 
     id: str
     host: str = field(default_factory=lambda: f"{socket.gethostname()} {_machine()}")
@@ -48,7 +47,7 @@ class _Holder:
 
     @property
     def dead(self) -> bool:
-        """Whether it is known to be dead: it ran on this machine and has ended, or another lease of it expired."""
+        """Whether the holder is known to be dead: it ended on this machine, or another lease of it expired."""
         here = self.host == _Holder("").host
         return self.owner in _dead_owners or (here and bool(self.started) and start_time(self.process) != self.started)
 
@@ -63,7 +62,7 @@ _dead_owners: set[tuple[str, int, str]] = set()  # whose leases have expired whi
 
 @contextmanager
 def lease(uri: str) -> Iterator[None]:
-    """See `storage.lease`: after a kill it is free at once on the same machine, elsewhere after `TAKEOVER_SECONDS`."""
+    """See `storage.lease`: free at once after a kill on this machine, otherwise after `TAKEOVER_SECONDS`."""
     store, name = stores.locate(uri)
     folder, _, leaf = name.rpartition("/")
     name = f"{folder}/.{leaf}.lease".lstrip("/")
@@ -77,7 +76,7 @@ def lease(uri: str) -> Iterator[None]:
 
 
 class _Renewal:
-    """Keeps a lease while its process lives."""
+    """Renews a lease while its process lives."""
 
     def __init__(self, store: ObjectStore, name: str, uri: str, holder: _Holder, version: str) -> None:
         self._store, self._name, self._uri = store, name, uri
@@ -101,7 +100,7 @@ class _Renewal:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def release(self) -> None:
-        """Free the lease. Its object stays, without a holder: deleting it could delete another process's lease."""
+        """Free the lease. Its object stays without a holder: deleting it could delete another process's lease."""
         self._heartbeat.stop()
         self._heartbeat.join()
         if not self._lost:
@@ -116,7 +115,7 @@ class _Renewal:
 
 
 def _acquire(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
-    """Return the version of the object that names `holder` now. Raises `TransientError` if another process holds it."""
+    """Acquire the lease and return its object's version. Raises `TransientError` if another process holds it."""
     try:
         return store.write(name, holder.content, match=ABSENT)
     except Changed:
@@ -153,7 +152,7 @@ def _parse(content: bytes) -> _Holder | None:
 
 
 def _machine() -> str:
-    """Return an id of this boot of this machine and of this container's process namespace, '' if unknown."""
+    """Return an id of this machine's boot and process namespace, '' if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
     except OSError:

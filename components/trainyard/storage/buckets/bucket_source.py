@@ -1,4 +1,4 @@
-"""Reads a recipe's source from a bucket, and says within seconds when that cannot be done."""
+"""Reads a recipe's source from a bucket, and reports within seconds if it cannot."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CHUNK = 16 << 20  # bytes a request; Beam's own choice for the client of Google
 
 
 def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object]]:
-    """Return the objects that `uri` (a folder, an object or a glob) names, in order, and before them their root.
+    """Return the root of `uri` (a folder, an object or a glob) and its objects, sorted.
 
-    Their names are seen from the root, a URI without a slash at its end. A folder or an object of that very name comes
-    before a glob. Hidden objects are left out, and the empty ones ending in a slash by which consoles show a folder.
-    Raises `DataError` if the bucket is missing or closed, `TransientError` if the store cannot be reached.
+    Names are relative to the root, a URI without a trailing slash. A folder or object of that exact name takes
+    precedence over a glob. Hidden objects and folder placeholders are left out. Raises `DataError` if the bucket is
+    missing or access is denied, `TransientError` if the store does not answer.
     """
     root, pattern = stores.split(uri)
     bucket = stores.store(root, _DEADLINE_SECONDS)
@@ -39,12 +39,12 @@ def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object]]
 
 
 def in_field(path: str, field: str) -> str:
-    """Return `path` as messages begin with it, after the recipe's `field` if it is not ''."""
+    """Return `path` for the start of a message, prefixed by the recipe's `field` if given."""
     return f"{field}: {path}" if field else path
 
 
 def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
-    """Return the folder `name` with the objects below it, or, if there are none, the object `name` and its folder."""
+    """Return the folder `name` and the objects below it, otherwise the folder of the object `name` and that object."""
     listed = bucket.list(f"{name}/" if name else "").objects
     if listed or not name:
         return name, listed
@@ -52,9 +52,9 @@ def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
 
 
 def open_object(uri: str, chunk: int | None = None) -> IO[bytes]:
-    """Return the bytes of the object at `uri` as they are stored; reading raises what `source_errors` understands.
+    """Return the stored bytes of the object at `uri`; handle reading errors with `source_errors`.
 
-    chunk: bytes a request, by default many.
+    chunk: bytes of one request, many by default.
     """
     root, name = stores.split(uri)
     raw = _Stream(stores.store(root, _DEADLINE_SECONDS), name, chunk or _CHUNK)
@@ -63,9 +63,9 @@ def open_object(uri: str, chunk: int | None = None) -> IO[bytes]:
 
 @contextmanager
 def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
-    """Raise `DataError` if the store refuses what the block asks for, `TransientError` if it does not answer.
+    """Raise `DataError` if the store refuses a request in the block, `TransientError` if it does not answer.
 
-    field: what in the recipe names it, '' if nothing does.
+    field: the recipe field that names the source, '' for none.
     """
     try:
         yield
@@ -88,7 +88,7 @@ def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
 
 
 class _Stream(io.RawIOBase):
-    """An object's bytes, read in chunks, so that a lost connection costs one of them."""
+    """An object's bytes, read in chunks, so that a lost connection costs one chunk."""
 
     def __init__(self, store: ObjectStore, name: str, chunk_bytes: int) -> None:
         self._store = store
@@ -99,19 +99,19 @@ class _Stream(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """It can be read, and nothing else."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It can be read from any place on."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the place of the next byte."""
+        """Return the position of the next byte."""
         return self._at - len(self._chunk)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go on at `offset`; the store is asked once where the object ends."""
+        """Move to `offset`; the store is asked once for the object's size if needed."""
         if whence == io.SEEK_END:
             offset += self._size
         offset += self.tell() if whence == io.SEEK_CUR else 0
@@ -130,7 +130,7 @@ class _Stream(io.RawIOBase):
         raise Missing
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fill `buffer` and return how many bytes there were; 0 at the end."""
+        """Fill `buffer` and return the number of bytes; 0 at the end."""
         if not self._chunk and not self._ended:
             content = self._store.read_up_to(self._name, self._at, self._chunk_bytes)
             self._chunk, self._at = memoryview(content), self._at + len(content)

@@ -1,4 +1,4 @@
-"""Google Cloud Storage as an `ObjectStore`: versions are generations, and the server computes CRC32C itself."""
+"""Google Cloud Storage as an `ObjectStore`: versions are generations, and the server verifies CRC32C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CloudStorage(ObjectStore):
     )
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """Return what the client, its credentials and its HTTP library raise."""
+        """Return the errors of the client, its credentials and its HTTP library."""
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
         from google.cloud.storage.exceptions import DataCorruption, InvalidResponse

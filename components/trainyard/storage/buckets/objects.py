@@ -1,7 +1,7 @@
-"""Object stores behind one small class, with one retry and one sentence for every fault.
+"""Object stores behind one class, with common retries and error messages.
 
-An implementation (`gcs`, `s3`) makes single requests and classifies the errors of its client. The retries, the deadline
-and the messages are here.
+An implementation (`gcs`, `s3`) makes single requests and classifies the errors of its client. Retries, deadlines and
+messages are here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 class Kind(Enum):
-    """What a client's error means."""
+    """The meaning of a client's error."""
 
     MISSING = "missing"
     NO_BUCKET = "no such bucket"
@@ -48,7 +48,7 @@ class Kind(Enum):
 
 
 class StoreFault(Exception):
-    """What went wrong with one request, and the store's message: the cause of an error of ours."""
+    """The fault of one request with the store's message: the cause of one of our errors."""
 
     def __init__(self, kind: Kind, reason: str) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class StoreFault(Exception):
 
 
 class Missing(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class PastEnd(Exception):
@@ -65,7 +65,7 @@ class PastEnd(Exception):
 
 
 class Changed(Exception):
-    """The object is not in the version that the write was made for."""
+    """The object has another version than the write expected."""
 
 
 _PLAIN: dict[Kind, type[Exception]] = {Kind.MISSING: Missing, Kind.CHANGED: Changed, Kind.PAST_END: PastEnd}
@@ -73,7 +73,7 @@ _PLAIN: dict[Kind, type[Exception]] = {Kind.MISSING: Missing, Kind.CHANGED: Chan
 
 @dataclass(frozen=True)
 class Object:
-    """One object: its name in the bucket, its size, and the store's checksum of its content (CRC32C or ETag)."""
+    """An object: its name in the bucket, its size, and the store's checksum (CRC32C or ETag)."""
 
     name: str
     bytes: int
@@ -82,7 +82,7 @@ class Object:
 
 @dataclass(frozen=True)
 class Page:
-    """The objects below a prefix, and, of a listing of one level, the folders, whose names end in a slash.
+    """The objects below a prefix and, for one level, the folders, whose names end in a slash.
 
     next: the token of the next page, '' after the last one.
     """
@@ -93,10 +93,10 @@ class Page:
 
 
 class ObjectStore(ABC):
-    """One bucket. Every method is tried again after transient faults, for `deadline_seconds` in all.
+    """One bucket. Every method retries transient faults for `deadline_seconds` in all.
 
-    All raise `TransientError` if the store does not answer in time, `InfrastructureError` if it refuses or the
-    bucket is missing.
+    All raise `TransientError` if the store does not answer in time, `InfrastructureError` if it refuses or the bucket
+    is missing.
     """
 
     role: str
@@ -109,11 +109,11 @@ class ObjectStore(ABC):
 
     @property
     def deadline_seconds(self) -> float:
-        """How long a request is tried again after transient faults."""
+        """The time for which transient faults are retried."""
         return self._deadline_seconds or _deadline.get() or DEADLINE_SECONDS
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """Return the content and the version of a small object, or None if there is none."""
+        """Return content and version of a small object, None if it is missing."""
         try:
             return self.retried(name, "read", lambda: self._read(name))
         except Missing:
@@ -131,7 +131,7 @@ class ObjectStore(ABC):
         return self.retried(name, "read", read)
 
     def read_up_to(self, name: str, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start` on, or what there is up to the object's end. Raises `Missing`."""
+        """Return up to `length` bytes from `start` on, fewer at the object's end. Raises `Missing`."""
         try:
             return self.retried(name, "read", lambda: self._read_range(name, start, length))
         except PastEnd:
@@ -140,8 +140,8 @@ class ObjectStore(ABC):
     def write(self, name: str, content: bytes, match: str | None = None) -> str:
         """Write a small object and return its version.
 
-        match: the version that it must have now, `ABSENT` for none, or None for any. Raises `Changed` if it has
-        another; then nothing was written. Content that is written with a `match` must differ from everybody else's.
+        match: the version that it must have now, `ABSENT` for none, or None for any. Raises `Changed`, and writes
+        nothing, if it has another. Content written with a `match` must be unique.
         """
         try:
             return self._retried_write(name, lambda: self._write(name, content, match))
@@ -153,16 +153,16 @@ class ObjectStore(ABC):
             return stored[1]
 
     def upload(self, name: str, path: Path, file: File) -> None:
-        """Upload the local file at `path` as the object `name`, whose checksum the store confirms.
+        """Upload the local file at `path` as the object `name`, with a checksum that the store confirms.
 
-        Raises `InfrastructureError` if the local file is not `file` any more.
+        Raises `InfrastructureError` if the local file differs from `file`.
         """
         self._retried_write(name, lambda: self._upload(name, path, file))
 
     def list(self, prefix: str, deep: bool = True) -> Page:
-        """Return all objects whose names begin with `prefix`, or only those of one level, and its folders.
+        """Return all objects whose names start with `prefix`, or the objects and folders of one level.
 
-        Every page is tried again by itself, with a deadline of its own.
+        Every page is retried with its own deadline.
         """
         listing, token = Page([], []), ""
         while True:
@@ -177,14 +177,14 @@ class ObjectStore(ABC):
                 return listing
 
     def delete(self, name: str) -> None:
-        """Remove the object if there is one."""
+        """Delete the object if it exists."""
         try:
             self.retried(name, "delete", lambda: self._delete(name))
         except Missing:
             return
 
     def retried(self, name: str, verb: str, call: Callable[[], T]) -> T:
-        """Return what `call` returns, tried again after transient faults. Raises `Missing` and `Changed` at once."""
+        """Return the result of `call`, retried after transient faults. Raises `Missing` and `Changed` at once."""
         known: tuple[type[Exception], ...] = (ConnectionError, *self.errors())
         start, seconds, warned = time.monotonic(), self.deadline_seconds, False
 
@@ -240,11 +240,11 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """Return the errors of the client that `_fault` classifies; all others are ours and not tried again."""
+        """Return the client errors that `_fault` classifies; all others are ours and not retried."""
 
     @abstractmethod
     def _fault(self, error: Exception) -> StoreFault:
-        """Return what the client's `error` means; a ConnectionError of Python is transient."""
+        """Classify the client's `error`; Python's ConnectionError is transient."""
 
     @abstractmethod
     def _read(self, name: str) -> tuple[bytes, str]: ...
@@ -267,7 +267,7 @@ class ObjectStore(ABC):
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Have requests of this thread fail after `seconds` while the block runs: a person waits for the answer."""
+    """Limit requests of this thread to `seconds` while the block runs."""
     token = _deadline.set(seconds)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Amazon S3, and what speaks its protocol (MinIO, SeaweedFS, Ceph …), as an `ObjectStore`: versions are ETags.
+"""Amazon S3 and compatible servers (MinIO, SeaweedFS, Ceph …) as an `ObjectStore`: versions are ETags.
 
 Region, endpoint and credentials are boto3's own: AWS_REGION, AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID …, ~/.aws, or the
-role of the pod. Every upload carries its CRC32C. A server that knows it refuses other content and answers with it; from
-one that does not, the ETag must be the content's MD5, or else the content is read back.
+role of the pod. Every upload carries its CRC32C. A server that supports it refuses other content and returns it;
+otherwise the ETag must be the content's MD5, or the content is read back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RETRIED = ("SlowDown", "RequestTimeout", "BadDigest", "XAmzContentChecksumMisma
 
 
 class S3(ObjectStore):
-    """A bucket that is reached by the S3 protocol."""
+    """A bucket reached by the S3 protocol."""
 
     role = (
         "Allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and s3:ListBucket on the bucket to "
@@ -42,7 +42,7 @@ class S3(ObjectStore):
         self._trusted = False
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """Return what the client and its HTTP library raise."""
+        """Return the errors of the client and its HTTP library."""
         from botocore.exceptions import BotoCoreError, ClientError
         from urllib3.exceptions import HTTPError
 
@@ -83,7 +83,7 @@ class S3(ObjectStore):
         return version
 
     def _require_conditions(self, name: str, content: bytes) -> None:
-        """Raise `InfrastructureError` if the server ignores conditions: two writers could then both win.
+        """Raise `InfrastructureError` if the server ignores conditions, because two writers could then both win.
 
         Checked once a process, with an object that was just written under a condition.
         """
@@ -150,7 +150,7 @@ class S3(ObjectStore):
     def _put(self, name: str, content: bytes, condition: dict[str, str]) -> str:
         """Store a whole object and return its version.
 
-        Raises a transient error if the server stored other content, so that the upload is tried again.
+        Raises a transient error if the server stored other content, so that the upload is retried.
         """
         checksum = _base64_crc32c(content)
         answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum, **condition)
@@ -172,7 +172,7 @@ class S3(ObjectStore):
 
 @cache
 def _client() -> Any:
-    """Return the process's client. Other servers than Amazon's are addressed by `host/bucket`, not by `bucket.host`."""
+    """Return the process's client. Servers other than Amazon's are addressed by `host/bucket`, not by `bucket.host`."""
     import boto3
     from botocore.config import Config
 

@@ -1,4 +1,4 @@
-"""The bucket that a URI names, whichever protocol it speaks."""
+"""Finds the object store of a URI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.uris import is_bucket
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return the bucket's URI and the object's name, which may be empty. Raises `ConfigurationError` for no bucket."""
+    """Return the bucket's URI and the object's name, which may be ''. Raises `ConfigurationError` without a bucket."""
     scheme, _, path = uri.partition("://")
     bucket, _, name = path.partition("/")
     if not bucket or not is_bucket(uri):
@@ -23,7 +23,7 @@ def split(uri: str) -> tuple[str, str]:
 def locate(uri: str) -> tuple[ObjectStore, str]:
     """Return the bucket of an output at `uri`, and its name there.
 
-    Raises `ConfigurationError` for a bucket itself, and for a name that goes up, has empty parts or ends in a slash.
+    Raises `ConfigurationError` for a bucket itself, and for a name with '..', empty parts or a trailing slash.
     """
     root, name = split(uri)
     if not name or any(part in ("", ".", "..") for part in name.split("/")):
@@ -36,7 +36,7 @@ def locate(uri: str) -> tuple[ObjectStore, str]:
 
 @cache
 def store(root: str, deadline_seconds: float | None = None) -> ObjectStore:
-    """Return the bucket `root` (gs://bucket or s3://bucket); nothing is asked of the store yet."""
+    """Return the bucket `root` (gs://bucket or s3://bucket), without a request to the store."""
     if root.startswith("gs://"):
         from trainyard.storage.buckets.gcs import CloudStorage
 

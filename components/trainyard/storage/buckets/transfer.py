@@ -1,4 +1,4 @@
-"""Moves many files between a local folder and a bucket in parallel, and verifies every one of them."""
+"""Transfers many files between a local folder and a bucket in parallel, and verifies each of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RANGE_BYTES = 16 << 20  # chosen: what one request reads, so that a lost one cos
 
 
 def upload(store: ObjectStore, prefix: str, folder: Path, files: dict[str, File]) -> None:
-    """Upload `files` below `folder` as the objects `prefix` + their names, confirmed by the store."""
+    """Upload `files` below `folder` as the objects `prefix` + name, confirmed by the store."""
     in_parallel(lambda name: store.upload(prefix + name, folder / name, files[name]), files)
 
 
 def download(store: ObjectStore, prefix: str, manifest: Manifest, folder: Path) -> None:
-    """Download the files of `manifest`, whose objects are `prefix` + their names, into `folder`, and verify them.
+    """Download the objects `prefix` + name of `manifest` into `folder` and verify them.
 
-    Raises `Missing` if one is gone, `DataError` if one is not what its manifest says.
+    Raises `Missing` if one is gone, `DataError` if one differs from its manifest.
     """
     for name, file in manifest.files.items():
         path = folder / name
@@ -47,12 +47,12 @@ def download_file(store: ObjectStore, name: str, path: Path, file: File) -> None
 
 
 def delete(store: ObjectStore, names: Iterable[str]) -> None:
-    """Remove the objects `names`."""
+    """Delete the objects `names`."""
     in_parallel(store.delete, names)
 
 
 def in_parallel(call: Callable[[Any], None], items: Iterable[Any]) -> None:
-    """Call `call` with every one of `items`, several at a time. The first error cancels the calls not yet begun."""
+    """Call `call` for each of `items`, several at a time. The first error cancels calls that have not started."""
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
         for _ in pool.map(call, items):
             pass
@@ -75,7 +75,7 @@ def _fetch(store: ObjectStore, name: str, path: Path, file: File, start: int) ->
 
 
 def _verify(store: ObjectStore, name: str, path: Path, expected: File) -> None:
-    """Raise `DataError` if the file is not what its manifest says, after it was fetched once more."""
+    """Fetch the file again if it differs from its manifest; raise `DataError` if it still differs."""
     if measure(path) == expected:
         return
     events.emit("warning", message=f"{store.root}/{name}: came damaged, it is fetched again.")
