@@ -1,4 +1,4 @@
-"""The engine that preprocess runs on, and what Beam's command line says of it."""
+"""The Beam runner of preprocess, and its command line options."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Beam(Strict):
 
 
 def command_line(beam: Beam, target: Target, namespace: str, storage: str) -> str:
-    """Return the options as Beam's command line, quoted as a shell does."""
+    """Return the options as Beam's command line, quoted for a shell."""
     options = _defaults(beam, target, namespace, storage) | beam.options
     words = [f"--runner={_ENGINES.get(beam.runner, beam.runner)}"]
     for name, value in options.items():
@@ -70,7 +70,7 @@ def command_line(beam: Beam, target: Target, namespace: str, storage: str) -> st
 
 
 def faults(beam: Beam, target: Target, storage: str) -> Iterator[tuple[Location, str]]:
-    """Yield the place of each value that cannot be, below the section `beam`, and why."""
+    """Yield the location of each invalid value in the section `beam`, and the reason."""
     runner, options = beam.runner, beam.options
     if runner not in _ENGINES and not runner.endswith("Runner"):
         yield ("runner",), f"no runner '{runner}'. Known: {', '.join(_ENGINES)}.{did_you_mean(runner, _ENGINES)}"
@@ -101,7 +101,7 @@ def _on_our_flink(runner: str, target: Target) -> bool:
 
 
 def _defaults(beam: Beam, target: Target, namespace: str, storage: str) -> dict[str, Value]:
-    """Return what Trainyard gives an engine unless the environment's own options say otherwise."""
+    """Return Trainyard's default options of a runner."""
     options: dict[str, Value] = {}
     if _on_our_flink(beam.runner, target):
         options["job_endpoint"] = f"{FLINK_SERVICE}.{namespace}:{FLINK_JOB_PORT}"

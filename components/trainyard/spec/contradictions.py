@@ -1,4 +1,4 @@
-"""What parts of a recipe cannot be together: found before a step begins, not after hours of it."""
+"""Contradictions between parts of a recipe, found before a step starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
-    """Yield what no single section can know: the place of each contradiction, and why it is one."""
+    """Yield the location and the reason of each contradiction between sections."""
     if recipe.data.format == "none":
         yield from _no_data_faults(recipe)
         return
@@ -138,7 +138,7 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 
 
 def _no_feature(name: str, data: Data) -> str | None:
-    """Return why the formula `name` makes no feature: the model computes it of what it is served."""
+    """Return the reason why the formula `name` cannot be a feature of its type, or None."""
     node, type_ = formula.parse(data.derive[name]), data.features[name].type
     made = "numeric" if node.kind == "number" else "category"
     if type_ != made and not (made == "category" and type_ == "text"):

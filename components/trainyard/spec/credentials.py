@@ -43,13 +43,13 @@ _PLAIN = re.compile(
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether `value`, called `name`, looks like a secret; a path to one, a switch or a number is none."""
+    """Return True if `value`, called `name`, looks like a secret and not like a path, a switch or a number."""
     if _VALUES.search(value):
         return True
     return any(_NAMES.search(key) and not _PLAIN.fullmatch(said) for key, said in [(name, value), *_pairs(value)])
 
 
 def _pairs(value: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and values that `value` consists of: `--name=value`, `--name value`, `name: value`."""
+    """Yield the names and values in `value`: `--name=value`, `--name value`, `name: value`."""
     for match in _PAIRS.finditer(value):
         yield match["option"] or match["name"], match["value"].strip("'\"")

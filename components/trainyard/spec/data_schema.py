@@ -98,17 +98,17 @@ _KINDS: dict[str, type[TableSchema] | type[PictureSchema]] = {"table": TableSche
 
 
 def load_schema(path: Path) -> TableSchema | PictureSchema:
-    """Return the schema in the file at `path`. Raises `ConfigurationError` that names every fault with its line."""
+    """Return the schema in the file at `path`. Raises `ConfigurationError` with the line of every fault."""
     return parse_schema(documents.read_text(path), str(path))
 
 
 def is_schema(text: str) -> bool:
-    """Return whether `text` is that of a schema, not the name of a file."""
+    """Return True if `text` is a schema and not a file name."""
     return "schema_of:" in text
 
 
 def parse_schema(text: str, name: str) -> TableSchema | PictureSchema:
-    """Return the schema that `text` is; `name` stands for it in messages. Raises as `load_schema`."""
+    """Parse a schema; `name` stands for it in messages. Raises as `load_schema`."""
     content = YamlText(text, name).content
     kind = content.get("schema_of") if isinstance(content, dict) else None
     if isinstance(content, dict) and kind not in _KINDS:

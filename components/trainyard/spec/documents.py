@@ -1,4 +1,4 @@
-"""Reads the YAML that people write: strictly, all faults at once, each with its file and line."""
+"""Reads the YAML that people write: strictly, with file and line of all faults at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Strict(BaseModel):
 
 
 def contradictory(contradictions: Sequence[tuple[Location, str]]) -> PydanticCustomError:
-    """Return what a validator raises if parts of a document contradict each other: each part's place, and why."""
+    """Return the error for a validator that found contradictions: the location and reason of each."""
     return PydanticCustomError(_CONTRADICTION, "contradictions", {"contradictions": contradictions})
 
 
@@ -46,14 +46,14 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether `name` is that of a document's file, here or in a bucket."""
+    """Return True if `name` is a document's file, local or in a bucket."""
     return name.endswith((".yaml", ".yml"))
 
 
 def find(kind: str, name: str, bundled: Path) -> Path:
-    """Return the file of the document `name`: a path, or the name of one in the folder `bundled`.
+    """Return the file of the document `name`: a path, or a name in the folder `bundled`.
 
-    `kind` stands for it in messages. Raises `ConfigurationError` with the known names.
+    kind: the document's name in messages. Raises `ConfigurationError` with the known names.
     """
     if scheme(name):
         raise ConfigurationError(f"{safe(name)}: {kind}s are files of this machine. Name one, or copy it here.")
@@ -70,9 +70,9 @@ def find(kind: str, name: str, bundled: Path) -> Path:
 
 
 def load(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
-    """Return the document at `path` as `model`, with `key.path=value` overrides applied first.
+    """Return the document at `path` as `model`, after applying `key.path=value` overrides.
 
-    Raises `ConfigurationError` that names every fault with file, line and the nearest known key.
+    Raises `ConfigurationError` with file, line and nearest known key of every fault.
     """
     return parse(read_text(path), model, name=str(path), overrides=overrides, folder=path.parent)
 
@@ -80,7 +80,7 @@ def load(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
 def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = (), folder: Path | None = None) -> T:
     """Return the YAML `text` as `model`; `name` stands for the file in messages. Raises as `load`.
 
-    folder: where the file is, for validators that look for others beside it; they find it by `FOLDER` in their context.
+    folder: the file's folder, for validators that need other files, in their context as `FOLDER`.
     """
     read = YamlText(text, name)
     if not read.faults and not isinstance(read.content, dict):
@@ -98,7 +98,7 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
 
 
 def require_source(source: str, info: ValidationInfo, advice: str) -> str:
-    """Return `source` in a validator. Raises ValueError if it is not there, beside the document if `info` knows it."""
+    """Return `source` in a validator. Raises ValueError if it is missing, beside the document if `info` knows its folder."""
     folder = (info.context or {}).get(FOLDER)
     if folder is None or is_bucket(source):
         return source
@@ -108,14 +108,14 @@ def require_source(source: str, info: ValidationInfo, advice: str) -> str:
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Return the text of the plain file at `path`, of at most `limit` bytes. Raises `ConfigurationError`."""
+    """Return the text of the regular file at `path`, at most `limit` bytes. Raises `ConfigurationError`."""
     return _decoded(_content(path, limit), str(path), limit)
 
 
 def read_object(uri: str) -> str:
-    """Return the text of the object at `uri` in a bucket, of at most MAX_BYTES.
+    """Return the text of the object at `uri` in a bucket, at most MAX_BYTES.
 
-    Raises `ConfigurationError` if there is none or it is no text, `TransientError` if the store does not answer.
+    Raises `ConfigurationError` if it is missing or not text, `TransientError` if the store does not answer.
     """
     from trainyard.storage.buckets import bucket_source
 
@@ -130,7 +130,7 @@ def read_object(uri: str) -> str:
 
 
 def _content(path: Path, limit: int) -> bytes:
-    """Return up to `limit` + 1 bytes of the plain file at `path`."""
+    """Return up to `limit` + 1 bytes of the regular file at `path`."""
     try:
         # Without waiting: to open a pipe that nobody writes into would last for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
@@ -158,7 +158,7 @@ def _refusal(faults: Sequence[str]) -> ConfigurationError:
 
 
 def _override(read: YamlText, override: str) -> None:
-    """Change what was read by one `key.path=value`. Raises `ConfigurationError`."""
+    """Apply one `key.path=value` to a parsed document. Raises `ConfigurationError`."""
     key, equals, value = override.partition("=")
     shown = f"--set {safe(f'{key}=…' if is_secret(key, value) else override)}"
     parts = tuple(key.strip().split("."))
@@ -181,7 +181,7 @@ def _override(read: YamlText, override: str) -> None:
 
 
 def safe(value: object) -> str:
-    """Return `value` as it may stand in a message: in one line, not long, and without the secrets of a URI."""
+    """Return `value` for a message: one line, shortened, without the secrets of a URI."""
     text = one_line(without_secrets(str(value)))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -221,14 +221,14 @@ def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> l
 
 
 def _received(at: Location, value: object) -> str:
-    """Return what was received, or '' if it is no plain value or may be a secret."""
+    """Return the received value for a message, '' if it is not a scalar or may be a secret."""
     is_plain = isinstance(value, str | int | float | bool | list | None)
     may_be_secret = SECRETS in at or is_secret(str(at[-1]) if at else "", str(value))
     return f" Received: '{safe(value)}'." if is_plain and not may_be_secret else ""
 
 
 def _single_faults(error: ValidationError) -> Iterator[Any]:
-    """Yield the faults of `error`, each contradiction of a `contradictory` as one of its own."""
+    """Yield the faults of `error`, with the contradictions of a `contradictory` one by one."""
     for fault in error.errors(include_url=False):
         if fault["type"] != _CONTRADICTION:
             yield fault
@@ -237,7 +237,7 @@ def _single_faults(error: ValidationError) -> Iterator[Any]:
 
 
 def _location_in(location: Location, content: Any) -> Location:
-    """Leave out the parts that pydantic adds for union members: they stand in no document."""
+    """Remove the parts that pydantic adds for union members, which are not in the document."""
     existing: list[str | int] = []
     for index, part in enumerate(location):
         inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
@@ -250,12 +250,12 @@ def _location_in(location: Location, content: Any) -> Location:
 
 
 def _known_keys(model: type[BaseModel], at: Location) -> list[str]:
-    """Return the keys that the section `at` of `model` takes."""
+    """Return the keys of the section `at` of `model`."""
     return sorted(_fields(model, at))
 
 
 def _deeper(model: type[BaseModel], at: Location) -> list[str]:
-    """Return the keys in sections beside `at` that have its very name, such as train.epochs for epochs."""
+    """Return the keys of sibling sections with the same name, such as train.epochs for epochs."""
     sections = _known_keys(model, at[:-1])
     return [f"{section}.{at[-1]}" for section in sections if at[-1] in _known_keys(model, (*at[:-1], section))]
 

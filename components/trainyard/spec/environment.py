@@ -1,4 +1,4 @@
-"""The environment: where a recipe runs. It names pools, storage and images, and knows no model."""
+"""The environment: where a recipe runs. It names pools, storage and images, and does not depend on a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Step = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 def _endpoint(url: str) -> str:
-    """Refuse what no request can be sent to: a port beyond 65535, brackets that hold no address."""
+    """Reject an invalid address: a port beyond 65535, or brackets without an IPv6 address."""
     if url:
         parsed = urlsplit(url)
         if not parsed.hostname or parsed.port == 0:  # raises if it is no number of a port
@@ -190,15 +190,15 @@ class Environment(Strict):
         return beam.command_line(self.beam, self.target, self.namespace, self.storage)
 
     def timeout_of(self, step: str) -> int | None:
-        """Return the most seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
+        """Return the maximum seconds of a pod of `step`, None for a step of a foreign pipeline."""
         own = self.timeout_seconds
         return own.get(step, own.get(DEFAULT, STEPS[step].timeout_seconds if step in STEPS else None))
 
     def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
-        """Return the longest time in seconds that a run of `steps` may take, None if it may take any.
+        """Return the maximum seconds of a run of `steps`, None without a limit.
 
-        steps: every task's step and timeout. Each may use up all its retries and the pauses before them. If the
-        environment names no deadline, one is known for Trainyard's own steps alone: they have no loops.
+        steps: step and timeout of every task. Each may use all its retries and the pauses before them. Without a
+        deadline in the environment, one is known only for Trainyard's own steps, which have no loops.
         """
         if self.deadline_seconds is not None:
             return self.deadline_seconds or None
@@ -211,27 +211,27 @@ class Environment(Strict):
         return min(total, LONGEST_SECONDS)
 
     def retries_of(self, step: str) -> int:
-        """Return how often a failed `step` is started again."""
+        """Return the number of retries of a failed `step`."""
         return self.retries.get(step, self.retries.get(DEFAULT, STEPS[step].retries if step in STEPS else 0))
 
     @property
     def input_count(self) -> int:
-        """How many input workers a training has."""
+        """The number of input workers of a training."""
         return self.input_workers.count if self.input_workers else 0
 
     def pool_of(self, step: str) -> Pool:
-        """Return the pool that `step` is placed on."""
+        """Return the pool of `step`."""
         return self.pools[self.pool_name(step)]
 
     def pool_name(self, step: str) -> str:
-        """Return the name of the pool that `step` is placed on, '' if the environment places it nowhere."""
+        """Return the name of the pool of `step`, '' without a placement."""
         return self.placement.get(step, self.placement.get(DEFAULT, ""))
 
 
 def pauses(retries: int) -> list[int]:
-    """Return the seconds before each of `retries`: twice the one before, or equal ones if that grows too long.
+    """Return the seconds before each of `retries`: doubled each time, or equal if that grows too long.
 
-    Argo knows no longest pause from KFP, so there is none to stop a doubling.
+    Argo gets no maximum pause from KFP, so nothing would stop the doubling.
 
     >>> pauses(3)
     [30, 60, 120]
@@ -241,7 +241,7 @@ def pauses(retries: int) -> list[int]:
 
 
 def load(name: str) -> Environment:
-    """Return the environment `name` (see `documents.find`), without contradictions; a folder as storage is absolute.
+    """Return the environment `name` (see `documents.find`), validated, with an absolute storage folder.
 
     Raises `ConfigurationError` with every fault.
     """
@@ -252,7 +252,7 @@ def load(name: str) -> Environment:
 
 
 def with_training_on(environment: Environment, pool: str) -> Environment:
-    """Return `environment` with the training placed on `pool`. Raises `ConfigurationError` if none can be there."""
+    """Return `environment` with the training placed on `pool`. Raises `ConfigurationError` if it cannot train there."""
     placed = environment.model_copy(update={"placement": environment.placement | {TRAIN: pool}})
     if faults := [why for _, why in _placement_faults(placed)]:
         raise ConfigurationError(*(f"{environment.name}: {why}" for why in faults))
@@ -260,7 +260,7 @@ def with_training_on(environment: Environment, pool: str) -> Environment:
 
 
 def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
-    """Yield the place of each value that others contradict, and why."""
+    """Yield the location and the reason of each value that contradicts others."""
     yield from _placement_faults(environment)
     yield from _input_faults(environment)
     yield from _storage_faults(environment)
@@ -292,7 +292,7 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
 
 
 def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
-    """Yield what is wrong about the pool of the input workers."""
+    """Yield the faults of the input workers' pool."""
     if environment.input_workers is None:
         return
     at, name = ("input_workers", "pool"), environment.input_workers.pool
@@ -321,7 +321,7 @@ def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
 
 
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
-    """Yield the steps that are placed on pools without nodes, and a training that is placed where none can run."""
+    """Yield steps placed on pools without nodes, and a training placed where it cannot run."""
     for step, name in environment.placement.items():
         pool = environment.pools.get(name)
         if pool and pool.why_no_nodes:
@@ -335,7 +335,7 @@ def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]
 
 
 def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
-    """Yield what must not be in a package, which everybody may read who may see a pipeline."""
+    """Yield secrets in the environment: everybody who may see a pipeline can read its package."""
     instead = "Put it into a Secret of the cluster, and name that under secrets: {name}: {{secret: …, key: …}}."
     if environment.target == "vertex":
         instead = "Leave it out, and give the steps' service account the right."

@@ -1,4 +1,4 @@
-"""What the columns of a table are called where TensorFlow and Keras allow less than a table does."""
+"""Maps column names to the names that TensorFlow and Keras allow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DIGEST = 4  # hexadecimal digits
 
 
 def input_name(name: str) -> str:
-    """Return the name of the feature `name` as a model's input: ASCII letters, digits, underscores, a letter first.
+    """Return the model input name of the feature `name`: ASCII letters, digits and underscores, a letter first.
 
-    Accents are left out. Letters of other scripts become underscores, and a digest of the name stands at its end.
+    Accents are removed. Other letters become underscores, and a digest of the name is appended.
 
     >>> input_name("Größe in km/h")
     'Gro_e_in_km_h_cf31'
@@ -32,12 +32,12 @@ def input_name(name: str) -> str:
 
 
 def date_names(name: str, *, hour: bool = False) -> list[str]:
-    """Return the names of the features that the date `name` becomes: days, month, weekday and, if asked for, hour."""
+    """Return the feature names of the date `name`: days, month, weekday and, if requested, hour."""
     return [f"{name}_{part}" for part in ("days", "month", "weekday", *(["hour"] if hour else []))]
 
 
 def faults(data: Data) -> Iterator[tuple[str, str]]:
-    """Yield each column of `data` whose name cannot be, and why."""
+    """Yield each column of `data` with an invalid name, and the reason."""
     reserved = {"label", "key", *data.labels}
     names: dict[str, str] = {}
     read = {name: feature for name, feature in data.inputs.items() if name not in data.labels}

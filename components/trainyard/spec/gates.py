@@ -1,4 +1,4 @@
-"""Gates: the conditions that a model must meet before it is pushed, and the metrics that they are about."""
+"""Gates: the conditions for pushing a model, and their metrics."""
 
 from __future__ import annotations
 

@@ -47,5 +47,5 @@ IMAGENET = "imagenet"
 
 
 def suggested(side: int) -> Network:
-    """Return a network to begin with for pictures of `side` pixels: a small one for small pictures. Chosen."""
+    """Return a network to start with for images of `side` pixels: a small one for small images. Chosen."""
     return "cnn_small" if side < 96 else "mobilenet_v3_small"

@@ -1,7 +1,7 @@
-"""Reads YAML as plain data: no tags, no aliases, the scalars of YAML 1.2, and limits that hold before the parser works.
+"""Reads YAML as plain data: no tags or aliases, the scalars of YAML 1.2, and limits that apply before parsing.
 
-YAML 1.2 reads `no`, `12:30` and `2024-01-01` as the text that they look like, and `1e-3` as a number. PyYAML's own
-rules are those of YAML 1.1, where they are False, 750, a date and a text.
+YAML 1.2 reads `no`, `12:30` and `2024-01-01` as text, and `1e-3` as a number. PyYAML implements YAML 1.1, where they
+are False, 750, a date and text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_FINITE = re.compile(r"(?P<infinite>[-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong in a YAML text, as a sentence, and where it stands."""
+    """A fault in a YAML text: a sentence and a position."""
 
     where: str
     why: str
@@ -44,7 +44,7 @@ class Fault:
 
 
 class YamlText:
-    """A YAML text as plain values. origins: where each value stands, by its location."""
+    """A YAML text as plain values. origins: the position of each value, by its location."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -123,9 +123,9 @@ class YamlText:
 
 
 def load_all(text: str) -> list[Any]:
-    """Return the documents that another program has written as YAML 1.1 into `text`.
+    """Return the YAML 1.1 documents that another program wrote into `text`.
 
-    Raises `ValueError`, also if they are nested too deep, or hold too many values where every alias stands for its own.
+    Raises `ValueError`, also for deep nesting, or too many values after expansion of aliases.
     """
     try:
         documents = list(yaml.load_all(text, Loader=_Shallow))
@@ -137,16 +137,16 @@ def load_all(text: str) -> list[Any]:
 
 
 def dump(content: Any, allow_unicode: bool = False, inline_leaves: bool = False) -> str:
-    """Return `content` as YAML that `YamlText` reads as the same values, and so does every YAML 1.1 reader.
+    """Return `content` as YAML that `YamlText`, and every YAML 1.1 reader, read as the same values.
 
-    inline_leaves: a mapping or list of nothing but values stands on one line.
+    inline_leaves: put mappings and lists of scalars on one line.
     """
     flow = None if inline_leaves else False
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=flow)
 
 
 def comment(text: str, indent: int = 1) -> str:
-    """Return `text` as a comment: on one line, whatever its characters mean to YAML."""
+    """Return `text` as a comment on one line, with special characters escaped."""
     return f"#{' ' * indent}{escape.one_line(text)}"
 
 
@@ -174,7 +174,7 @@ class _Refused(Exception):
 
 
 class _Shallow(yaml.SafeLoader):
-    """Refuses while it scans: PyYAML's own time for nested brackets grows with the cube of their number."""
+    """Limits nesting during scanning, because PyYAML's time for nested brackets grows with the cube of their number."""
 
     depth = 100
     most_values = 200_000  # chosen: two hundred times what the catalog's pipelines hold, read within seconds
@@ -198,7 +198,7 @@ class _Shallow(yaml.SafeLoader):
 
 
 class _Plain(_Shallow):
-    """Refuses what is no plain data too."""
+    """Also rejects everything that is not plain data."""
 
     depth = MAX_DEPTH
     most_values = MAX_VALUES
@@ -213,19 +213,19 @@ class _Plain(_Shallow):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what a reader of YAML 1.1 or of YAML 1.2 would take for something else than text."""
+    """Quotes text that a reader of YAML 1.1 or YAML 1.2 would take for another type."""
 
     allow_unicode: bool
 
     def write_double_quoted(self, text: str, split: bool = True) -> None:
-        """Escape what is invisible or acts on a terminal, although other characters stay as they are."""
+        """Escape invisible characters and terminal controls; keep other characters."""
         unicode, self.allow_unicode = self.allow_unicode, self.allow_unicode and escape.is_safe(text)
         super().write_double_quoted(text, split)
         self.allow_unicode = unicode
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Quote what is invisible, among it what YAML 1.1 takes for the end of a line: PyYAML 6 reads it as a space."""
+    """Quote invisible characters, including YAML 1.1 line ends, which PyYAML 6 reads as spaces."""
     style = None if escape.is_safe(value, kept="\n") else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 

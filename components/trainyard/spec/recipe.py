@@ -1,4 +1,4 @@
-"""The recipe: what to train. It knows no hardware; the environment says where."""
+"""The recipe: what to train. It does not depend on hardware; the environment says where."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BUNDLED = {"digits": "image_folder", "breast_cancer": "csv"}
 
 
 def _no_boolean(value: object) -> object:
-    """Python takes True for 1."""
+    """Reject booleans, which Python accepts as integers."""
     return str(value) if isinstance(value, bool) else value
 
 
@@ -190,17 +190,17 @@ class Data(Strict):
 
     @property
     def keeps_parts(self) -> bool:
-        """Whether what was read stays for the next run."""
+        """Whether the read rows stay for the next run."""
         return self.window_days is not None if self.incremental is None else self.incremental
 
     @property
     def expected(self) -> TableSchema | PictureSchema | None:
-        """The schema that the data are compared with."""
+        """The schema to compare the data with."""
         return parse_schema(self.schema_, "data.schema") if self.schema_ else None
 
     @property
     def columns(self) -> list[str]:
-        """The columns of a table that are read, each once."""
+        """The table columns to read, each once."""
         named = [*self.features, *self.labels, *filter(None, [self.split.column, self.weight])]
         formulas = [*self.derive.values(), *([self.where] if self.where else [])]
         computed = [name for text in formulas for name in formula.columns(formula.parse(text))]
@@ -213,12 +213,12 @@ class Data(Strict):
 
     @property
     def derived_features(self) -> dict[str, str]:
-        """The formulas of the features that are computed."""
+        """The formulas of computed features."""
         return {name: text for name, text in self.derive.items() if name in self.features}
 
     @property
     def inputs(self) -> dict[str, Numeric | Category | Date | Text]:
-        """The columns that a served model takes: the features of the data, and what those computed are made of."""
+        """The input columns of a served model: the features of the data, and the sources of computed ones."""
         inputs = {name: feature for name, feature in self.features.items() if name not in self.derive}
         for name, kind in formula.kinds(self.derived_features.values()).items():
             read = Numeric(type="numeric") if kind == "number" else Category(type="category")
@@ -227,25 +227,25 @@ class Data(Strict):
 
     @property
     def separators(self) -> dict[str, str]:
-        """The columns that may hold a list a row, and what stands between its values in one text."""
+        """The columns that may hold a list in each row, with their separators."""
         texts = {name: feature for name, feature in self.features.items() if feature.type == "text"}
         lists = {name: text.separator for name, text in texts.items() if text.separator}
         return lists | ({self.label: self.label_separator} if self.label_separator else {})
 
     @property
     def prose(self) -> dict[str, str | None]:
-        """The columns of texts whose words alone are kept in statistics, and their separators."""
+        """The text columns for which statistics keep words only, with their separators."""
         texts = {name: feature for name, feature in self.inputs.items() if feature.type == "text"}
         return {} if self.samples else {name: text.separator for name, text in texts.items()}
 
     @property
     def is_image(self) -> bool:
-        """Whether the examples are images: they are unless columns are named."""
+        """Whether the examples are images: true unless columns are named."""
         return not self.features
 
     @property
     def stored(self) -> ImageStore:
-        """How images lie in the shards: as `store` says, or by default."""
+        """The format of images in the shards: `store`, or its default."""
         return self.store or ("training_size" if self.image_size else "original")
 
 
@@ -372,7 +372,7 @@ _NO_FOLDER = Path(os.devnull)
 
 
 def load(name: str, overrides: list[str] | None = None) -> Recipe:
-    """Return the recipe `name` (see `documents.find`, or a bucket's URI), every path in it absolute.
+    """Return the recipe `name` (see `documents.find`, or a bucket's URI), with absolute paths.
 
     Raises `ConfigurationError`, `TransientError` if the bucket does not answer.
     """
@@ -401,7 +401,7 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
 
 
 def _load_from_bucket(uri: str, overrides: list[str]) -> Recipe:
-    """Return the recipe at `uri`. Raises `ConfigurationError`, also for paths that would be beside it."""
+    """Return the recipe at `uri`. Raises `ConfigurationError`, also for relative paths."""
     text = documents.read_object(uri)
     recipe = documents.parse(text, Recipe, name=uri, overrides=overrides)
     teacher, train = recipe.train.teacher, recipe.train
@@ -436,7 +436,7 @@ def _train(train: Train, folder: Path) -> Train:
 
 
 def _schema(data: Data, folder: Path) -> str | None:
-    """Return the text of the schema that `data` names or holds: a pod does not see the file."""
+    """Return the text of the schema that `data` names or holds, because a pod does not see the file."""
     if data.schema_ is None:
         return None
     schema = data.expected if is_schema(data.schema_) else load_schema(Path(uris.resolve(folder, data.schema_)))

@@ -1,4 +1,4 @@
-"""When a recipe is trained again: what the first step of a scheduled run decides by."""
+"""The retraining schedule: the conditions that the first step of a scheduled run checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Bounds(Strict):
     )
 
     def of(self, feature: str) -> Bounds:
-        """Return the bounds that hold for `feature`."""
+        """Return the bounds of `feature`."""
         own = self.features.get(feature)
         return self.model_copy(update=own.model_dump(exclude_none=True)) if own else self
 

@@ -1,1 +1,1 @@
-"""The catalog of accelerators and machines, and the pools that environments make of them."""
+"""The catalog of accelerators and machines, and the node pools of environments."""

@@ -1,4 +1,4 @@
-"""The catalog of accelerators and of platforms, so that no label, taint or topology stands in code."""
+"""The catalog of accelerators and platforms, so that code contains no label, taint or topology."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 @cache
 def catalog() -> Catalog:
-    """Return the catalog that comes with Trainyard."""
+    """Return Trainyard's catalog."""
     return documents.load(Path(__file__).with_name("hardware.yaml"), Catalog)
 
 
 def named(product: str) -> str | None:
-    """Return the catalog's name of a GPU by its product name, such as NVIDIA L4, or the GPU operator's NVIDIA-L4."""
+    """Return the catalog name of a GPU by its product name, such as NVIDIA L4, or the GPU operator's NVIDIA-L4."""
     label = product.strip().replace(" ", "-").removesuffix("-SHARED")
     return next((name for name, known in catalog().accelerators.items() if label in known.products), None)
 
@@ -60,12 +60,12 @@ class Toleration(Strict):
 
 
 def hosts(topology: str, count: int) -> int:
-    """Return how many hosts of `count` chips make up the slice `topology`, such as 4 for 4x4 with 4 chips a host."""
+    """Return the number of hosts with `count` chips in the slice `topology`, such as 4 for 4x4 with 4 chips a host."""
     return max(1, chips(topology) // count)
 
 
 def chips(topology: str) -> int:
-    """Return how many chips the slice `topology` has.
+    """Return the number of chips in the slice `topology`.
 
     >>> chips("4x4")
     16
@@ -102,7 +102,7 @@ class Accelerator(Strict):
 
     @cached_property
     def slices(self) -> dict[str, list[int]]:
-        """The chips that one host may hold, by topology, of every slice that exists, the smallest first."""
+        """The possible chips a host of every existing slice, by topology, the smallest first."""
         known = dict(self.topologies)
         edges = range(4, min(4 * self.cubes, LONGEST_EDGE) + 1, 4)
         for x, y, z in combinations_with_replacement(edges, 3):

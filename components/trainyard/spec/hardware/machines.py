@@ -1,4 +1,4 @@
-"""Machine types: what a node of a pool has, what it costs, and what a pod can have of it."""
+"""Machine types: the capacity and price of a pool's node, and what a pod can use of it."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ class _File(Strict):
 
 @cache
 def from_platform(platform: Platform) -> Machines | None:
-    """Return the machine types of `platform`, None if none are known."""
+    """Return the machine types of `platform`, None if unknown."""
     known = documents.load(Path(__file__).with_name("machines.yaml"), _File).platforms
     return known.get("eks" if platform == "karpenter" else platform)
 
 
 def machine_of(pool: Pool, platform: Platform) -> tuple[str, Machine] | None:
-    """Return name and type of the pool's machine: the one named, else the smallest with its accelerators and room.
+    """Return name and type of the pool's machine: the named one, otherwise the smallest that fits.
 
-    None if it is not known.
+    None if it is unknown.
     """
     known = from_platform(platform)
     if known is None:
@@ -90,7 +90,7 @@ def machine_of(pool: Pool, platform: Platform) -> tuple[str, Machine] | None:
 
 
 def price(pool: Pool, platform: Platform) -> Price | None:
-    """Return what an hour of one node costs: the environment's price, else the catalog's; None if unknown."""
+    """Return the price of a node hour: the environment's, otherwise the catalog's, None if unknown."""
     if pool.price_per_hour is not None:
         return Price(pool.price_per_hour, pool.spot)
     known, named_machine = from_platform(platform), machine_of(pool, platform)
@@ -110,7 +110,7 @@ def price(pool: Pool, platform: Platform) -> Price | None:
 
 
 def allocatable(machine: Machine, platform: Platform) -> tuple[float, float]:
-    """Return the cores and bytes of a node that pods can have; on platforms whose rule is not known here, all of it.
+    """Return the cores and bytes of a node that pods can use; all of it on platforms without a known rule.
 
     Source: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes (what GKE reserves).
     """
@@ -123,7 +123,7 @@ def allocatable(machine: Machine, platform: Platform) -> tuple[float, float]:
 
 
 def faults(pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
-    """Return the place of each value of the pool that cannot be of its machine, and why, with the nearest that can."""
+    """Return the location, reason and nearest possible value of each pool value that its machine cannot have."""
     known = from_platform(platform)
     if known is None or pool.machine is None:
         return []
@@ -139,7 +139,7 @@ def faults(pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
 
 
 def _complete(known: Machines, name: str) -> bool:
-    """Whether the catalog lists every size of the family of `name`: it does if the machines have accelerators."""
+    """Whether the catalog lists every size of the family of `name`: true for machines with accelerators."""
     family = name.rpartition("-")[0]
     return any(m.accelerator for other, m in known.machines.items() if family and other.startswith(f"{family}-"))
 
@@ -172,7 +172,7 @@ def _nearest_count(known: Machines, pool: Pool) -> str:
 
 
 def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
-    """Return why no pod with the pool's requests can land on a node of this type."""
+    """Return the reasons why no pod with the pool's requests fits a node of this type."""
     cores, memory = allocatable(machine, platform)
     requests = pool.resources.requests
     result: list[tuple[str, str]] = []
@@ -198,7 +198,7 @@ def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) ->
 
 
 def _share(amount: float, shares: tuple[tuple[float, float], ...]) -> float:
-    """Return the sum over the steps of `shares` (how much of the amount, which share of that)."""
+    """Return the reserved amount: the sum over the tiers of `shares` (size of the tier, share of it)."""
     total = 0.0
     for step, share in shares:
         part = min(amount, step)

@@ -1,4 +1,4 @@
-"""Node pools: what an environment says of one, and what a pod needs to land there."""
+"""Node pools: their description in an environment, and what a pod needs to be scheduled there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Placement:
 
 
 def placement(pool: Pool, platform: Platform) -> Placement:
-    """Return what a pod needs to land on `pool`; what the pool says itself comes last and wins."""
+    """Return what a pod needs for `pool`; the pool's own values take precedence."""
     marks = catalog().platforms[platform]
     layers = [catalog().kinds[pool.kind]]
     if pool.kind in ("gpu", "tpu"):
@@ -76,7 +76,7 @@ def placement(pool: Pool, platform: Platform) -> Placement:
 
 
 def _names(pool: Pool) -> dict[str, str]:
-    """Return what the placeholders of the platforms' labels stand for, those that the pool says."""
+    """Return the values of the placeholders in the platforms' labels, as far as the pool has them."""
     known = catalog().accelerators.get(pool.accelerator or "")
     values = {
         "accelerator": pool.accelerator,
@@ -88,9 +88,9 @@ def _names(pool: Pool) -> dict[str, str]:
 
 
 def device_variables(pool: Pool) -> dict[str, str]:
-    """Return the environment variables that name the devices which a pod on `pool` must see, and the engine.
+    """Return the environment variables with the engine and the devices that a pod on `pool` must see.
 
-    None for a cpu pool; no engine if it is TensorFlow.
+    Empty for a cpu pool; without an engine if it is TensorFlow.
     """
     if pool.kind == "cpu":
         return {}
@@ -221,21 +221,21 @@ class Pool(Strict):
 
     @property
     def trained_by(self) -> EngineName:
-        """What trains on the pool: `engine`, with auto decided."""
+        """The engine that trains on the pool, with auto resolved."""
         if self.engine != "auto":
             return self.engine
         return "jax" if self.kind == "tpu" and _beyond_tensorflow(self) else "tensorflow"
 
     @property
     def variant(self) -> Variant:
-        """Which image the pool's pods need."""
+        """The image variant that the pool's pods need."""
         if self.kind == "npu":  # what runs beside it: no step of ours computes on it
             return "cpu"
         return "jax" if self.trained_by == "jax" else self.kind
 
     @property
     def why_no_training(self) -> str:
-        """Why no training runs on the pool, '' if one can."""
+        """The reason why no training runs on the pool, '' if one can."""
         if not self.trains:
             return "its pool says trains: false"
         known = catalog().accelerators.get(self.accelerator or "")
@@ -243,7 +243,7 @@ class Pool(Strict):
 
     @property
     def why_no_nodes(self) -> str:
-        """Why no step can be placed on the pool at all, '' if one can."""
+        """The reason why no step can be placed on the pool, '' if one can."""
         known = catalog().accelerators.get(self.accelerator or "")
         if known is None or not known.plan_only:
             return ""
@@ -281,7 +281,7 @@ class Pool(Strict):
 
 
 def nearest_that_trains(pools: dict[str, Pool]) -> str:
-    """Return a sentence with the pool to train on instead: the smallest with accelerators, else a cpu one."""
+    """Return a sentence with an alternative pool: the smallest with accelerators, otherwise a cpu one."""
     able = [name for name, pool in pools.items() if not (pool.why_no_training or pool.why_no_nodes)]
     if not able:
         return "No pool of the environment trains; add one of kind cpu, gpu or tpu"
@@ -290,9 +290,10 @@ def nearest_that_trains(pools: dict[str, Pool]) -> str:
 
 
 def _beyond_tensorflow(pool: Pool) -> str:
-    """Return why TensorFlow cannot train on a tpu pool, '' if it can.
+    """Return the reason why TensorFlow cannot train on a tpu pool, '' if it can.
 
-    It finds the hosts of a slice by the Cloud TPU API alone, which knows no Kubernetes node (docs/decisions/0010).
+    TensorFlow finds the hosts of a slice only by the Cloud TPU API, which knows no Kubernetes nodes
+    (docs/decisions/0010).
     """
     if not catalog().accelerators[pool.accelerator or ""].tensorflow:
         return f"has no build for {pool.accelerator}"
@@ -300,7 +301,7 @@ def _beyond_tensorflow(pool: Pool) -> str:
 
 
 def _check_slice(topology: str | None, count: int, workers: int, known: dict[str, list[int]]) -> None:
-    """A slice that does not exist, or a gang of a part of one, stays Pending for ever, so it is refused here."""
+    """Reject a slice that does not exist, or a gang on part of a slice: its pods would stay Pending forever."""
     if topology not in known:
         listed = [*known][:SHOWN_SLICES]
         more = f" and {len(known) - len(listed)} larger ones" if len(known) > len(listed) else ""
@@ -320,7 +321,7 @@ def _check_slice(topology: str | None, count: int, workers: int, known: dict[str
 
 
 def _nearest_slice(topology: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean X?' for the slice with the nearest number of chips, the larger of two."""
+    """Return ' Did you mean X?' with the slice nearest in chips, the larger of two."""
     if not re.fullmatch(r"[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}", topology):
         return did_you_mean(topology, known)
     edges = topology.split("x")

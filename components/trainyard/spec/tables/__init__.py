@@ -1,1 +1,1 @@
-"""What a recipe says of a table: its columns, the formulas over them, and how its rows are split."""
+"""The columns of a table in a recipe: types, formulas and the split."""

@@ -1,4 +1,4 @@
-"""What a recipe says of the columns of a table: their types, which others are computed, and what splits the rows."""
+"""The columns of a table in a recipe: their types, computed columns, and the split of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_NAME = r"column [1-9]\d*|__index_level_\d+__|Unnamed: \d+"
 
 
 def column_names(header: Iterable[str]) -> list[str]:
-    """Return the names of the columns of a `header`; one without a name, such as pandas' index, is called by its place.
+    """Return the column names of a `header`; a column without a name, such as pandas' index, is named by its position.
 
     >>> column_names(["", "age"])
     ['column 1', 'age']
@@ -34,7 +34,7 @@ def column_names(header: Iterable[str]) -> list[str]:
 
 
 def has_name(column: str) -> bool:
-    """Return whether the data name the column `column`."""
+    """Return True if the data name the column `column`."""
     return re.fullmatch(NO_NAME, column) is None
 
 
@@ -182,10 +182,10 @@ class SplitRows(Strict):
 
     @property
     def by_value(self) -> bool:
-        """Whether the split goes by something that the content is not part of: a column, or the folder."""
+        """Whether a column or the folder decides the split."""
         return self.column is not None or self.by == "folder"
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How much of the examples, if they are not cut by their own values, train and choose the epoch."""
+        """The shares of examples that train and that choose the epoch, unless they are split by their values."""
         return (1 - self.eval, self.eval) if self.by == "folder" else (self.train, self.eval)

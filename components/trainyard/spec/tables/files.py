@@ -1,4 +1,4 @@
-"""Which files of a folder are a table, so that profiles, plans and preprocess count the same rows."""
+"""Selects the files of a folder that form a table, so that profiles, plans and preprocess count the same rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENDINGS: dict[Literal["csv", "parquet"], tuple[str, ...]] = {
 
 
 def is_part(name: str, format: Literal["csv", "parquet"]) -> bool:
-    """Return whether the file `name` of a folder holds rows of its table: not what lies in folders, but partitions do.
+    """Return True if the file `name` of a folder holds table rows: files directly in it or in partition folders.
 
     >>> is_part("may.csv", "csv"), is_part("old/may.csv", "csv"), is_part("day=1/0.parquet", "parquet")
     (True, False, True)

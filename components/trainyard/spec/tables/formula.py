@@ -1,7 +1,7 @@
-"""Expressions over the columns of a table, as `derive` and `where` have them: parsed, typed, and never executed.
+"""Expressions over the columns of a table, in `derive` and `where`: parsed and typed, never executed.
 
-They are written as Python writes them, and only what is listed in `GRAMMAR` is taken. `quality.tables.formulas`
-computes them with Arrow, and `data.formulas` with TensorFlow, in the graph that serves.
+They use Python syntax, restricted to `GRAMMAR`. `quality.tables.formulas` computes them with Arrow, `data.formulas`
+with TensorFlow in the served graph.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ JOINT = " & "
 
 @dataclass(frozen=True)
 class Constant:
-    """A value that stands in the expression."""
+    """A constant in the expression."""
 
     value: float | str | bool
     kind: Kind
@@ -62,7 +62,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Cell:
-    """The value of a row in `column`, read as a number or as a text."""
+    """A row's value in `column`, read as a number or as a text."""
 
     column: str
     kind: Kind
@@ -70,7 +70,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Call:
-    """What Arrow's function `kernel`, or `BIN`, gives of the values of `arguments`."""
+    """The result of Arrow's function `kernel`, or `BIN`, for `arguments`."""
 
     kernel: str
     arguments: tuple[Node, ...]
@@ -82,7 +82,7 @@ Node = Constant | Cell | Call
 
 @lru_cache(1024)
 def parse(text: str) -> Node:
-    """Return the expression `text`. Raises `ValueError` with a sentence if it is none.
+    """Parse the expression `text`. Raises `ValueError` with a sentence if it is invalid.
 
     >>> parse("fare > 2").kind
     'truth'
@@ -100,7 +100,7 @@ def parse(text: str) -> Node:
 
 
 def columns(node: Node) -> dict[str, Kind]:
-    """Return the columns of `node` in order, and as what each is read; number if as both."""
+    """Return the columns of `node` in order with the kind each is read as; number if as both."""
     by_name: dict[str, Kind] = {}
     for cell, _ in _cells(node):
         by_name[cell.column] = "number" if "number" in (cell.kind, by_name.get(cell.column)) else cell.kind
@@ -108,7 +108,7 @@ def columns(node: Node) -> dict[str, Kind]:
 
 
 def kinds(formulas: Iterable[str]) -> dict[str, Kind]:
-    """Return the columns that `formulas` read, and as what: text if they only ask whether it is missing."""
+    """Return the columns that `formulas` read with their kinds; text if only tested for missing values."""
     by_column: dict[str, Kind] = {}
     for text in formulas:
         for cell, is_asked in _cells(parse(text)):
@@ -120,14 +120,14 @@ def kinds(formulas: Iterable[str]) -> dict[str, Kind]:
 
 
 def mixed(node: Node, others: Mapping[str, Kind]) -> str | None:
-    """Return a column that `node` reads as something else than `others` say, to ask whether it is missing excepted."""
+    """Return a column that `node` reads as another kind than `others`, except in a test for missing values."""
     return next(
         (cell.column for cell, is_asked in _cells(node) if not is_asked and others[cell.column] != cell.kind), None
     )
 
 
 def orders_texts(node: Node) -> bool:
-    """Return whether `node` asks which of two texts comes first in the alphabet."""
+    """Return True if `node` compares two texts by alphabetical order."""
     if not isinstance(node, Call):
         return False
     own = node.kernel in _ORDERS and node.arguments[0].kind == "text"
@@ -159,7 +159,7 @@ Condition = Annotated[_Text, AfterValidator(_is_condition)]
 
 
 def _natural(tree: ast.expr) -> Kind | None:
-    """Return the kind that `tree` has wherever it stands; None of a column."""
+    """Return the kind of `tree` independent of its context, None for a column."""
     if isinstance(tree, ast.Constant):
         kind: Kind = "truth" if isinstance(tree.value, bool) else "text" if isinstance(tree.value, str) else "number"
         return kind
@@ -212,7 +212,7 @@ def _node(tree: ast.expr, kind: Kind) -> Node:
 
 
 def _named(tree: ast.expr) -> Node:
-    """Return the text that stands for `tree` where it is joined: true or false for a condition."""
+    """Return the text of `tree` where texts are joined: true or false for a condition."""
     if _natural(tree) != "truth":
         return _node(tree, "text")
     return Call("if_else", (_node(tree, "truth"), Constant("true", "text"), Constant("false", "text")), "text")
@@ -253,7 +253,7 @@ def _inexact(number: ast.expr) -> ValueError:
 
 
 def _joined(kernel: str, nodes: list[Node]) -> Node:
-    """Return the nodes joined two by two."""
+    """Return the nodes joined pairwise."""
     joined = nodes[0]
     for node in nodes[1:]:
         joined = Call(kernel, (joined, node), "truth")

@@ -1,1 +1,1 @@
-"""What a recipe says of the training: the schedule, the optimizer, how images are changed, or a program of its own."""
+"""The training in a recipe: network, schedule, optimizer, augmentation, or a custom program."""

@@ -1,4 +1,4 @@
-"""Random changes to training images, as a recipe names them."""
+"""Image augmentation in a recipe."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ class Augment(Strict):
 
     @property
     def resamples(self) -> bool:
-        """Whether each pixel is taken from between others."""
+        """Whether pixels are interpolated."""
         return bool(self.shift or self.rotate or self.zoom)
 
     @property
     def mixes(self) -> bool:
-        """Whether an image is made of two, and its target of two labels."""
+        """Whether images and their labels are mixed in pairs."""
         return bool(self.mixup or self.cutmix)
 
     @property
     def on_device(self) -> bool:
-        """Whether something is left to change when the images are on the device."""
+        """Whether some augmentation runs on the device."""
         return bool(self.brightness or self.contrast or self.saturation or self.hue or self.cutout or self.mixes)

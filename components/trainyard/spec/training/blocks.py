@@ -1,4 +1,4 @@
-"""The blocks of a network that a recipe draws itself: `conv:32`, `separable:64:2`, `residual:128` and `pool`."""
+"""The blocks of a network in a recipe: `conv:32`, `separable:64:2`, `residual:128` and `pool`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 
 @dataclass(frozen=True)
 class Block:
-    """Some layers one after the other. channels: that each puts out; repeats: how many there are; 0 and 1 of a pool.
+    """Layers in sequence. channels: outputs of each; repeats: number of layers; 0 and 1 for a pool.
 
-    conv: a convolution of 3 x 3. separable: such a convolution of each channel by itself, and one of 1 x 1 over all.
-    residual: two convolutions whose result is added to their input. pool: the maximum of 2 x 2. Each convolution is
-    followed by batch normalization.
+    conv: a 3 x 3 convolution. separable: a 3 x 3 convolution of each channel, then a 1 x 1 convolution over all.
+    residual: two convolutions added to their input. pool: 2 x 2 maximum. Batch normalization follows each convolution.
     """
 
     kind: Kind
@@ -33,7 +32,7 @@ class Block:
 
 
 def parse(text: str) -> Block:
-    """Return the block that `text` writes. Raises `ValueError` with a sentence if it writes none.
+    """Parse a block. Raises `ValueError` with a sentence if `text` is invalid.
 
     >>> parse("separable:64:2")
     Block(kind='separable', channels=64, repeats=2)
@@ -52,5 +51,5 @@ def parse(text: str) -> Block:
 
 
 def smallest_side(blocks: list[str]) -> int:
-    """Return the smallest side of an image, in pixels, of which the pools leave one position."""
+    """Return the smallest image side, in pixels, that leaves one position after all pools."""
     return 1 << sum(parse(text).kind == "pool" for text in blocks)

@@ -1,4 +1,4 @@
-"""A program of the recipe's own that trains: which parts of the recipe it takes over, and the files that it needs."""
+"""A custom training program: its files, and the recipe keys that it makes ineffective."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _USABLE = {
 
 
 def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
-    """Yield the parts of `recipe` that its own program would leave without effect, each with why."""
+    """Yield the parts of `recipe` without effect under a custom program, each with the reason."""
     train = recipe.train
     if train.command is None:
         if train.files:
@@ -94,10 +94,10 @@ def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 
 
 def with_files(train: Train, folder: Path) -> Train:
-    """Return `train` with the texts of the program's files, which lie in `folder`: a pod does not see them.
+    """Return `train` with the texts of the program's files in `folder`, because a pod does not see them.
 
-    They are those that `files` names, and each argument of the command that is a file there. Raises
-    `ConfigurationError` if one cannot be read, is no text or is larger than MAX_FILE_BYTES.
+    They are the files in `files`, and each command argument that is a file there. Raises `ConfigurationError` if one
+    cannot be read, is not text, or is larger than MAX_FILE_BYTES.
     """
     if train.command is None or isinstance(train.files, dict):
         return train
@@ -110,14 +110,14 @@ def with_files(train: Train, folder: Path) -> Train:
 
 
 def require_files(names: list[str], folder: Path) -> None:
-    """Raise ValueError if one of `names` is no file in `folder`."""
+    """Raise ValueError if one of `names` is not a file in `folder`."""
     for name in names:
         if not os.path.isfile(uris.resolve(folder, name)):  # noqa: PTH113 - Path's raises for a name too long
             raise ValueError(f"there is no file '{name}' beside the recipe. Name one")
 
 
 def texts(train: Train) -> dict[str, str]:
-    """Return the files of a recipe that was loaded, by name. Raises `ConfigurationError` if they were not read."""
+    """Return the program's files of a loaded recipe, by name. Raises `ConfigurationError` if they were not read."""
     if train.files and not isinstance(train.files, dict):
         raise ConfigurationError("train.files: are names, and the files were not read. Load the recipe from its file.")
     return _texts(train)

@@ -1,4 +1,4 @@
-"""What a recipe says of the network."""
+"""The network in a recipe."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class ModelConfig(Strict):
         return freeze
 
     def channels(self, count: int) -> int:
-        """Return how many channels or units a layer of `count` has at this width."""
+        """Return the channels or units of a layer of `count` at this width."""
         return max(1, round(count * self.width))
 
     def repeats(self, count: int) -> int:
-        """Return how many layers a block of `count` has at this depth."""
+        """Return the layers of a block of `count` at this depth."""
         return max(1, round(count * self.depth))
 
     @property

@@ -19,7 +19,7 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
 def _is_unset(value: object) -> bool:
-    """The outputs of recipes without the key keep their own keys."""
+    """Whether a key is unset, so that recipes without it keep their output keys."""
     return value in (None, [])
 
 
