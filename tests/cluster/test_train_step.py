@@ -23,12 +23,12 @@ name: own
 data: {format: image_folder, bundled: digits, channels: 1}
 train: {command: [python, my_train.py], epochs: 5}
 """
-CERTIFICATE = """
+COLLECT = """
 import sys
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
-from trainyard_control.search.speed.pools import collect
+from trainyard_control.search.bench import collect
 recipe, environment = (parse(text, kind, name="it") for text, kind in zip(sys.argv[1:], (Recipe, Environment)))
 print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"})[0].model_dump_json())
 """
@@ -51,14 +51,14 @@ def test_a_finished_output_needs_no_gang(calm: Run) -> None:
     assert '"reused", "step": "train"' in again.log and "launched" not in again.log
 
 
-def test_what_a_pool_has_measured_becomes_a_certificate(desk: Desk, calm: Run) -> None:
+def test_what_a_pool_has_measured_becomes_a_report(desk: Desk, calm: Run) -> None:
     calm.ends()
     recipe = plain_yaml.dump(calm.recipe.model_dump(mode="json"))
-    certificate = json.loads(desk.python(CERTIFICATE, recipe, calm.environment_text).splitlines()[-1])
-    (speed,) = certificate["speeds"]
+    report = json.loads(desk.python(COLLECT, recipe, calm.environment_text).splitlines()[-1])
+    (speed,) = report["speeds"]
     assert (speed["pool"], speed["hardware"], speed["workers"], speed["batch_size"]) == ("train", "2 x CPU", 2, 64)
     assert 0 < speed["low"] <= speed["high"] and speed["examples_per_second"] > 0
-    assert certificate["skipped"] == {"cpu": "It has not been measured yet."}
+    assert report["skipped"] == {"cpu": "It has not been measured yet."}
 
 
 @pytest.mark.parametrize("how", [["--grace-period=1"], ["--grace-period=0", "--force"]], ids=["told", "by-force"])

@@ -183,7 +183,7 @@ def test_a_model_of_anybody_s_is_measured_and_keeps_its_weights(monkeypatch: pyt
         assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
 
 
-def test_a_certificate_of_a_model_says_what_it_was_measured_on(tmp_path: Path) -> None:
+def test_a_report_of_a_model_says_what_it_was_measured_on(tmp_path: Path) -> None:
     _small().save(tmp_path / "mine.keras")
     measured = ty.bench(str(tmp_path / "mine.keras"), quick=True)
     assert measured.model == "mine" and measured.parameters == _small().count_params()

@@ -16,8 +16,8 @@ from trainyard.storage import storage
 from trainyard_control.api.progress import TrialScreen
 from trainyard_control.cli.main import app
 from trainyard_control.search import sweep as sweeps
+from trainyard_control.search.bench_report import BenchmarkReport
 from trainyard_control.search.space import parse
-from trainyard_control.search.speed.certificate import Certificate, digest
 from trainyard_control.search.study import Sweep
 from trainyard_control.search.trials import Trial
 
@@ -155,24 +155,22 @@ def test_a_learning_curve_is_measured_on_nested_parts(options: list[str], tmp_pa
     assert (tmp_path / "a.html").read_text().count("<circle") == 3
 
 
-def test_a_certificate_is_of_what_was_measured_and_of_nothing_else(environment: str, tmp_path: Path) -> None:
+def test_a_report_is_of_what_was_measured_and_of_nothing_else(environment: str, tmp_path: Path) -> None:
     command = ["bench", "tabular", "--quick", "--rounds", "2", "-e", environment, "--set", "train.batch_size=64"]
     ended = CliRunner().invoke(app, [*command, "-o", "json", "--html", str(tmp_path / "a.html")])
     assert ended.exit_code == 0, ended.stderr
-    certificate = Certificate.model_validate_json(ended.stdout)
-    assert [speed.setting for speed in certificate.speeds] == ["as it is", "batch 128", "XLA"]
-    assert [speed.batch_size for speed in certificate.speeds] == [64, 128, 64]
-    for speed in certificate.speeds:
+    report = BenchmarkReport.model_validate_json(ended.stdout)
+    assert [speed.setting for speed in report.speeds] == ["as it is", "batch 128", "XLA"]
+    assert [speed.batch_size for speed in report.speeds] == [64, 128, 64]
+    for speed in report.speeds:
         assert 0 < speed.low <= speed.high and speed.input_examples_per_second >= speed.examples_per_second > 0
-        assert speed.tflops == pytest.approx(speed.examples_per_second * certificate.flops_per_example / 1e12, rel=1e-3)
+        assert speed.tflops == pytest.approx(speed.examples_per_second * report.flops_per_example / 1e12, rel=1e-3)
         assert len(speed.rounds) in (0, 2)  # XLA may be so slow here that it is trained once
         assert (speed.times_low or 0) <= (speed.times or 0) <= (speed.times_high or 0)
-    assert len(certificate.speeds[0].rounds) == 2
-    assert certificate.inputs == [] and "no pictures" in certificate.skipped["input"]
-    assert 0 < certificate.seconds["trainings"] < certificate.seconds["all"]
-    assert certificate.digest == digest(certificate)
-    assert digest(certificate.model_copy(update={"parameters": 1})) != certificate.digest
-    assert "It trains on the CPU" in certificate.sentences[0] and certificate.devices[0].tflops > 0
+    assert len(report.speeds[0].rounds) == 2
+    assert report.inputs == [] and "no images" in report.skipped["input"]
+    assert 0 < report.seconds["trainings"] < report.seconds["all"]
+    assert "It trains on the CPU" in report.sentences[0] and report.devices[0].tflops > 0
     assert (tmp_path / "a.html").read_text().count("<circle") == 3
 
 
@@ -183,9 +181,9 @@ def test_a_scaling_curve_is_measured_with_a_core_for_each_worker(environment: st
         app, [*command, "--set", "train.batch_size=64", "-o", "json", "--html", str(tmp_path / "a.html")]
     )
     assert ended.exit_code == 0, ended.stderr
-    certificate = Certificate.model_validate_json(ended.stdout)
-    assert [(speed.workers, speed.batch_size) for speed in certificate.speeds] == [(1, 64), (2, 128)]
-    assert certificate.cores == 2 * (len(os.sched_getaffinity(0)) // 2)
-    assert certificate.speeds[1].step_split_ms["all_reduce"] > 0
-    assert "2 workers train" in certificate.sentences[1]
+    report = BenchmarkReport.model_validate_json(ended.stdout)
+    assert [(speed.workers, speed.batch_size) for speed in report.speeds] == [(1, 64), (2, 128)]
+    assert report.cores == 2 * (len(os.sched_getaffinity(0)) // 2)
+    assert report.speeds[1].step_split_ms["all_reduce"] > 0
+    assert "2 workers train" in report.sentences[1]
     assert "Speed and workers" in (tmp_path / "a.html").read_text()

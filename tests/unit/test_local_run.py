@@ -21,9 +21,8 @@ from trainyard_control.cli.verbs.run import run as run_command
 from trainyard_control.local import retention
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import LocalRun
-from trainyard_control.search import learning_curve, sweep
+from trainyard_control.search import bench, learning_curve, sweep
 from trainyard_control.search.space import parse
-from trainyard_control.search.speed import measuring
 from trainyard_control.search.study import Sweep
 
 REFUSED = Evaluation(
@@ -225,7 +224,7 @@ def test_no_output_is_pruned_while_a_search_goes_on(
         elif search == "learning curve":
             list(learning_curve.measure("digits", [], [1.0], local_environment, Quiet()))
         else:
-            measuring.measure("digits", [], local_environment, True, None, 1, Quiet())
+            bench.measure("digits", [], local_environment, True, None, 1, Quiet())
 
 
 def test_a_storage_that_was_pruned_is_run_on(tmp_path: Path) -> None:

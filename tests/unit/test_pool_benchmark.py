@@ -15,8 +15,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.api.packages import prepare_benchmarks
 from trainyard_control.cli.main import app
-from trainyard_control.search.speed import pools
-from trainyard_control.search.speed.certificate import digest
+from trainyard_control.search import bench
 
 ENVIRONMENT = f"""{CLUSTER}pools:
   cpu: {{kind: cpu, price_per_hour: 0.5, resources: {ROOM}}}
@@ -78,34 +77,33 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
     leave(tmp_path, "digits", trained(100, 1, "CPU"), "speed-cpu")
     leave(tmp_path, "digits", trained(999, 1, "CPU"), "other-speed-cpu")
     runs = {"cpu": "speed-cpu", "l4": "speed-l4"}
-    first, missing = pools.collect(recipe, where, runs)
+    first, missing = bench.collect(recipe, where, runs)
     assert missing == ["l4"] and first and len(first.speeds) == 1
     assert first.skipped == {"l4": "It has not been measured yet."}
     leave(tmp_path, "digits", trained(2400, 2, "NVIDIA L4"), "speed-l4")
-    certificate, missing = pools.collect(recipe, where, runs)
-    assert certificate and not missing
-    cpu, l4 = certificate.speeds
+    report, missing = bench.collect(recipe, where, runs)
+    assert report and not missing
+    cpu, l4 = report.speeds
     assert (cpu.pool, cpu.hardware, cpu.examples_per_second, cpu.dollars_per_hour) == ("cpu", "CPU", 100, 0.5)
     assert (l4.pool, l4.hardware, l4.workers, l4.dollars_per_hour) == ("l4", "4 x NVIDIA L4", 2, 4)  # two nodes
     # 100 a second for half a dollar an hour: 720,000 a dollar; 2,400 for four: 2,160,000.
     assert (cpu.examples_per_dollar, l4.examples_per_dollar) == (720_000, 2_160_000)
-    assert certificate.sentences == [
+    assert report.sentences == [
         "l4 (4 x NVIDIA L4) trains 24.00 times as fast as cpu, and 3.00 times as many examples a dollar."
     ]
-    assert certificate.digest == digest(certificate)
     fed = where.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="cpu")})
-    with_input, _ = pools.collect(recipe, fed, runs)
+    with_input, _ = bench.collect(recipe, fed, runs)
     assert with_input and [speed.dollars_per_hour for speed in with_input.speeds] == [
         1.5,
         5,
     ]  # two more of half a dollar
-    page = certificate.page()
+    page = report.page()
     assert page.count('class="bar"') == 2 and "2,160,000" in page
 
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:
     where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
-    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == (None, ["cpu"])
+    assert bench.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == (None, ["cpu"])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
-from trainyard_control.search.speed import measuring, scaling_curve
-from trainyard_control.search.speed.speed import Speed
+from trainyard_control.search import bench, bench_report
+from trainyard_control.search.bench_report import Speed
 
 
 def speed(workers: int, rate: float, **split: float) -> Speed:
@@ -33,32 +33,32 @@ ONE, TWO, FOUR, SIX = speed(1, 1000, input=5), speed(2, 1600, input=10, all_redu
 
 
 def test_a_curve_says_what_each_doubling_gave_and_where_the_rest_went() -> None:
-    one, two, four, six = scaling_curve.points([ONE, TWO, FOUR, SIX])
+    one, two, four, six = bench_report.scaling_points([ONE, TWO, FOUR, SIX])
     assert [point.times for point in (one, two, four, six)] == pytest.approx([1, 1.6, 2.8, 3])
     assert [point.efficiency for point in (one, two, four, six)] == pytest.approx([1, 0.8, 0.7, 0.5])
     assert (one.doubled, two.doubled, four.doubled, six.doubled) == (None, 1.6, 1.75, None)
     # A step of 100 examples a worker: 100 ms alone, 125 ms in two.
     assert (one.step_ms, two.step_ms) == (100, 125)
     assert two.lost_ms == {"all_reduce": 8, "input": 5, "rest": 12}
-    assert scaling_curve.sentences([one, two]) == [
+    assert bench_report.scaling_sentences([one, two]) == [
         "2 workers train 1.60 times as fast as one, 80% of perfect.",
         "Their step takes 125.0 ms, one worker's 100.0: +8.0 for the sum of gradients, +5.0 for the input, +12.0 for "
         "the rest (waiting for the slowest, batch statistics, shared memory).",
     ]
     sure = two.speed.model_copy(update={"times": 1.6, "times_low": 1.5, "times_high": 1.7})
-    measured = scaling_curve.sentences(scaling_curve.points([ONE, sure]))
+    measured = bench_report.scaling_sentences(bench_report.scaling_points([ONE, sure]))
     assert measured[0] == "2 workers train 1.60 (1.50 – 1.70) times as fast as one, 80% of perfect."
-    busy = scaling_curve.sentences(scaling_curve.points([ONE, speed(2, 2200)]))
+    busy = bench_report.scaling_sentences(bench_report.scaling_points([ONE, speed(2, 2200)]))
     assert busy[1].startswith("More than perfect: on a machine that does other things")
-    assert "accumulation_steps" in scaling_curve.sentences([one, two, four])[-1]
+    assert "accumulation_steps" in bench_report.scaling_sentences([one, two, four])[-1]
 
 
 def test_settings_of_one_worker_make_no_curve() -> None:
-    assert scaling_curve.points([ONE, ONE]) == []
+    assert bench_report.scaling_points([ONE, ONE]) == []
 
 
 def test_the_line_of_a_perfect_growth_is_straight() -> None:
-    drawn = scaling_curve.drawn(scaling_curve.points([ONE, TWO, FOUR]))
+    drawn = bench_report.scaling_chart(bench_report.scaling_points([ONE, TWO, FOUR]))
     (first, second, third) = dict(drawn.lines)["perfect"]
     assert (second[1] - first[1]) / (second[0] - first[0]) == pytest.approx(
         (third[1] - first[1]) / (third[0] - first[0]), rel=1e-3
@@ -68,7 +68,7 @@ def test_the_line_of_a_perfect_growth_is_straight() -> None:
 def test_each_worker_has_cores_and_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8, 22)))
     recipe = recipes.load("digits", ["train.batch_size=64"])
-    gangs = measuring.gangs(recipe, 6)
+    gangs = bench.gangs(recipe, 6)
     assert [gang.name for gang in gangs] == ["1 worker", "2 workers", "4 workers", "6 workers"]
     assert [gang.values["train.batch_size"] for gang in gangs] == [64, 128, 256, 384]
     assert [sorted(gang.cores or ()) for gang in gangs][:2] == [[8, 9], [8, 9, 10, 11]]
@@ -79,4 +79,4 @@ def test_each_worker_has_cores_and_a_batch_of_its_own(monkeypatch: pytest.Monkey
 def test_more_workers_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch, workers: int, allowed: str) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     with pytest.raises(ConfigurationError, match=f"there are 4. {allowed}"):
-        measuring.gangs(recipes.load("digits"), workers)
+        bench.gangs(recipes.load("digits"), workers)

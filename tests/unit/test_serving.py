@@ -109,7 +109,7 @@ def test_an_accelerator_without_a_measurement_says_what_to_run_there_and_one_wit
     assert "compile the SavedModel with AWS Neuron" in nothing["inf2"].why and nothing["inf2"].replicas is None
     Path(folder).mkdir(parents=True)
     answer = {"accelerator": "nvidia-l4", "p50": 1.0, "p95": 1.5}
-    Path(folder, "l4.json").write_text(json.dumps({"answers": [answer], "machine": "what else a certificate has"}))
+    Path(folder, "l4.json").write_text(json.dumps({"answers": [answer], "machine": "what else a benchmark report has"}))
     measured = serving.answers(recipe, loaded.storage)
     rows = {row.pool: row for row in serving.plan(loaded, FILES, wanted, measured, folder)}
     l4 = rows["l4"]

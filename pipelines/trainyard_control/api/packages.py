@@ -118,8 +118,7 @@ def prepare_benchmarks(
     """
     from trainyard_control.compiler.compilation import compiled_benchmark
     from trainyard_control.compiler.submission import submission
-    from trainyard_control.search.speed.fit import require_memory
-    from trainyard_control.search.speed.measuring import short, shortened
+    from trainyard_control.search.bench import require_memory, short, shortened
 
     where, loaded = _cluster(environment, "Leave --pools out"), short(recipe, shortened(sets))
     if repeated := [pool for pool in pools if list(pools).count(pool) > 1]:

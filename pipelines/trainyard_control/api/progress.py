@@ -17,8 +17,8 @@ from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
     from trainyard_control.kubeflow.run_view import StepView
+    from trainyard_control.search.bench_report import Speed
     from trainyard_control.search.learning_curve import CurvePoint
-    from trainyard_control.search.speed.speed import Speed
     from trainyard_control.search.trials import Trial
 
 _WIDTH = max(map(len, OUTPUTS))

@@ -22,10 +22,10 @@ from trainyard_control.api.progress import BenchScreen, SweepScreen
 if TYPE_CHECKING:
     import keras
 
+    from trainyard_control.search.bench_report import BenchmarkReport
     from trainyard_control.search.grammar import Grammar
     from trainyard_control.search.result import Result
     from trainyard_control.search.space import Dimension
-    from trainyard_control.search.speed.certificate import Certificate
     from trainyard_control.search.study import Sweep
 
 _ROUNDS = 3  # chosen: the fewest whose 95 % interval is of use
@@ -175,8 +175,8 @@ def bench(
     workers: int | None = None,
     rounds: int | None = None,
     **settings: Any,
-) -> Certificate:
-    """Measure how fast a recipe's own model trains on its own data here; a notebook draws the certificate.
+) -> BenchmarkReport:
+    """Measure how fast a recipe's own model trains on its own data here; a notebook draws the report.
 
     Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
     quick: three settings instead of six, and fewer epochs. rounds: how often all of them are trained in turn, by
@@ -192,8 +192,8 @@ def bench(
     >>> import trainyard as ty
     >>> ty.bench("digits", quick=True).speeds[0].examples_per_second  # doctest: +SKIP
     """
-    from trainyard_control.search.speed import measuring
-    from trainyard_control.search.speed.rounds import MOST
+    from trainyard_control.search import bench as benchmark
+    from trainyard_control.search.bench_report import MAX_ROUNDS
 
     if not isinstance(recipe, str) or recipe.endswith(".keras"):
         if settings or set_ or environment != LOCAL or workers is not None or rounds is not None:
@@ -201,14 +201,16 @@ def bench(
                 "bench: settings, environments, workers and rounds are for recipes, and this is a model."
             )
         with BenchScreen() as screen:
-            return measuring.of_model(_loaded(recipe), quick, screen)
+            return benchmark.measure_model(_loaded(recipe), quick, screen)
     sets = overrides(set_, settings)
     turns = _ROUNDS if rounds is None else rounds
-    if not 1 <= turns <= MOST:
-        raise ConfigurationError(f"rounds {turns}: is not from 1 to {MOST}. Three show how much a machine changes.")
+    if not 1 <= turns <= MAX_ROUNDS:
+        raise ConfigurationError(
+            f"rounds {turns}: is not from 1 to {MAX_ROUNDS}. Three show how much a machine changes."
+        )
     where = of_this_machine(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
-        return measuring.measure(recipe, sets, where, quick, workers, turns, screen)
+        return benchmark.measure(recipe, sets, where, quick, workers, turns, screen)
 
 
 def _loaded(model: str | keras.Model) -> keras.Model:

@@ -27,8 +27,8 @@ from trainyard_control.kubeflow.run_view import RunView, StepView
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
 from trainyard_control.kubeflow.submit import submit
 from trainyard_control.local.lanes import Lane
+from trainyard_control.search.bench import find_training
 from trainyard_control.search.result import Result
-from trainyard_control.search.speed.pools import training_of
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import SweepListener, in_lanes, require_possible, result, write_winner
 from trainyard_control.search.trials import Pruned, Trial, as_pruned, judge_new, with_training
@@ -171,7 +171,7 @@ class _ClusterTrials:
     def _ended(self, trial: Trial, run: str, view: RunView) -> Trial:
         sweep = self.study.sweep
         if view.state == "SUCCEEDED":
-            training = training_of(sweep.environment, sweep.recipe.name, run)
+            training = find_training(sweep.environment, sweep.recipe.name, run)
             if training is not None:
                 return with_training(trial, sweep.recipe.name, *training)
             why = f"{run} has succeeded, and its model is not in {sweep.environment.storage}"

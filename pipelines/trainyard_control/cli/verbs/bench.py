@@ -24,7 +24,7 @@ from trainyard_control.cli.options import (
 
 if TYPE_CHECKING:
     from trainyard_control.api.packages import Benchmarks
-    from trainyard_control.search.speed.certificate import Certificate
+    from trainyard_control.search.bench_report import BenchmarkReport
 
 
 def bench(
@@ -53,7 +53,7 @@ def bench(
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Measure how fast a recipe's own model trains on its own data here, as a certificate.
+    """Measure how fast a recipe's own model trains on its own data on this machine.
 
     Batch sizes, XLA and precisions are compared by short trainings, one after the other and in several rounds; `plan`
     learns from them. The input is measured alone too. Nothing is evaluated or pushed. Instead of a recipe it takes a
@@ -84,52 +84,50 @@ def bench(
         print_answer(output, measured, lambda: _show(measured))
 
 
-def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> Certificate | None:
+def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> BenchmarkReport | None:
     """Send the run of each pool, and return what they have measured so far."""
     from trainyard_control.cli.sending import send_all
-    from trainyard_control.search.speed.pools import collect
+    from trainyard_control.search.bench import collect
 
     code = send_all(benchmarks.runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)
     if dry_run:
         return None
     environment = next(iter(benchmarks.runs.values())).environment
-    certificate, missing = collect(
-        benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()}
-    )
+    report, missing = collect(benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()})
     if missing:
         again = f"The same command with --name {benchmarks.name}"
         typer.echo(f"· not measured yet: {', '.join(missing)}. {again} shows it then.", err=True)
     if code:
         raise typer.Exit(code)
-    return certificate
+    return report
 
 
-def _show(certificate: Certificate) -> None:
+def _show(report: BenchmarkReport) -> None:
     from trainyard_control.api.drawing import markup, plain_table, table_console
 
     console = table_console()
-    devices = ", ".join(f"{device.name} ({device.product})" for device in certificate.devices)
+    devices = ", ".join(f"{device.name} ({device.product})" for device in report.devices)
     console.print(
-        f"[bold]{markup(certificate.recipe)}[/]: {markup(certificate.model)}, {certificate.parameters:,} parameters, "
-        f"{certificate.flops_per_example / 1e6:,.4g} M operations a training example"
+        f"[bold]{markup(report.recipe)}[/]: {markup(report.model)}, {report.parameters:,} parameters, "
+        f"{report.flops_per_example / 1e6:,.4g} M operations a training example"
     )
-    console.print(f"on {markup(devices)}, {certificate.cores} cores, {markup(certificate.machine)}", soft_wrap=True)
-    ends = "95 % interval" if certificate.speeds[0].rounds else "range"
-    table = plain_table("setting", "examples/s", ends, "×", "GFLOP/s", *certificate.peaks, "first step")
-    for speed in certificate.speeds:
+    console.print(f"on {markup(devices)}, {report.cores} cores, {markup(report.machine)}", soft_wrap=True)
+    ends = "95 % interval" if report.speeds[0].rounds else "range"
+    table = plain_table("setting", "examples/s", ends, "×", "GFLOP/s", *report.peaks, "first step")
+    for speed in report.speeds:
         table.add_row(
             speed.setting,
             f"{speed.examples_per_second:,.0f}",
             f"{speed.low:,.0f} – {speed.high:,.0f}",
-            certificate.compared(speed),
+            report.compared(speed),
             f"{1000 * speed.tflops:,.3g}",
-            *certificate.shares(speed),
+            *report.shares(speed),
             f"{speed.first_step_seconds:.1f} s",
         )
     console.print(table)
-    if certificate.inputs:
+    if report.inputs:
         alone = plain_table("input alone, from", "examples/s", ends, "")
-        for source in certificate.inputs:
+        for source in report.inputs:
             alone.add_row(
                 source.source,
                 f"{source.examples_per_second:,.0f}",
@@ -137,8 +135,8 @@ def _show(certificate: Certificate) -> None:
                 "as this recipe does" if source.used else "",
             )
         console.print(alone)
-    for what, why in certificate.skipped.items():
+    for what, why in report.skipped.items():
         console.print(f"– {markup(what)}: left out. {markup(why)}", soft_wrap=True)
-    for sentence in certificate.sentences:
+    for sentence in report.sentences:
         console.print(f"· {markup(sentence)}", soft_wrap=True)
-    console.print(f"certificate {certificate.digest[:16]}, {certificate.measured}", style="dim")
+    console.print(f"measured {report.measured}", style="dim")

@@ -10,27 +10,32 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from trainyard import events, memory
+from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed, Training
-from trainyard.errors import ConfigurationError, DataError, InfrastructureError
+from trainyard.contract.training.input_workers import usd_per_hour
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TrainyardError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware.catalog import catalog, named
+from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.local.step_process import Stop, forked
+from trainyard_control.planning import cost, data, sites
+from trainyard_control.planning.roofline import needed_bytes
+from trainyard_control.search.bench_report import BenchmarkReport, Speed, interval, quotient
 from trainyard_control.search.space import override
-from trainyard_control.search.speed import fit, input_ceiling
-from trainyard_control.search.speed.certificate import Certificate, signed
-from trainyard_control.search.speed.rounds import interval, quotient
-from trainyard_control.search.speed.speed import Speed
 
 if TYPE_CHECKING:
     import keras
@@ -38,11 +43,15 @@ if TYPE_CHECKING:
 _EPOCHS, _QUICK_EPOCHS = 6, 3  # chosen: the first warms up, and the others give the range
 _FAR_SLOWER = 0.3  # chosen: XLA on a CPU may take a twentieth of the speed, and minutes for that
 _INPUT = "input"  # among the settings that are left out
+NO_IMAGES = "It has no images: the rows of a table are numbers already, and nothing is decoded."
+_EVENT = "input_speed"
+_GIB = 1 << 30
+_PYTHON = {"python": platform.python_version()}
 _START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
 
 
 class SpeedListener(Listener, Protocol):
-    """Receives what happens while a certificate is measured."""
+    """Receives what happens while a recipe is measured."""
 
     def training_ended(self, setting: str, turn: int, rounds: int, rate: float) -> None:
         """A training has ended in round `turn` of `rounds`, at so many examples a second."""
@@ -63,7 +72,7 @@ class Setting:
     cores: frozenset[int] | None = None
 
 
-def settings(recipe: recipes.Recipe, quick: bool) -> list[Setting]:
+def settings(recipe: Recipe, quick: bool) -> list[Setting]:
     """Return what is measured: the recipe as it is, larger and smaller batches, XLA or none, another precision."""
     train = recipe.train
     batches = (2,) if quick else (0.5, 2, 4)
@@ -83,7 +92,7 @@ def shortened(overrides: Sequence[str], quick: bool = False) -> list[str]:
     return [*overrides, override("train.epochs", epochs), override("train.early_stopping", None)]
 
 
-def short(name: str, overrides: Sequence[str]) -> recipes.Recipe:
+def short(name: str, overrides: Sequence[str]) -> Recipe:
     """Return the recipe. Raises `ConfigurationError` if a program of its own trains."""
     recipe = recipes.load(name, list(overrides))
     if recipe.train.command is not None:
@@ -94,7 +103,7 @@ def short(name: str, overrides: Sequence[str]) -> recipes.Recipe:
     return recipe
 
 
-def gangs(recipe: recipes.Recipe, workers: int) -> list[Setting]:
+def gangs(recipe: Recipe, workers: int) -> list[Setting]:
     """Return 1, 2, 4 … `workers` workers, each with an equal share of the cores and the batch that one has.
 
     Raises `ConfigurationError` if there are too few cores, or none to compare.
@@ -126,7 +135,7 @@ def measure(
     workers: int | None,
     rounds: int,
     listener: SpeedListener,
-) -> Certificate:
+) -> BenchmarkReport:
     """Train the recipe `name` for some epochs in each setting, `rounds` times in turn, and return how fast.
 
     workers: instead of settings, by so many processes at most, each on cores of its own with a batch of its own.
@@ -140,7 +149,7 @@ def measure(
     recipe = short(name, overrides)
     measured = settings(recipe, quick) if workers is None else gangs(recipe, workers)
     trainings: dict[str, list[Training]] = {}
-    skipped = {} if recipe.data.is_image else {_INPUT: input_ceiling.NO_PICTURES}
+    skipped = {} if recipe.data.is_image else {_INPUT: NO_IMAGES}
     inputs: list[list[InputSpeed]] = []
     outputs = storage.join(environment.storage, recipe.name)
     with storage.reading(outputs):
@@ -164,7 +173,7 @@ def measure(
             if workers is None and _INPUT not in skipped:
                 before = time.monotonic()
                 try:
-                    inputs.append(input_ceiling.measure(recipe, examples))
+                    inputs.append(measure_input(recipe, examples))
                 except (ConfigurationError, DataError, InfrastructureError) as error:
                     skipped[_INPUT], inputs = str(error), []
                 input_seconds += time.monotonic() - before
@@ -177,15 +186,15 @@ def measure(
     trained = sum(sum(training.seconds.values()) for training in done)
     spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
     seconds = {what: round(value, 1) for what, value in spent.items()}
-    of_sources = input_ceiling.over_rounds(inputs)
-    return certificate_of(recipe.name, done, _machine_name(), speeds, skipped, of_sources, seconds)
+    of_sources = mean_inputs(inputs)
+    return report_from_trainings(recipe.name, done, _machine_name(), speeds, skipped, of_sources, seconds)
 
 
 def _trained(
-    variant: recipes.Recipe, environment: Environment, setting: Setting, folder: str, listener: SpeedListener
+    variant: Recipe, environment: Environment, setting: Setting, folder: str, listener: SpeedListener
 ) -> tuple[Training, str]:
     """Train `variant` on the setting's cores; return what it left, and the folder of its examples."""
-    fit.require_memory(variant, environment)
+    require_memory(variant, environment)
     # From train on: a speed that was measured before is not one of now.
     run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
     examples = run.preprocess()
@@ -197,7 +206,46 @@ def _far_slower(trainings: Sequence[Training] | None, base: Sequence[Training] |
     return trainings is not None and base is not None and epoch_rate(trainings[0]) < _FAR_SLOWER * epoch_rate(base[0])
 
 
-def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
+def measure_input(recipe: Recipe, examples: str) -> list[InputSpeed]:
+    """Return how fast the input gives the pictures of the preprocess output `examples`, from each source.
+
+    Raises `InfrastructureError` with the reason if the process fails.
+    """
+    speeds, last = [], ""
+    with forked(_emit_speeds, (recipe.model_dump_json(), examples), "input", Stop()) as running:
+        for line in running.child.lines:
+            fields = events.parse(line)
+            if fields.pop("event", "") == _EVENT:
+                speeds.append(InputSpeed.model_validate(fields))
+            last = line.strip() or last
+        code = running.wait()
+    running.require_undisturbed("bench")
+    if code:
+        raise InfrastructureError(f"It could not be measured: {last[:300] or f'its process ended with {code}'}.")
+    return speeds
+
+
+def mean_inputs(rounds: Sequence[Sequence[InputSpeed]]) -> list[InputSpeed]:
+    """Return of each source the mean over the rounds with its 95 % interval; of one round what that measured."""
+    if len(rounds) < 2:
+        return list(rounds[0]) if rounds else []
+    speeds = []
+    for of_source in zip(*rounds, strict=True):
+        rate, low, high = interval([speed.examples_per_second for speed in of_source])
+        values = {"examples_per_second": round(rate, 1), "low": round(low, 1), "high": round(high, 1)}
+        speeds.append(of_source[0].model_copy(update=values))
+    return speeds
+
+
+def _emit_speeds(recipe: str, examples: str) -> None:
+    """Write an event for each source, in the process of its own."""
+    from trainyard.steps.train.input_speed import speeds
+
+    for speed in speeds(Recipe.model_validate_json(recipe), examples):
+        events.emit(_EVENT, **speed.model_dump())
+
+
+def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> BenchmarkReport:
     """Measure training steps of a Keras model on the CPU and on each kind of accelerator, and return how fast they are.
 
     Raises as `step_speeds`.
@@ -237,7 +285,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         Answer(accelerator=named(names[device]) or names[device], **took.model_dump())
         for device, took in step_speed.answers(model)
     ]
-    certificate = Certificate(
+    return BenchmarkReport(
         recipe=model.name,
         model=model.name,
         parameters=work.parameters,
@@ -248,12 +296,12 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
             Device(name=name, product=product, memory_bytes=0, tflops=0, gb_per_second=0)
             for name, product in names.items()
         ],
-        versions={name: metadata.version(name) for name in ("tensorflow", "keras")},
+        versions=_PYTHON | {name: metadata.version(name) for name in ("tensorflow", "keras")},
+        measured=_now(),
         speeds=speeds,
         skipped=skipped,
         answers=answers,
     )
-    return signed(certificate)
 
 
 def epoch_rate(training: Training) -> float:
@@ -263,7 +311,7 @@ def epoch_rate(training: Training) -> float:
 
 def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training], base: Sequence[Training]) -> Speed:
     """Return what the trainings of a setting, one a round, tell of its speed, and beside `base` of the same rounds."""
-    speeds = [speed_of(setting, batch_size, training) for training in trainings]
+    speeds = [speed_from_training(setting, batch_size, training) for training in trainings]
     first = speeds[0]
     if len(trainings) == 1:
         return first
@@ -299,7 +347,7 @@ def _peak(training: Training) -> float:
     return training.workers * sum(device.tflops for device in training.measured)
 
 
-def speed_of(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
+def speed_from_training(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
     """Return what a training of the recipe with a setting tells of its speed, its first epoch left out as warm-up.
 
     batch_size: of the recipe, if the setting has no other. chips: accelerators that trained together, by default one a
@@ -329,7 +377,7 @@ def speed_of(setting: Setting, batch_size: int, training: Training, chips: int |
     )
 
 
-def certificate_of(
+def report_from_trainings(
     name: str,
     trainings: Sequence[Training],
     machine: str,
@@ -337,11 +385,11 @@ def certificate_of(
     skipped: dict[str, str],
     inputs: Sequence[InputSpeed] = (),
     seconds: dict[str, float] | None = None,
-) -> Certificate:
-    """Return the certificate of `speeds`, which `trainings` of the same model gave, and of its `inputs`."""
+) -> BenchmarkReport:
+    """Return the report of `speeds`, which `trainings` of the same model gave, and of its `inputs`."""
     base = trainings[0]
     devices = {device.name: device for training in trainings for device in training.measured}
-    certificate = Certificate(
+    return BenchmarkReport(
         recipe=name,
         model=base.model,
         parameters=base.parameters,
@@ -349,13 +397,17 @@ def certificate_of(
         machine=machine,
         cores=max(training.cores for training in trainings),
         devices=list(devices.values()),
-        versions=base.versions,
+        versions=_PYTHON | base.versions,
+        measured=_now(),
         speeds=speeds,
         skipped=skipped,
         inputs=list(inputs),
         seconds=seconds or {},
     )
-    return signed(certificate)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _machine_name() -> str:
@@ -376,3 +428,78 @@ def published_tflops(hardware: str, precision: str) -> float | None:
     if known is None:
         return None
     return known.float32_tflops if precision == "float32" else known.mixed_tflops
+
+
+def require_memory(recipe: Recipe, environment: Environment, pool: str | None = None) -> None:
+    """Raise `ConfigurationError` if a step needs more memory than a device of `pool` has, by default of this machine.
+
+    Nothing is raised if the sizes are not known yet, such as of pictures that nothing has read.
+    """
+    try:
+        site = sites.here(recipe) if pool is None else sites.of_pool(recipe, environment, environment.pools[pool])
+    except ConfigurationError:  # the catalog has no figures of it
+        return
+    most = memory.usable_bytes() if pool is None and site.cpu else site.memory_bytes
+    if most is None:
+        return
+    try:
+        root = environment.storage
+        document = None if storage.is_bucket(root) else data.last_preprocessed(recipe, root)  # a bucket may not answer
+        work = cost.of_recipe(recipe, data.find(recipe, document, 1))  # how many examples there are does not matter
+    except TrainyardError:
+        return
+    train = recipe.train
+    # The workers of a gang on this machine share its memory.
+    needed = (site.workers if site.cpu and pool is None else 1) * needed_bytes(
+        work, train.batch_size, site, train.accumulation_steps
+    )
+    if needed > most:
+        where = f"pool '{pool}'" if pool else "this machine"
+        raise ConfigurationError(
+            f"{recipe.name}: train.batch_size {train.batch_size:,} needs at least {needed / _GIB:,.1f} GiB of memory, "
+            f"and {where} has {most / _GIB:,.1f} GiB. Give fewer examples, or split it by train.accumulation_steps."
+        )
+
+
+def collect(
+    recipe: Recipe, environment: Environment, runs: Mapping[str, str]
+) -> tuple[BenchmarkReport | None, list[str]]:
+    """Return the report of what the runs have measured, None if nothing, and the pools that have not been.
+
+    runs: their names by pool, with the first of which others are compared.
+
+    Raises `TransientError` if a bucket cannot be reached.
+    """
+    results = {
+        pool: result[1] for pool, run in runs.items() if (result := find_training(environment, recipe.name, run))
+    }
+    missing = [pool for pool in runs if pool not in results]
+    if not results:
+        return None, missing
+    speeds = [_speed(recipe, environment, pool, training) for pool, training in results.items()]
+    where = f"pools of {environment.name}"
+    skipped = dict.fromkeys(missing, "It has not been measured yet.")
+    return report_from_trainings(recipe.name, list(results.values()), where, speeds, skipped), missing
+
+
+def find_training(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:
+    """Return the model's folder and the training of the run that was given this name, None if there is none yet."""
+    folder = storage.join(environment.storage, recipe, "train")
+    for name in storage.children(folder):
+        output = storage.join(folder, name)
+        if output.endswith(keys.labelled("", run)) and storage.committed(output) is not None:
+            return output, Training.read(output)
+    return None
+
+
+def _speed(recipe: Recipe, environment: Environment, pool: str, training: Training) -> Speed:
+    node, price = environment.pools[pool], usd_per_hour(environment, environment.pools[pool])
+    hardware = training.hardware if training.replicas == 1 else f"{training.replicas} x {training.hardware}"
+    chips = node.workers * (node.count or 1)
+    return speed_from_training(Setting(pool, {}), recipe.train.batch_size, training, chips).model_copy(
+        update={
+            "pool": pool,
+            "hardware": hardware,
+            "dollars_per_hour": None if price is None else round(price, 4),
+        }
+    )

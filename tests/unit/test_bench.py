@@ -1,4 +1,4 @@
-"""What a certificate makes of rounds, of published peaks and of the input alone, and what it refuses to measure."""
+"""What a report makes of rounds, of published peaks and of the input alone, and what it refuses to measure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from trainyard.contract.artifacts.train import Device, InputSpeed, Training
 from trainyard.errors import ConfigurationError
 from trainyard_control import api
 from trainyard_control.cli.main import app
-from trainyard_control.search.speed import input_ceiling, measuring
-from trainyard_control.search.speed.certificate import Certificate
-from trainyard_control.search.speed.measuring import Setting, over_rounds, published_tflops
-from trainyard_control.search.speed.rounds import interval, quotient
-from trainyard_control.search.speed.speed import Speed
+from trainyard_control.search import bench, bench_report
+from trainyard_control.search.bench import Setting, over_rounds, published_tflops
+from trainyard_control.search.bench_report import BenchmarkReport, Speed, interval, quotient
 
 
-def certificate(rates: dict[str, list[float]], hardware: str = "CPU", **more: object) -> Certificate:
+def report(rates: dict[str, list[float]], hardware: str = "CPU", **more: object) -> BenchmarkReport:
     """Return what the settings make of the speeds of their rounds."""
     trainings: dict[str, list[Training]] = {
         name: [trained(rate, 1, hardware) for rate in of_rounds] for name, of_rounds in rates.items()
     }
     base = next(iter(trainings.values()))
     speeds = [over_rounds(Setting(name, {}), 64, taken, base) for name, taken in trainings.items()]
-    return measuring.certificate_of("t", base, "a machine", speeds, {}, **more)  # type: ignore[arg-type]
+    return bench.report_from_trainings("t", base, "a machine", speeds, {}, **more)  # type: ignore[arg-type]
 
 
 def test_an_interval_is_that_of_students_t_over_the_logarithms() -> None:
     mean, low, high = interval([100.0, 110.0, 121.0])  # logarithms 0.0953 apart: deviation 0.0953, t 4.303
     assert mean == pytest.approx(110)
-    assert high / mean == pytest.approx(mean / low) == pytest.approx(1.1 ** (4.303 / 3**0.5), rel=1e-6)
+    assert high / mean == pytest.approx(mean / low) == pytest.approx(1.1 ** (4.302653 / 3**0.5), rel=1e-6)
 
 
 def test_a_machine_that_grows_slower_blurs_speeds_and_not_the_comparison_of_settings() -> None:
-    measured = certificate({"as it is": [1000, 800, 500], "batch 128": [1100, 884, 548]})
+    measured = report({"as it is": [1000, 800, 500], "batch 128": [1100, 884, 548]})
     base, other = measured.speeds
     assert base.low < 500 and base.high > 1000 and base.rounds == [1000, 800, 500]
     assert other.times == pytest.approx(1.1, abs=0.01) and (other.times_low or 0) > 1.08
@@ -44,21 +42,21 @@ def test_a_machine_that_grows_slower_blurs_speeds_and_not_the_comparison_of_sett
 
 
 def test_settings_that_change_places_are_called_alike() -> None:
-    measured = certificate({"as it is": [1000, 1000, 1000], "XLA": [1200, 900, 1100]})
+    measured = report({"as it is": [1000, 1000, 1000], "XLA": [1200, 900, 1100]})
     assert "No setting is faster by more than what the rounds differ by." in measured.sentences
 
 
 def test_a_setting_that_is_far_slower_is_trained_once_and_compared_without_an_interval() -> None:
     slow, base = [trained(290, 1, "CPU")], [trained(1000, 1, "CPU")]
-    assert measuring._far_slower(slow, base) and not measuring._far_slower([trained(310, 1, "CPU")], base)
-    assert not measuring._far_slower(None, base) and not measuring._far_slower(base, base)
-    measured = certificate({"as it is": [1000, 900, 1100], "XLA": [50]})
+    assert bench._far_slower(slow, base) and not bench._far_slower([trained(310, 1, "CPU")], base)
+    assert not bench._far_slower(None, base) and not bench._far_slower(base, base)
+    measured = report({"as it is": [1000, 900, 1100], "XLA": [50]})
     assert measured.compared(measured.speeds[1]) == "0.05" and measured.speeds[1].rounds == []
     assert "No setting is faster" in measured.sentences[-1]
 
 
 def test_one_round_has_the_range_of_its_epochs() -> None:
-    (speed,) = certificate({"as it is": [1000]}).speeds
+    (speed,) = report({"as it is": [1000]}).speeds
     assert (speed.low, speed.high, speed.times, speed.rounds) == (1000, 1000, None, [])
 
 
@@ -66,9 +64,9 @@ def test_a_gpu_is_held_against_its_published_peak_and_a_cpu_is_said_to_have_none
     assert (published_tflops("NVIDIA L4", "bfloat16"), published_tflops("NVIDIA L4", "float32")) == (121, 60)
     assert published_tflops("CPU", "float32") is published_tflops("tpu-v3-slice", "float32") is None
     # 1e9 operations a second of two replicas that compute 60e12 each in float32.
-    (speed,) = certificate({"as it is": [1000]}, "NVIDIA L4").speeds
+    (speed,) = report({"as it is": [1000]}, "NVIDIA L4").speeds
     assert speed.published_share == round(1e9 / 120e12, 4)
-    on_cpu = certificate({"as it is": [1000]})
+    on_cpu = report({"as it is": [1000]})
     assert on_cpu.speeds[0].published_share is None and on_cpu.peaks == ["of measured peak"]
     named = on_cpu.model_copy(update={"devices": [on_cpu.devices[0].model_copy(update={"name": "CPU:0"})]})
     assert "No published peak for this CPU" in named.sentences[1]
@@ -90,9 +88,9 @@ def test_the_verdict_follows_from_the_source_that_the_recipe_reads(model: float,
         InputSpeed(source=source, examples_per_second=rate, low=0.9 * rate, high=1.1 * rate, used=used)
         for source, rate, used in (("JPEG shards", 100, True), ("raw shards", 150, False), ("memory", 500, False))
     ]
-    sentence = input_ceiling.sentence(inputs, model, cpu=False)
+    sentence = bench_report.input_sentence(inputs, model, cpu=False)
     assert sentence.startswith(verdict) and ("from memory come 500" in sentence) == (model == 200)
-    page = certificate({"as it is": [1000, 900]}, inputs=inputs).page()
+    page = report({"as it is": [1000, 900]}, inputs=inputs).page()
     assert "Input alone" in page and "as this recipe does" in page
 
 
@@ -100,8 +98,8 @@ def test_the_input_of_several_rounds_has_an_interval_that_covers_them() -> None:
     def of(rate: float) -> list[InputSpeed]:
         return [InputSpeed(source="memory", examples_per_second=rate, low=0.99 * rate, high=1.01 * rate, used=True)]
 
-    assert input_ceiling.over_rounds([]) == [] and input_ceiling.over_rounds([of(10)]) == of(10)
-    (speed,) = input_ceiling.over_rounds([of(100), of(400)])
+    assert bench.mean_inputs([]) == [] and bench.mean_inputs([of(10)]) == of(10)
+    (speed,) = bench.mean_inputs([of(100), of(400)])
     assert speed.examples_per_second == 200 and speed.low < 100 and speed.high > 400 and speed.used
 
 
@@ -159,10 +157,10 @@ def speed(setting: str, mean: float, ceiling: float = 0, **values: int) -> Speed
         ),
     ],
 )
-def test_a_certificate_says_what_is_faster_by_more_than_noise(
+def test_a_report_says_what_is_faster_by_more_than_noise(
     speeds: list[Speed], device: str, sentences: list[str]
 ) -> None:
-    certificate = Certificate(
+    report = BenchmarkReport(
         recipe="a",
         model="mlp",
         parameters=1,
@@ -175,5 +173,5 @@ def test_a_certificate_says_what_is_faster_by_more_than_noise(
         speeds=speeds,
         skipped={},
     )
-    assert len(certificate.sentences) == len(sentences)
-    assert all(part in sentence for part, sentence in zip(sentences, certificate.sentences, strict=True))
+    assert len(report.sentences) == len(sentences)
+    assert all(part in sentence for part, sentence in zip(sentences, report.sentences, strict=True))
