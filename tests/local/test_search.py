@@ -17,7 +17,7 @@ from trainyard_control.api.progress import TrialScreen
 from trainyard_control.cli.main import app
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.bench_report import BenchmarkReport
-from trainyard_control.search.space import parse
+from trainyard_control.search.search_space import parse
 from trainyard_control.search.study import Sweep
 from trainyard_control.search.trials import Trial
 

@@ -30,7 +30,7 @@ from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow import runs as watching
 from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.search import cluster_trials
-from trainyard_control.search.space import Dimension
+from trainyard_control.search.search_space import Dimension
 from trainyard_control.search.study import Sweep
 
 ENVIRONMENT = f"""{CLUSTER}pools:

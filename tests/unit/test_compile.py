@@ -19,7 +19,7 @@ from trainyard.spec.documents import parse
 from trainyard.spec.environment import Volume
 from trainyard.spec.recipe import Push, Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.cli.verbs.cluster import compile, place
+from trainyard_control.cli.verbs import compile, place
 from trainyard_control.compiler.compilation import compiled
 
 
@@ -208,7 +208,7 @@ def test_placing_loads_no_kfp(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from trainyard_control.cli.verbs.cluster import place
+from trainyard_control.cli.verbs import place
 place.place(Path({str(package)!r}), "gke", to={str(tmp_path / "gke.yaml")!r})
 print("kfp" in sys.modules)
 """

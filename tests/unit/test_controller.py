@@ -13,7 +13,7 @@ from tests.unit.test_run_view import run
 
 from trainyard.errors import ExitCode, InfrastructureError
 from trainyard.spec import environment as environments
-from trainyard_control.cluster import controller, doctor
+from trainyard_control.cluster import argo, doctor
 from trainyard_control.kubeflow.run_view import RunView
 
 RENEWED = "2026-01-01T00:00:00.000000Z"
@@ -40,10 +40,10 @@ def ago(seconds: float) -> str:
 
 
 def test_a_controller_is_silent_if_it_does_not_renew_its_lease_whatever_the_clocks_say() -> None:
-    assert controller.silent_since(Leased(ago(5)), "kubeflow") == ""
-    assert controller.silent_since(Leased(ago(3600), ago(3590)), "kubeflow") == ""  # this machine's clock is wrong
-    assert controller.silent_since(Leased(RENEWED, RENEWED), "kubeflow") == RENEWED
-    assert controller.silent_since(Leased(), "kubeflow") is None
+    assert argo.silent_since(Leased(ago(5)), "kubeflow") == ""
+    assert argo.silent_since(Leased(ago(3600), ago(3590)), "kubeflow") == ""  # this machine's clock is wrong
+    assert argo.silent_since(Leased(RENEWED, RENEWED), "kubeflow") == RENEWED
+    assert argo.silent_since(Leased(), "kubeflow") is None
 
 
 def test_doctor_refuses_a_kubeflow_whose_controller_is_silent() -> None:
@@ -64,7 +64,7 @@ def test_doctor_refuses_a_kubeflow_whose_controller_is_silent() -> None:
 def test_a_run_that_waits_for_a_silent_controller_says_so() -> None:
     view = run("RUNNING")
     assert view.idle and not run("SUCCEEDED").idle
-    stuck = controller.sentence(RENEWED, "kubeflow")
+    stuck = argo.silence_sentence(RENEWED, "kubeflow")
     held = RunView("id", "nightly", "RUNNING", "digits", "kind", "", 1.0, stuck=stuck)
     assert held.reason.startswith(f"nightly: Kubeflow's workflow controller has not answered since {RENEWED}: no")
 

@@ -11,7 +11,7 @@ from tests.unit.test_pool_benchmark import leave, trained
 from trainyard.contract.training.prediction import Prediction
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
-from trainyard_control.api import day
+from trainyard_control.api import forecast
 from trainyard_control.planning import cost, data
 from trainyard_control.planning.expectation import predicted
 from trainyard_control.planning.history import read_history
@@ -37,7 +37,7 @@ from trainyard_control.planning.plan import candidates
 def test_the_trainings_that_fit_the_limits_are_counted(
     deadline: float | None, budget: float | None, sentence: str
 ) -> None:
-    assert day.trials(pool("l4", 2, 5.0), deadline, budget) == sentence
+    assert forecast._trials_sentence(pool("l4", 2, 5.0), deadline, budget) == sentence
 
 
 def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be
         for candidate in candidates(recipe, environment, known, cost.of_recipe(recipe, known), [])
     }
     l4, more = by_pool["l4"], (recipe, environment, known, [])
-    alone, beside = day.help_for(l4, [l4], *more), day.help_for(l4, [*by_pool.values()], *more)
+    alone, beside = forecast._help_sentence(l4, [l4], *more), forecast._help_sentence(l4, [*by_pool.values()], *more)
     assert l4.duration == "days" and "l4 would have to be 2." in alone and "learn-curve" in alone
     assert "b200 takes" in beside and "b200" not in alone
     assert "would take" in alone and "trainyard sweep --ladder" in alone
-    assert day.help_for(by_pool["b200"], [l4], *more) == ""
+    assert forecast._help_sentence(by_pool["b200"], [l4], *more) == ""
 
 
 def test_a_run_of_this_machine_is_held_against_what_was_known_before_it(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from trainyard.spec import plain_yaml
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning import cost, plan, sites
+from trainyard_control.planning import cost, plan
 from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.hardware import accelerator_hardware
 from trainyard_control.planning.roofline import ExampleCost, communication_seconds, needed_bytes, step_seconds
 
 DATA = DataSummary(20_000, 2_000, 10, (224, 224, 3))
 HEAD = (576 + 1) * 10  # the last layer of mobilenet_v3_small for ten classes
-GPUS = sites.device("float32", "nvidia-tesla-v100", 4, 2, 32, 1e9)
-HERE = parse("{target: local, storage: runs}", Environment, name="here")
+GPUS = accelerator_hardware("float32", "nvidia-tesla-v100", 4, 2, 32, 1e9)
+LOCAL = parse("{target: local, storage: runs}", Environment, name="here")
 
 
 def recipe(model: dict[str, str], train: dict[str, object]) -> Recipe:
@@ -62,7 +63,7 @@ def test_steps_sums_and_memory_shrink_with_what_learns() -> None:
 def test_the_hours_are_those_of_both_phases() -> None:
     hours = []
     for settings, work in zip((WHOLE, TUNED, FROZEN), works(), strict=True):
-        (here,) = plan.candidates(settings, HERE, DATA, work, [])
+        (here,) = plan.candidates(settings, LOCAL, DATA, work, [])
         assert here.hours
         hours.append(here.hours.expected)
     assert hours[0] > hours[1] > hours[2] > 0.2 * hours[0]

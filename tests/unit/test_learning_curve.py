@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
-from trainyard.spec.networks import LADDERS
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.steps.preprocess.split import assign
 from trainyard_control.cli.answers import write_file
 from trainyard_control.search import learning_curve
@@ -116,6 +116,6 @@ def test_a_chart_places_its_marks_within_its_axes() -> None:
     assert large.x.start - 6 - 6 * 6.5 >= 24, "the title stands left of six digits, not on them"
     named = chart("a", ("x", "y"), [Mark(0, 1), Mark(1, 2)], categories=("cnn_small", "alexnet"))
     assert [name for _, name in named.x.ticks] == ["cnn_small", "alexnet"]
-    crowded = chart("a", ("x", "y"), [Mark(0, 1)], categories=LADDERS["efficient"])
+    crowded = chart("a", ("x", "y"), [Mark(0, 1)], categories=MODEL_FAMILIES["efficient"])
     names = [name for _, name in crowded.x.ticks]
     assert names[-1] == "effic…v2_b3" and len(set(names)) == len(names)

@@ -22,7 +22,7 @@ from trainyard_control.local import retention
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.search import bench, learning_curve, sweep
-from trainyard_control.search.space import parse
+from trainyard_control.search.search_space import parse
 from trainyard_control.search.study import Sweep
 
 REFUSED = Evaluation(

@@ -20,8 +20,9 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware.pools import Limits
 from trainyard_control.api.forecast import hours
 from trainyard_control.cli.main import app
-from trainyard_control.planning import cost, data, learning, records, sites
+from trainyard_control.planning import cost, data, history, learning
 from trainyard_control.planning.choice import choose, usd
+from trainyard_control.planning.hardware import pool_hardware
 from trainyard_control.planning.history import read_history
 from trainyard_control.planning.learning import Observation
 from trainyard_control.planning.plan import Candidate, Estimate, candidates
@@ -86,7 +87,7 @@ def here(tmp_path: Path) -> environments.Environment:
 
 def test_workers_of_one_machine_share_its_cores_and_pods_do_not(tmp_path: Path) -> None:
     write_training(tmp_path, workers=2, replicas=2)
-    shared, apart = (next(iter(records.observations(str(tmp_path), one))).ratio for one in (True, False))
+    shared, apart = (next(iter(history.observations(str(tmp_path), one))).ratio for one in (True, False))
     assert shared < apart  # with half the cores each, the same time is nearer to what was predicted
 
 
@@ -110,7 +111,7 @@ def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: 
     write_training(tmp_path, engine="jax")  # no pool of CPUs trains so
     write_training(tmp_path, hardware="NVIDIA L4", model="alexnet")
     (tmp_path / "tabular" / "train" / "unfinished").mkdir()
-    seen = [*records.observations(str(tmp_path), one_machine=True)]
+    seen = [*history.observations(str(tmp_path), one_machine=True)]
     assert [(known.hardware, known.model) for known in seen] == [("CPU", "mlp"), ("nvidia-l4", "alexnet")]
 
 
@@ -259,7 +260,7 @@ def test_a_batch_that_is_too_large_is_told_which_parts_would_fit(tmp_path: Path)
 def test_workers_whose_network_nobody_knows_are_not_planned_as_if_they_shared_one_host(tmp_path: Path) -> None:
     environment, recipe = load(tmp_path)
     pools = [environment.pools["l4"].model_copy(update={"workers": 2, "machine": name}) for name in ("own", None)]
-    unknown, known = (sites.of_pool(recipe, environment, pool) for pool in pools)
+    unknown, known = (pool_hardware(recipe, environment, pool) for pool in pools)
     assert (unknown.network, known.network) == (1e9, 2e9)  # chosen; 16 Gbit/s of a g2-standard-8
     assert communication_seconds(RESNET, unknown) > communication_seconds(RESNET, known)
 
@@ -342,9 +343,7 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
 def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard_control.planning.history.BUCKET_SECONDS", 0.05)
     released = threading.Event()
-    monkeypatch.setattr(
-        "trainyard_control.planning.history.data.last_preprocessed", lambda recipe, root: released.wait(5)
-    )
+    monkeypatch.setattr("trainyard_control.planning.history.last_preprocessed", lambda recipe, root: released.wait(5))
     memory = read_history(environments.load("gke"), recipes.load("digits"))
     released.set()
     assert memory.observations == [] and "did not tell all of its runs" in memory.warning

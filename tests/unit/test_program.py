@@ -45,9 +45,24 @@ def test_a_fault_is_a_sentence_and_with_debug_a_traceback(call, capsys: pytest.C
 def test_a_verb_of_clusters_asks_for_an_environment_of_one(verb: str, call, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         call(*verb.split())
+    assert end.value.code == ExitCode.USAGE and "Missing option '--environment' / '-e'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        call(*verb.split(), "-e", "local")
     assert end.value.code == ExitCode.CONFIGURATION
     output = capsys.readouterr().err
     assert "its target is local" in output and "environment of a cluster" in output
+
+
+def test_the_lists_of_verbs_fit_80_columns_a_line_each(call, capsys: pytest.CaptureFixture[str]) -> None:
+    group = typer.main.get_command(app)
+    groups = [name for name, verb in group.commands.items() if hasattr(verb, "commands")]  # type: ignore[attr-defined]
+    for arguments in ([], *([name] for name in groups)):
+        with pytest.raises(SystemExit):
+            call(*arguments, "--help")
+        text = capsys.readouterr().out
+        _, _, listed = text.partition("Train:" if not arguments else "Commands:")
+        lines = [line for line in listed.splitlines()[1:] if line.startswith("  ") and line[2] != "S"]
+        assert lines and all(line[2] != " " and line.endswith(".") and "..." not in line for line in lines), text
 
 
 def _options(command: Any) -> Iterator[Any]:
@@ -63,6 +78,8 @@ def test_an_option_means_the_same_in_every_verb() -> None:
         for name in option.opts:
             seen.setdefault(name, set()).add((option.default, option.help))
     assert len(seen.pop("--from")) == 2  # a step of `run`, data in `recipe new`: both read as English
+    for name in ("-e", "--environment"):
+        (spelled,) = {text for _, text in seen[name]}
+        assert seen.pop(name) == {("local", spelled), (None, spelled)}  # required of verbs that need a cluster
     assert {name: meanings for name, meanings in seen.items() if len(meanings) > 1} == {}
-    assert [default for default, _ in seen["-e"]] == ["local"]
     assert [default for default, _ in seen["-o"]] == [Output.TEXT]

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from trainyard.spec.hardware.catalog import catalog
-from trainyard_control.planning import cost, learning, sites
+from trainyard_control.planning import cost, learning
+from trainyard_control.planning.hardware import accelerator_hardware
 from trainyard_control.planning.plan import CLASSES
 from trainyard_control.planning.roofline import DEVICE_OVERHEAD, DEVICE_UTILISATION, communication_seconds, step_seconds
 
@@ -53,8 +54,8 @@ name the pod's size or the GPU. The plan for some candidates, with 80 % interval
 
 def predicted(run: dict[str, Any]) -> float:
     """Return the images a second that the planner expects before any run."""
-    site = sites.device(run["precision"], run["hardware"], run["devices"], 1, 12, None)
-    return float(run["batch"] / step_seconds(RESNET, run["batch"], site))
+    hardware = accelerator_hardware(run["precision"], run["hardware"], run["devices"], 1, 12, None)
+    return float(run["batch"] / step_seconds(RESNET, run["batch"], hardware))
 
 
 def error(run: dict[str, Any]) -> float:
@@ -94,9 +95,9 @@ def test_the_utilisation_is_the_geometric_mean_over_the_tuned_runs() -> None:
     delivered = []
     for run in RUNS:
         if run.get("tuned"):
-            site = sites.device(run["precision"], run["hardware"], run["devices"], 1, 12, None)
-            apart = DEVICE_OVERHEAD + communication_seconds(RESNET, site)
-            ideal = (step_seconds(RESNET, run["batch"], site) - apart) * DEVICE_UTILISATION
+            hardware = accelerator_hardware(run["precision"], run["hardware"], run["devices"], 1, 12, None)
+            apart = DEVICE_OVERHEAD + communication_seconds(RESNET, hardware)
+            ideal = (step_seconds(RESNET, run["batch"], hardware) - apart) * DEVICE_UTILISATION
             delivered.append(ideal / (run["batch"] / run["speed"] - apart))
     assert statistics.geometric_mean(delivered) == pytest.approx(DEVICE_UTILISATION, abs=0.01)
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from trainyard_control.planning.serving.queueing import Service, replicas, response_p95, waiting_probability
+from trainyard_control.planning.serving import Service, replicas, response_p95, waiting_probability
 
 
 def simulated_p95(rate: float, servers: int, service: Service, requests: int = 60_000) -> float:

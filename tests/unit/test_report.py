@@ -17,9 +17,8 @@ from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Sta
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import one_line
-from trainyard.report.columns import BARS, summaries
 from trainyard.report.outputs import read
-from trainyard.report.report import Ending, render
+from trainyard.report.report import BARS, Ending, render, summaries
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.errors import ConfigurationError
 from trainyard_control.cli.main import app
-from trainyard_control.planning import cost, sites
-from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds
+from trainyard_control.planning import cost
+from trainyard_control.planning.hardware import accelerator_hardware, cpu_hardware
+from trainyard_control.planning.roofline import ExampleCost, Hardware, communication_seconds
 from trainyard_control.planning.scaling import (
     NETWORK_LATENCY,
     Parts,
@@ -57,7 +58,7 @@ def test_the_ring_is_the_plans_own_and_its_messages() -> None:
     work = ExampleCost(
         parameters=1_000_000, flops_per_example=1, activations_per_example=1, saved_activations_per_example=1
     )
-    one = sites.cpu(1, 1, network=1e9)
+    one = cpu_hardware(1, 1, network=1e9)
     assert all_reduce_seconds(work, one, 4) == pytest.approx(
         communication_seconds(work, replace(one, workers=4)) + 6 * NETWORK_LATENCY
     )
@@ -65,7 +66,7 @@ def test_the_ring_is_the_plans_own_and_its_messages() -> None:
 
 
 def test_a_curve_doubles_up_to_the_most_and_shares_sum_to_one() -> None:
-    points = curve(replace(STEADY, jitter=0.05, input=0.1), RESNET, sites.cpu(8, 2, network=1e9), 12)
+    points = curve(replace(STEADY, jitter=0.05, input=0.1), RESNET, cpu_hardware(8, 2, network=1e9), 12)
     assert [point.workers for point in points] == [1, 2, 4, 8, 12]
     assert all(a.efficiency > b.efficiency for a, b in itertools.pairwise(points))
     for point in points:
@@ -195,13 +196,13 @@ class Published(NamedTuple):
     batch: int
     speed: float
     parameters: float
-    site: Site
+    hardware: Hardware
     efficiency: float
 
 
-def servers(network_gbit: float) -> Site:
+def servers(network_gbit: float) -> Hardware:
     """Return servers whose devices count as one worker, with a network between them."""
-    return replace(sites.cpu(1, 2, network_gbit * 1e9 / 8), hardware="nvidia-tesla-p100")
+    return replace(cpu_hardware(1, 2, network_gbit * 1e9 / 8), name="nvidia-tesla-p100")
 
 
 _HOROVOD = "[Horovod](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst)"
@@ -220,7 +221,7 @@ PUBLISHED = [
         1024,
         31_329 / 4,
         25.6e6,
-        sites.device("auto", "tpu-v3-slice", 4, 4, 96, None),
+        accelerator_hardware("auto", "tpu-v3-slice", 4, 4, 96, None),
         125_490 / (4 * 31_329),
     ),
 ]
@@ -230,7 +231,7 @@ OVERLAP = 2 / 3  # of a step is the backward pass, beside which Horovod, TensorF
 def efficiency(run: Published, overlap: float) -> float:
     parts = Parts(run.batch, run.batch / run.speed, jitter=0.02, overlap=overlap)
     work = ExampleCost(round(run.parameters), 1, 1, 1)
-    return simulated(parts, all_reduce_seconds(work, run.site, run.workers), run.workers).efficiency
+    return simulated(parts, all_reduce_seconds(work, run.hardware, run.workers), run.workers).efficiency
 
 
 def test_published_efficiencies_are_met_within_15_points() -> None:

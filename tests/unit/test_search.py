@@ -12,18 +12,17 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.networks import LADDERS
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.spec.recipe import Recipe
 from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen
 from trainyard_control.local import lanes
 from trainyard_control.local.lanes import Lane
 from trainyard_control.planning import cost
-from trainyard_control.search import grammar as grammars
 from trainyard_control.search import latencies
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.result import Result
-from trainyard_control.search.space import Dimension, override, parse
+from trainyard_control.search.search_space import Dimension, override, parse, parse_blocks
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.trials import Trial
 
@@ -68,7 +67,7 @@ def test_what_cannot_be_tried_is_said_before_anything_starts(over: str, sentence
 
 
 def test_a_grammar_draws_blocks_that_a_recipe_takes_and_knows_again() -> None:
-    grammar = grammars.parse("digits", [], "2:4 conv|separable|residual:16|32:1|2")
+    grammar = parse_blocks("digits", [], "2:4 conv|separable|residual:16|32:1|2")
     assert grammar.size == 12**2 + 12**3 + 12**4
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     drawn = [study.ask() for _ in range(30)]
@@ -93,7 +92,7 @@ def test_a_grammar_draws_blocks_that_a_recipe_takes_and_knows_again() -> None:
 )
 def test_a_grammar_that_does_not_parse_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        grammars.parse("digits", [], text)
+        parse_blocks("digits", [], text)
     assert sentence in str(raised.value)
 
 
@@ -181,7 +180,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: Environment, timed: list[int]) -> None:
-    grammar = grammars.parse("digits", [], "1:4 conv|separable:16|32:1|2")
+    grammar = parse_blocks("digits", [], "1:4 conv|separable:16|32:1|2")
     study = Study(Sweep("digits", [], [grammar], here, trials=5, latency_budget=3.0))
     sweeps.require_possible(study.sweep)
     assert timed == [1]  # the first of the cheapest meets it
@@ -212,7 +211,7 @@ def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_pl
 
 
 def test_a_budget_that_no_network_meets_is_refused(here: Environment, timed: list[int]) -> None:
-    grammar = grammars.parse("digits", [], "2:3 conv|residual:16|32")
+    grammar = parse_blocks("digits", [], "2:3 conv|residual:16|32")
     with pytest.raises(ConfigurationError, match="no network of the grammar meets it; the smallest takes 3 ms"):
         sweeps.require_possible(Sweep("digits", [], [grammar], here, latency_budget=1.0))
     assert sorted(timed) == [3, 3, 5, 5]
@@ -252,7 +251,7 @@ def test_a_trial_costs_what_the_environment_says_of_its_share_of_the_machine(tmp
 
 
 def test_a_ladder_leads_from_the_cheapest_network_to_the_dearest() -> None:
-    for names in LADDERS.values():
+    for names in MODEL_FAMILIES.values():
         costs = [cost.named(name, (224, 224, 3), 10).flops_per_example for name in names]
         assert costs == sorted(costs) and costs[-1] > 10 * costs[0]
 

@@ -16,9 +16,8 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.cli import main
 from trainyard_control.cli.main import app
-from trainyard_control.planning.serving import replicas as serving
-from trainyard_control.planning.serving.queueing import Service, response_p95
-from trainyard_control.planning.serving.replicas import Demand
+from trainyard_control.planning import serving
+from trainyard_control.planning.serving import Demand, Service, response_p95
 
 ROOM = "resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 4Gi}}"
 ENVIRONMENT = f"""

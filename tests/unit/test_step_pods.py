@@ -4,7 +4,7 @@ from typing import Any
 
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment, Volume
-from trainyard_control.cluster.step_pods import pool_pod
+from trainyard_control.cluster.checks import pool_pod
 from trainyard_control.compiler.placement import place
 
 

@@ -4,8 +4,7 @@ from trainyard.errors import TrainyardError
 from trainyard_control.api.forecast import Forecast, plan
 from trainyard_control.api.model import Model, Predictions, load
 from trainyard_control.api.packages import Submitted, compile, submit
-from trainyard_control.api.run import Report, Run, run
-from trainyard_control.api.runs import Runs, runs
+from trainyard_control.api.run import Report, Run, Runs, run, runs
 from trainyard_control.api.search import bench, sweep
 
 __all__ = [

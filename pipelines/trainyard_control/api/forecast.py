@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard.spec.networks import MODEL_FAMILIES, Network
 from trainyard.spec.recipe import Recipe
-from trainyard_control.api import day
 from trainyard_control.api.arguments import LOCAL, at_least_one, overrides
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
 from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.hardware import THIS_MACHINE
 from trainyard_control.planning.history import History, read_history
-from trainyard_control.planning.learning import Estimate
-from trainyard_control.planning.plan import ADVICE, Candidate
-from trainyard_control.planning.plan import candidates as candidates_of
+from trainyard_control.planning.learning import Estimate, Observation
+from trainyard_control.planning.plan import ADVICE, CLASSES, Candidate, candidates
 from trainyard_control.planning.roofline import ExampleCost
 from trainyard_control.planning.scaling import ScalingForecast
-from trainyard_control.planning.sites import HERE
 
+_DAY = CLASSES["hours"]
 _HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
 
 
@@ -115,15 +115,15 @@ def plan(
         raise ConfigurationError(f"budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
     loaded, where = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
-    forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
+    forecasts = choose(candidates(loaded, where, known, work, past.observations), most, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
     one = one or min(feasible, key=lambda row: row.expected_hours, default=None)
     sentences: list[str] = []
     if one is not None:
         sentences = [
-            day.trials(one, most, budget),
-            day.help_for(one, forecasts, loaded, where, known, past.observations),
+            _trials_sentence(one, most, budget),
+            _help_sentence(one, forecasts, loaded, where, known, past.observations),
         ]
     return Forecast(loaded, where, known, work, forecasts, len(past.observations), tuple(filter(None, sentences)))
 
@@ -185,7 +185,7 @@ def _reason(candidate: Candidate) -> str:
 def _cost(candidate: Candidate) -> str:
     if candidate.feasible and candidate.cost_usd is not None:
         return usd(candidate.cost_usd)
-    return "no price" if candidate.feasible and candidate.pool != HERE else "–"
+    return "no price" if candidate.feasible and candidate.pool != THIS_MACHINE else "–"
 
 
 def _needs(candidate: Candidate) -> str:
@@ -208,3 +208,70 @@ def _time(values: Estimate | None) -> str:
         if values.expected < most
     )
     return f"{values.expected * factor:.3g} {unit} ({values.low * factor:.3g} – {values.high * factor:.3g})"
+
+
+def _trials_sentence(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
+    """Return how many such trainings fit a deadline (hours) and a budget (USD); '' without limits or a duration."""
+    if candidate.hours is None:
+        return ""
+    in_turn = None if deadline is None else math.floor(deadline / max(candidate.hours.expected, 1e-9))
+    paid = None if budget is None or not candidate.cost_usd else math.floor(budget / candidate.cost_usd)
+    if 0 in (in_turn, paid) or (in_turn is None and paid is None):
+        return ""  # of a missed limit the pool's own line says by how much
+    where = f"on {candidate.pool}"
+    if paid is None:
+        return f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
+    if in_turn is None:
+        return f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD."
+    if paid <= in_turn:
+        return (
+            f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD, and one after the other they fit "
+            f"{deadline:g} h."
+        )
+    beside = math.ceil(paid / in_turn)
+    return (
+        f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD; one after the other only {in_turn:,} fit "
+        f"{deadline:g} h, so run {beside:,} side by side."
+    )
+
+
+def _help_sentence(
+    candidate: Candidate,
+    others: list[Candidate],
+    recipe: Recipe,
+    environment: Environment,
+    data: DataSummary,
+    observations: list[Observation],
+) -> str:
+    """Return what brings a training of more than a day below one; '' if it takes less."""
+    if candidate.hours is None or candidate.expected_hours < _DAY:
+        return ""
+
+    def hours_with(name: Network) -> float | None:
+        model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
+        other = recipe.model_copy(update={"model": model})
+        try:
+            forecasts = candidates(other, environment, data, cost.of_recipe(other, data), observations)
+        except TrainyardError:
+            return None
+        pools = (row for row in forecasts if row.pool == candidate.pool and row.hours and row.feasible)
+        return next((row.expected_hours for row in pools), None)
+
+    times = candidate.expected_hours / _DAY
+    advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
+    able = [other for other in others if other.feasible and other.hours]
+    faster = min(able, key=lambda other: other.expected_hours, default=candidate)
+    if faster.expected_hours < _DAY:
+        advice.append(f"{faster.pool} takes {faster.expected_hours:.2g} h.")
+    pictures = recipe.data.is_image and recipe.model.name is not None
+    for name in reversed(MODEL_FAMILIES["efficient"]) if pictures else ():
+        hours = hours_with(name) if name != recipe.model.name else None
+        if hours is not None and hours < _DAY:
+            advice.append(
+                f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
+            )
+            break
+    advice.append(
+        "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
+    )
+    return " ".join(advice)

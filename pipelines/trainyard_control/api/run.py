@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
@@ -19,7 +19,7 @@ from trainyard.report import summary
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware import machines
 from trainyard.storage import disk, storage
-from trainyard_control.api.arguments import LOCAL, known_step, of_this_machine, overrides
+from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, of_this_machine, overrides
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
 from trainyard_control.local import local_runs
@@ -27,7 +27,10 @@ from trainyard_control.local.journal import Journal
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.local.local_runs import LocalRunView
 from trainyard_control.planning import expectation
+from trainyard_control.search import comparison
+from trainyard_control.search.comparison import Comparison
 
+ELSEWHERE = "Its runs are on a cluster: see `trainyard runs`."
 INTERRUPTED = "Interrupted. Run the same command again: it goes on where it stopped."
 _ENDING = {
     "startup_seconds",
@@ -193,3 +196,46 @@ def _usd_per_hour(run: LocalRun) -> float | None:
         return None
     price = machines.price(run.environment.pool_of("train"), run.environment.platform)
     return price.usd_per_hour if price else None
+
+
+class Runs(Sequence[Run]):
+    """The newest runs of a storage, the newest first. An index is a number, or what names a run in `compare`."""
+
+    def __init__(self, root: str, runs: Sequence[Run] = ()) -> None:
+        self._root, self._runs = root, list(runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, index: int | str) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+    def __getitem__(self, index: int | str | slice) -> Run | Runs:
+        if isinstance(index, str):
+            return Run.of(local_runs.find(self._root, index))
+        return Runs(self._root, self._runs[index]) if isinstance(index, slice) else self._runs[index]
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self._runs))}]"
+
+    def compare(self, *runs: Run | str) -> Comparison:
+        """Return runs side by side, by default all of these; a notebook draws it.
+
+        A text is a run's name or folder, or a recipe for its newest run. Raises `ConfigurationError` for fewer than
+        two or for one given twice.
+        """
+        return comparison.compare([self[run] if isinstance(run, str) else run for run in runs or self._runs])
+
+
+def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs:
+    """Return the newest `count` runs of this machine, of one `recipe` or of all, as `trainyard runs list` has them.
+
+    Raises `ConfigurationError` if the environment's runs are elsewhere.
+
+    >>> import trainyard as ty
+    >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP
+    """
+    at_least_one("count", count)
+    where = of_this_machine(environment, ELSEWHERE)
+    return Runs(where.storage, [Run.of(view) for view in local_runs.newest(where.storage, count, recipe)])

@@ -15,7 +15,7 @@ from trainyard.events import stderr_hidden
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.gates import MAIN_METRIC
-from trainyard.spec.networks import LADDERS
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine, overrides
 from trainyard_control.api.progress import BenchScreen, SweepScreen
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     import keras
 
     from trainyard_control.search.bench_report import BenchmarkReport
-    from trainyard_control.search.grammar import Grammar
     from trainyard_control.search.result import Result
-    from trainyard_control.search.space import Dimension
+    from trainyard_control.search.search_space import BlockSpace, Dimension
     from trainyard_control.search.study import Sweep
 
 _ROUNDS = 3  # chosen: the fewest whose 95 % interval is of use
@@ -50,8 +49,8 @@ def sweep(
 
     The examples are made once. The eval split chooses; nothing is pushed. The same call goes on with a sweep that was
     ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT`.
-    ladder: networks of images to try, by their name in `networks.LADDERS`: basic or efficient. grammar: of the blocks
-    of cnn_small to draw, such as "2:4 conv|residual:16|32:1|2". latency_budget: the most that an answer may take on
+    ladder: a family of image networks to try: basic or efficient. grammar: blocks of cnn_small to draw, such as
+    "2:4 conv|residual:16|32:1|2". latency_budget: the most that an answer may take on
     one core, such as "2ms"; slower networks are left out before they train.
     trials: how many; by default all combinations of values, else 12. max_parallel: how many train at a time, each on
     its share of the cores, or as a run of its own on the environment's cluster. name: what those runs' names begin
@@ -111,16 +110,15 @@ def describe_sweep(recipe: str, sets: list[str], options: SweepOptions) -> Sweep
     return replace(what, run=options.name or f"{what.recipe.name}-sweep-{what.digest[:6]}")
 
 
-def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dimension | Grammar]:
+def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dimension | BlockSpace]:
     """Return what is tried. Raises `ConfigurationError` for what the recipe does not take, and if it is nothing."""
-    from trainyard_control.search import grammar as grammars
-    from trainyard_control.search import space
+    from trainyard_control.search import search_space
 
     recipes.load(recipe, sets)
     over = [*_networks(options.ladder), *_as_texts(options.over)]
-    dimensions: list[Dimension | Grammar] = [*space.parse(recipe, sets, over)]
+    dimensions: list[Dimension | BlockSpace] = [*search_space.parse(recipe, sets, over)]
     if options.grammar is not None:
-        dimensions.append(grammars.parse(recipe, sets, options.grammar))
+        dimensions.append(search_space.parse_blocks(recipe, sets, options.grammar))
         if len({dimension.key for dimension in dimensions}) < len(dimensions):
             raise ConfigurationError("grammar: draws model.blocks, and over names them too. Leave one out.")
     if not dimensions:
@@ -151,11 +149,12 @@ def _milliseconds(text: str) -> float:
 def _networks(ladder: str | None) -> list[str]:
     if ladder is None:
         return []
-    if ladder not in LADDERS:
+    if ladder not in MODEL_FAMILIES:
         raise ConfigurationError(
-            f"ladder {ladder[:100]!r}: is none.{did_you_mean(ladder, LADDERS)} Known: {', '.join(LADDERS)}."
+            f"ladder {ladder[:100]!r}: is none.{did_you_mean(ladder, MODEL_FAMILIES)} "
+            f"Known: {', '.join(MODEL_FAMILIES)}."
         )
-    return [f"model.name={','.join(LADDERS[ladder])}"]
+    return [f"model.name={','.join(MODEL_FAMILIES[ladder])}"]
 
 
 def _as_texts(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:

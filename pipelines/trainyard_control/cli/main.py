@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
+import typer.core
 
+from trainyard import escape
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
-from trainyard_control.cli.terminal import protect_streams
 from trainyard_control.cli.verbs import (
     bench,
+    compile,
     data,
+    doctor,
     explain,
     learn_curve,
+    place,
     plan,
+    pools,
     predict,
     prune,
     recipe,
     run,
     runs,
+    schedule,
+    submit,
     sweep,
 )
-from trainyard_control.cli.verbs.cluster import compile, doctor, place, pools, schedule, submit
+
+if TYPE_CHECKING:
+    import click
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
@@ -37,7 +48,44 @@ _LONGEST = 1000  # characters; chosen
 _ASKING = frozenset({"compile", "doctor", "explain", "place", "plan", "pools", "prune", "recipe", "runs", "schedule"})
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 
+# The order of the help.
+_PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Train": {
+        "run": run.run,
+        "plan": plan.plan,
+        "sweep": sweep.sweep,
+        "bench": bench.bench,
+        "learn-curve": learn_curve.learn_curve,
+    },
+    "Cluster": {
+        "submit": submit.submit,
+        "explain": explain.explain,
+        "schedule": schedule.app,
+        "doctor": doctor.doctor,
+        "pools": pools.pools,
+        "compile": compile.compile,
+        "place": place.place,
+    },
+    "Data": {"data": data.app, "recipe": recipe.app},
+    "Models": {"predict": predict.predict},
+    "Maintain": {"runs": runs.app, "prune": prune.prune},
+}
+
+
+class _Group(typer.core.TyperGroup):
+    """The verbs of the program, listed by panel."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the verbs of each panel with their short help."""
+        width = max(map(len, self.commands))
+        for title, verbs in _PANELS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(width), self.commands[name].get_short_help_str(formatter.width)) for name in verbs]
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     rich_markup_mode=None,  # importing the rich help takes longer than all the rest
     pretty_exceptions_enable=False,
@@ -45,23 +93,12 @@ app = typer.Typer(
     help="Train one recipe anywhere: on this machine, on Kubernetes with CPU, GPU or TPU pools, or on Vertex AI.",
     epilog="Start with: trainyard run digits",
 )
-app.command("run")(run.run)
-app.command("predict")(predict.predict)
-app.command("compile")(compile.compile)
-app.command("place")(place.place)
-app.command("submit")(submit.submit)
-app.command("doctor")(doctor.doctor)
-app.command("explain")(explain.explain)
-app.add_typer(runs.app, name="runs")
-app.add_typer(schedule.app, name="schedule")
-app.command("plan")(plan.plan)
-app.command("bench")(bench.bench)
-app.command("sweep")(sweep.sweep)
-app.command("learn-curve")(learn_curve.learn_curve)
-app.command("pools")(pools.pools)
-app.command("prune")(prune.prune)
-app.add_typer(recipe.app, name="recipe")
-app.add_typer(data.app, name="data")
+for _verbs in _PANELS.values():
+    for _name, _verb in _verbs.items():
+        if isinstance(_verb, typer.Typer):
+            app.add_typer(_verb, name=_name)
+        else:
+            app.command(_name)(_verb)
 
 
 def _version(asked: bool) -> None:
@@ -99,7 +136,7 @@ def readable(error: TrainyardError) -> list[str]:
 def main() -> None:
     """Run the command line and end the process with the table's exit code."""
     signal.signal(signal.SIGTERM, handle_sigterm)
-    protect_streams()
+    _protect_streams()
     try:
         app()
     except BrokenPipeError:
@@ -123,6 +160,49 @@ def _end(error: Exception) -> tuple[list[str], ExitCode]:
     if isinstance(error, OSError):
         return [str(disk.fault(error, Path.cwd(), "used"))], ExitCode.INFRASTRUCTURE
     return [f"{bug_sentence(error)}; `trainyard --debug` shows where."], ExitCode.BUG
+
+
+def _protect_streams() -> None:
+    """Have stdout and stderr show control characters as escapes, and `?` for what their encoding lacks."""
+    sys.stdout, sys.stderr = map(_Protected, (sys.stdout, sys.stderr))
+
+
+class _Protected(io.TextIOBase, TextIO):
+    """A text stream in front of another. It has no `buffer`, so that nobody writes around it.
+
+    rich_proxied_file: where rich's consoles write, which have escaped the text and add colours.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+        self.rich_proxied_file = self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has it writable
+        """The encoding of the stream behind."""
+        return self._stream.encoding
+
+    def write(self, text: str) -> int:
+        """Write `text` with escapes for what would act on a terminal."""
+        self._stream.write(escape.lines(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream behind."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether a person reads it."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Return the number of the file behind."""
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""What Argo leaves in a run's Workflow and in its pods: deadlines, and why a step was given up.
+"""What Argo leaves in a run's Workflow and pods (deadlines, retries, caches), and whether its controller runs.
 
-Pure functions over the objects of the Kubernetes API. Source: Argo Workflows 4.0.5, operator.go (processNodeRetries),
-workflowpod.go (getDeadline) and executor.go (monitorDeadline).
+All but `silent_since` are pure functions over objects of the Kubernetes API. Source: Argo Workflows 4.0.5, operator.go
+(processNodeRetries), workflowpod.go (getDeadline) and executor.go (monitorDeadline).
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from trainyard.kubernetes import labels
-from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.kubernetes.diagnosis import WAIT
 from trainyard.kubernetes.pod_spec import variable
 from trainyard_control.cluster.durations import seconds_between
@@ -29,6 +30,10 @@ _AROUND = re.compile(
 )
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
 _KILLED = re.compile(r"\bError \(exit code (137|143)\)")
+# Source of the Lease: Argo Workflows 4.0.5, cmd/workflow-controller/main.go, which renews it every 5 s.
+_SILENT_SECONDS = 60.0  # chosen: four times the Lease's duration; a controller that is replaced takes it in that time
+_RENEWAL_SECONDS = 12.0  # chosen: twice the time between renewals
+REMEDY = "Have it started: kubectl -n {namespace} rollout restart deployment workflow-controller"
 # Why a step was given up for the time that all its attempts had taken together.
 OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
 
@@ -147,3 +152,32 @@ def deadline_sentence(pod: Manifest, run_ends: str) -> str:
     if time == run_ends or not (run_ends or is_retry(pod)):
         return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
     return f"was ended by Argo at {time}: {BOUND}"
+
+
+def silent_since(cluster: Cluster, namespace: str) -> str | None:
+    """Return since when the controller has not renewed its Lease, '' if it renews it, None if there is no Lease.
+
+    Without a controller Kubeflow accepts runs, and starts and ends nothing.
+    A Lease that looks old is read again: the clocks of this machine and of the cluster may differ.
+    Raises `InfrastructureError` if it may not be read.
+    """
+    renewed = _renewed(cluster, namespace)
+    if not renewed:
+        return None
+    if (datetime.now(UTC) - datetime.fromisoformat(renewed)).total_seconds() < _SILENT_SECONDS:
+        return ""
+    time.sleep(_RENEWAL_SECONDS)
+    return renewed if _renewed(cluster, namespace) == renewed else ""
+
+
+def _renewed(cluster: Cluster, namespace: str) -> str:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/workflow-controller"
+    return str(((cluster.get(path) or {}).get("spec") or {}).get("renewTime") or "")
+
+
+def silence_sentence(since: str, namespace: str) -> str:
+    """Return the sentence about a controller that is silent since then, with its remedy."""
+    return (
+        f"Kubeflow's workflow controller has not answered since {since}: no step starts and none ends. "
+        f"{REMEDY.format(namespace=namespace)}"
+    )

@@ -13,9 +13,8 @@ from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.cluster import checks, controller
-from trainyard_control.cluster.checks import Check, bad, good, unknown
-from trainyard_control.cluster.step_pods import pool_pod
+from trainyard_control.cluster import argo, checks
+from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
 
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
 
@@ -123,13 +122,13 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
 
 def _controller(cluster: Cluster, namespace: str) -> Check:
     try:
-        since = controller.silent_since(cluster, namespace)
+        since = argo.silent_since(cluster, namespace)
     except InfrastructureError:
         return unknown("workflow controller", f"its Lease in namespace {namespace} may not be read")
     if since is None:
         return unknown("workflow controller", f"there is no Lease workflow-controller in namespace {namespace}")
     if since:
-        return bad("workflow controller", controller.sentence(since, namespace))
+        return bad("workflow controller", argo.silence_sentence(since, namespace))
     return good("workflow controller", "runs")
 
 

@@ -1,4 +1,12 @@
-"""A run as a person looks at it: its state, and its steps with their pods, causes and sentences."""
+"""A run as a person looks at it: its state, its steps with their pods, causes and sentences, and what they cost.
+
+A step holds a machine from when a node takes its pod until the pod's last container ends, in all attempts that
+Kubernetes still knows, including the pull of its image. Prices are those that environment and catalog have now. A step
+pays for its whole node, whoever else is on it.
+
+Not counted: nodes that start or stand idle, storage, network, a Beam runner elsewhere, Kubeflow's own pods, and the pod
+that waits for a gang.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +17,20 @@ from typing import Any
 
 from trainyard.contract import refusal
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.training import gang
+from trainyard.contract.training.feeding import usd_per_hour
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State
+from trainyard.spec.environment import Environment
+from trainyard.spec.hardware import machines
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.kubeflow import run_cost
-from trainyard_control.kubeflow.run_cost import CACHED, Cost
+from trainyard_control.planning.choice import usd
 from trainyard_control.planning.expectation import Expectation
+
+CACHED = "cached"
+"""The cause of a step that needed no pod, for an earlier output was taken."""
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
@@ -34,6 +48,24 @@ _TASKS = tuple(
     for name in STEPS
     for task in (PodTask(name), *(PodTask(other, use="2") for other, step in STEPS.items() if step.again_after == name))
 )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """USD at list price, None if a pool has no price: those are `unpriced`.
+
+    at_most: some of the time may have gone by before a node was there. so_far: it grows on.
+    """
+
+    usd: float | None
+    at_most: bool = False
+    so_far: bool = False
+    unpriced: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.usd is None:
+            return "no price"
+        return f"{'at most ' if self.at_most else ''}{usd(self.usd)}{' so far' if self.so_far else ''}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +132,7 @@ class RunView:
     @property
     def cost(self) -> Cost | None:
         """What all its steps cost, None if nothing is known of any."""
-        return run_cost.total(step.cost for step in self.steps)
+        return total_cost(step.cost for step in self.steps)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -290,3 +322,51 @@ def _order(step: StepView) -> tuple[int, str]:
 def _text(moment: datetime | None) -> str:
     """Return a time of Kubeflow's API, which writes the first second of 1970 for none."""
     return moment.isoformat() if moment and moment.year > 1970 else ""
+
+
+def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds: float) -> Cost | None:
+    """Return what the machines of the step cost, None of a pod that another step pays for, or that was never placed.
+
+    ours: the run says that it is of `environment`; of another's pipeline the labels of its pods alone are known.
+    task_seconds: from start to end by Kubeflow.
+
+    A gang is gone with its Job when its launcher ends, and may outlive that launcher's pod. So it is taken to last,
+    with its input workers, as long as Kubeflow's task: at most, for it may wait for its nodes. So may a step of which
+    Kubeflow alone tells, and not its pods.
+    """
+    launches = ours and step.task == PodTask(gang.STEP) and gang.launches(environment)
+    placed = environment.pool_name(step.task.step) if ours else ""
+    name = step.pool if step.pod and not launches else placed
+    if step.task.worker or not name:
+        return None
+    at_most, so_far = launches or not step.pod, step.going_on
+    seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
+    if not seconds:
+        return Cost(0.0, so_far=so_far)
+    feeding = [environment.input_workers.pool] if launches and environment.input_workers else []
+    prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *feeding]}
+    if unpriced := tuple(pool for pool, price in prices.items() if price is None):
+        return Cost(None, at_most, so_far, unpriced)
+    hourly = usd_per_hour(environment, environment.pools[name]) if launches else prices[name]
+    return Cost(_rounded(seconds / 3600 * (hourly or 0.0)), at_most, so_far)
+
+
+def total_cost(costs: Iterable[Cost | None]) -> Cost | None:
+    """Return the sum of those that are one, None if none is."""
+    known = [cost for cost in costs if cost]
+    if not known:
+        return None
+    unpriced = tuple(dict.fromkeys(pool for cost in known for pool in cost.unpriced))
+    dollars = None if unpriced else _rounded(sum(cost.usd or 0.0 for cost in known))
+    return Cost(dollars, any(cost.at_most for cost in known), any(cost.so_far for cost in known), unpriced)
+
+
+def _usd_per_hour(name: str, environment: Environment) -> float | None:
+    """Return what an hour of one node of the pool costs, None if it has no price, or if it is there no more."""
+    pool = environment.pools.get(name)
+    price = machines.price(pool, environment.platform) if pool else None
+    return price.usd_per_hour if price else None
+
+
+def _rounded(dollars: float) -> float:
+    return float(f"{dollars:.4g}")

@@ -17,14 +17,15 @@ from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.storage import storage
-from trainyard_control.cluster import argo, controller
+from trainyard_control.cluster import argo
 from trainyard_control.compiler import about
-from trainyard_control.kubeflow import run_cost, run_pods
+from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import (
     OVER,
     RunView,
     StepView,
+    step_cost,
     steps,
     steps_of_tasks,
     with_lost_attempts,
@@ -108,10 +109,10 @@ class KubeflowRuns:
         """Return the fault of the controller that starts and ends steps, '' if it has none or may not be asked."""
         namespace = self.environment.kubeflow.namespace
         try:
-            since = controller.silent_since(self.cluster, namespace)
+            since = argo.silent_since(self.cluster, namespace)
         except (ConfigurationError, InfrastructureError):
             return ""
-        return controller.sentence(since, namespace) if since else ""
+        return argo.silence_sentence(since, namespace) if since else ""
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0.
@@ -228,7 +229,7 @@ class KubeflowRuns:
             where = where.model_copy(update={"placement": where.placement | {TRAIN: purpose.trains_on}})
         lasted = {step.task: step.machine_seconds for step in by_task}
         over = str(run.state) in OVER
-        costs = [run_cost.of_step(step, where, ours, lasted.get(step.task, 0.0)) for step in views]
+        costs = [step_cost(step, where, ours, lasted.get(step.task, 0.0)) for step in views]
         return tuple(
             replace(step, cost=replace(cost, so_far=cost.so_far and not over) if cost else None)
             for step, cost in zip(views, costs, strict=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainyard_control.planning.hardware import THIS_MACHINE
 from trainyard_control.planning.plan import Candidate
-from trainyard_control.planning.sites import HERE
 
 ALIKE = 1.05  # chosen: a pool that is faster by less is no reason to take more devices
 
@@ -26,7 +26,7 @@ def choose(candidates: list[Candidate], deadline: float | None, budget: float | 
     else:
         best, why = _fastest(within_limits), f"{_of('fastest', within_limits)}; none takes less than a day"
     if best and best.cost_usd is None:
-        why = _of("fastest", within_limits) + ("" if best.pool == HERE else "; it has no price")
+        why = _of("fastest", within_limits) + ("" if best.pool == THIS_MACHINE else "; it has no price")
     unpriced = [candidate for candidate in feasible if candidate.cost_usd is None]
     unpriced.sort(key=lambda candidate: candidate.expected_hours)
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.contract import keys, pictures
+from trainyard.contract import pictures
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.training.epochs import MEMORY_BYTES
-from trainyard.errors import ConfigurationError, TrainyardError
+from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
 from trainyard.spec.tables.files import is_part
 from trainyard.storage import tar
 from trainyard.storage.listing import list_files
-from trainyard_control.planning import records
 
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
 _BUNDLED = {"digits": (1797, 10), "breast_cancer": (569, 2)}
@@ -59,17 +57,6 @@ def find(recipe: Recipe, document: Examples | None, examples: int | None) -> Dat
         return known
     scale = examples / max(1, known.train)
     return DataSummary(examples, round(known.eval * scale), known.classes, known.image, known.features, "--examples")
-
-
-def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
-    """Return the manifest that this very source gave, else the newest that any gave, None if there is none."""
-    uris = records.outputs(root, recipe.name, "preprocess")
-    exact = ""
-    if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
-        with suppress(TrainyardError):
-            exact = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-    by_preference = (uri for uri in [exact, *reversed(uris)] if uri in uris)
-    return next(records.readable(Examples, by_preference), None)
 
 
 def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:

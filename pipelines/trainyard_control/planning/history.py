@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
+from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.train import Training
+from trainyard.contract.document import Document
 from trainyard.errors import TrainyardError
 from trainyard.spec.environment import Environment
+from trainyard.spec.hardware.catalog import named
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning import data, records
+from trainyard.storage import storage
+from trainyard_control.planning.hardware import Hardware, accelerator_hardware, cpu_hardware
 from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.roofline import ExampleCost, communication_seconds, step_seconds
 
+_Document = TypeVar("_Document", bound=Document)
+
+MAX_RUNS = 200  # chosen: recorded runs of one recipe that are read, the last by name
 BUCKET_SECONDS = 1.2  # chosen: a plan answers within two seconds, whatever a bucket does
 
 
@@ -41,10 +54,84 @@ def read_history(environment: Environment, recipe: Recipe) -> History:
 
 def _read(environment: Environment, recipe: Recipe, history: History) -> None:
     try:
-        history.examples = data.last_preprocessed(recipe, environment.storage)
-        for observation in records.observations(environment.storage, one_machine=environment.target == "local"):
+        history.examples = last_preprocessed(recipe, environment.storage)
+        for observation in observations(environment.storage, one_machine=environment.target == "local"):
             # XLA changes a speed on a CPU by several times, either way.
             if observation.xla == recipe.train.xla:
                 history.observations.append(observation)
     except TrainyardError as error:
         history.warning = str(error)
+
+
+def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
+    """Return the manifest that this very source gave, else the newest that any gave, None if there is none."""
+    uris = outputs(root, recipe.name, "preprocess")
+    exact = ""
+    if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
+        with suppress(TrainyardError):
+            exact = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+    by_preference = (uri for uri in [exact, *reversed(uris)] if uri in uris)
+    return next(readable(Examples, by_preference), None)
+
+
+def observations(root: str, one_machine: bool) -> Iterator[Observation]:
+    """Yield what the trainings committed below the storage `root` teach. Raises if a bucket cannot be read.
+
+    one_machine: the workers of a gang shared the cores that each of them saw.
+    """
+    for recipe in storage.children(root):
+        for training in trainings(root, recipe):
+            yield from _observed(training, one_machine)
+
+
+def outputs(root: str, recipe: str, step: str) -> list[str]:
+    """Return where the outputs of `step` are, the newest last; those of a bucket by name."""
+    folder = storage.join(root, recipe, step)
+    uris = [storage.join(folder, key) for key in storage.children(folder)]
+    return uris if "://" in root else sorted(uris, key=lambda uri: Path(uri).stat().st_mtime)
+
+
+def readable(document: type[_Document], uris: Iterable[str]) -> Iterator[_Document]:
+    """Yield the documents of the committed outputs `uris`, without those of other versions of Trainyard."""
+    for uri in uris:
+        with suppress(TrainyardError):
+            yield document.read(uri)
+
+
+def trainings(root: str, recipe: str) -> Iterator[Training]:
+    """Yield the trainings of `recipe` that are committed below the storage `root`."""
+    folder = storage.join(root, recipe, "train")
+    yield from readable(Training, (storage.join(folder, key) for key in storage.children(folder)[-MAX_RUNS:]))
+
+
+def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
+    """Yield what one training teaches; nothing if it is unfinished, or of a time before it recorded its cost."""
+    hardware = _hardware(training, one_machine)
+    if hardware is None or not training.flops_per_example or not training.finished:
+        return
+    activations = training.activations_per_example
+    # A training of an earlier version did not count what is kept; then about what all layers put out is.
+    saved = training.saved_activations_per_example or activations
+    work = ExampleCost(
+        training.parameters, training.flops_per_example, activations, saved, backbone_share=training.backbone_share
+    )
+    batch = round(training.examples_per_second * training.step_ms / 1000)
+    predicted = step_seconds(work, batch, hardware) - communication_seconds(work, hardware)
+    measured = (training.step_ms - training.all_reduce_ms) / 1000
+    if measured > 0:
+        yield Observation(hardware.name, training.model, measured / predicted, training.finished, training.xla)
+
+
+def _hardware(training: Training, one_machine: bool) -> Hardware | None:
+    """Return where it ran, None if the catalog does not know the device, or if no pool trains so: JAX on CPUs."""
+    if training.hardware == "CPU":
+        if training.engine != "tensorflow":
+            return None
+        return cpu_hardware(training.cores / (training.workers if one_machine else 1), training.workers, None)
+    name = named(training.hardware)
+    if name is None:
+        return None
+    precision = "float32" if training.precision == "float32" else "auto"
+    return accelerator_hardware(
+        precision, name, training.replicas // training.workers, training.workers, training.cores, None
+    )

@@ -13,10 +13,11 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool, nearest_that_trains, placement
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning import learning, sites
+from trainyard_control.planning import learning
 from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.hardware import THIS_MACHINE, Hardware, local_hardware, pool_hardware
 from trainyard_control.planning.learning import Estimate, Observation
-from trainyard_control.planning.roofline import ExampleCost, Site, most_bytes, needed_bytes, step_seconds
+from trainyard_control.planning.roofline import ExampleCost, most_bytes, needed_bytes, step_seconds
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
 
@@ -92,8 +93,12 @@ def candidates(
 ) -> list[Candidate]:
     """Return what the training would take on each pool of the environment, or on this machine; none is chosen yet."""
     if environment.target == "local":
-        site = sites.here(recipe)
-        return [_predicted(Candidate(sites.HERE, site.workers, site.replicas), site, recipe, data, work, observations)]
+        hardware = local_hardware(recipe)
+        return [
+            _predicted(
+                Candidate(THIS_MACHINE, hardware.workers, hardware.replicas), hardware, recipe, data, work, observations
+            )
+        ]
     vertex = environment.target == "vertex"  # which knows machines alone
 
     def on_pool(name: str, pool: Pool) -> Candidate:
@@ -115,10 +120,12 @@ def candidates(
         if pool.variant not in environment.images:
             return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
         try:
-            site = sites.of_pool(recipe, environment, pool)
+            hardware = pool_hardware(recipe, environment, pool)
         except ConfigurationError as error:
             return replace(candidate, why=str(error))
-        predicted = _priced(_predicted(candidate, site, recipe, data, work, observations, pods=True), environment, pool)
+        predicted = _priced(
+            _predicted(candidate, hardware, recipe, data, work, observations, pods=True), environment, pool
+        )
         if not pool.why_no_nodes:
             return predicted
         # Shown for comparison, and never chosen: there is no node to place a step on.
@@ -130,7 +137,7 @@ def candidates(
 
 def _predicted(
     candidate: Candidate,
-    site: Site,
+    hardware: Hardware,
     recipe: Recipe,
     data: DataSummary,
     work: ExampleCost,
@@ -138,24 +145,24 @@ def _predicted(
     pods: bool = False,
 ) -> Candidate:
     batch, slices = recipe.train.batch_size, recipe.train.accumulation_steps
-    if batch % (parts := site.replicas * slices):
+    if batch % (parts := hardware.replicas * slices):
         return replace(
             candidate, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does"
         )
-    needed, most = needed_bytes(work, batch, site, slices), most_bytes(work, batch, site, slices)
-    if site.memory_bytes and needed > site.memory_bytes:
-        least = f"{_gib(needed)} GiB a device, of {_gib(site.memory_bytes)}"
-        return replace(candidate, why=f"needs at least {least}; {_smaller_parts(work, batch, site)}")
+    needed, most = needed_bytes(work, batch, hardware, slices), most_bytes(work, batch, hardware, slices)
+    if hardware.memory_bytes and needed > hardware.memory_bytes:
+        least = f"{_gib(needed)} GiB a device, of {_gib(hardware.memory_bytes)}"
+        return replace(candidate, why=f"needs at least {least}; {_smaller_parts(work, batch, hardware)}")
     notes = []
-    if site.memory_bytes and most > site.memory_bytes and not (site.fused or recipe.train.xla):
+    if hardware.memory_bytes and most > hardware.memory_bytes and not (hardware.fused or recipe.train.xla):
         notes.append(
-            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(site.memory_bytes)}: set train.xla, and "
+            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(hardware.memory_bytes)}: set train.xla, and "
             "raise train.accumulation_steps if its memory runs out"
         )
     model = recipe.model.name or recipe.name
-    learned = learning.factor(site.hardware, model, observations)
-    base = step_seconds(work, batch, site, slices)
-    ceiling = decoded_per_second(data, site)
+    learned = learning.factor(hardware.name, model, observations)
+    base = step_seconds(work, batch, hardware, slices)
+    ceiling = decoded_per_second(data, hardware)
     speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
     speed = Estimate(*speeds)
     hours = Estimate(*(_hours(recipe, data, rate, pods) for rate in reversed(speeds)))
@@ -164,16 +171,16 @@ def _predicted(
         feasible=True,
         examples_per_second=speed,
         hours=hours,
-        errors=tuple(learning.past_errors(model, site.hardware, observations)),
-        why="; ".join(filter(None, [_input_note(site, speed.expected, ceiling), *notes])),
+        errors=tuple(learning.past_errors(model, hardware.name, observations)),
+        why="; ".join(filter(None, [_input_note(hardware, speed.expected, ceiling), *notes])),
     )
 
 
-def _input_note(site: Site, speed: float, ceiling: float) -> str:
+def _input_note(hardware: Hardware, speed: float, ceiling: float) -> str:
     """Return whether the input keeps up with `speed`, as far as that is known; '' if it does without input workers."""
     if speed == ceiling:
-        return f"bound by decoding on {'the CPU' if site.input_cores is None else 'its input workers'}"
-    if site.input_cores is None:
+        return f"bound by decoding on {'the CPU' if hardware.input_cores is None else 'its input workers'}"
+    if hardware.input_cores is None:
         return ""
     if ceiling == math.inf:
         return "whether its input workers keep up is not known: nothing of this split is decoded in every epoch"
@@ -198,10 +205,12 @@ def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candi
     return replace(candidate, cost_usd=hours * total, input_cost_usd=hours * input_usd or None)
 
 
-def _smaller_parts(work: ExampleCost, batch: int, site: Site) -> str:
+def _smaller_parts(work: ExampleCost, batch: int, hardware: Hardware) -> str:
     """Return what makes the batch fit: the fewest parts of it that do, or else more devices."""
-    for parts in range(2, batch // site.replicas + 1):
-        if batch % (parts * site.replicas) == 0 and needed_bytes(work, batch, site, parts) <= (site.memory_bytes or 0):
+    for parts in range(2, batch // hardware.replicas + 1):
+        if batch % (parts * hardware.replicas) == 0 and needed_bytes(work, batch, hardware, parts) <= (
+            hardware.memory_bytes or 0
+        ):
             return f"set train.accumulation_steps to {parts}, or take more devices"
     return "take more devices, or a smaller network"
 
@@ -210,11 +219,11 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.0f}"
 
 
-def decoded_per_second(data: DataSummary, site: Site) -> float:
+def decoded_per_second(data: DataSummary, hardware: Hardware) -> float:
     """Return the examples a second that who prepares them can decode; without a limit if they are decoded but once."""
     if not data.streamed or data.image is None:
         return math.inf
-    cores = site.workers * site.cores if site.input_cores is None else site.input_cores
+    cores = hardware.workers * hardware.cores if hardware.input_cores is None else hardware.input_cores
     return cores * DECODED_PIXELS / (data.image[0] * data.image[1])
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard_control.planning.hardware import Hardware
+
 # Times that an activation crosses the memory in a step: written and read going forward, read going backward, and its
 # gradient written and read.
 ACTIVATION_PASSES = 5
@@ -50,92 +52,59 @@ class ExampleCost:
         return self.head + self.backbone_share * (self.parameters - self.head)
 
 
-@dataclass(frozen=True)
-class Site:
-    """Where a training runs: `devices` a worker, and what each delivers at its peak, in operations and bytes a second.
-
-    link: bytes a second that a device sends to the others of its worker, or of its slice; network: those that a worker
-    sends to others, None if there is none between workers. memory_bytes: of one device, None if it does not limit.
-    fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on
-    TPUs, so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library,
-    which read and write whole tensors. input_cores: those of all input workers, None if `cores` prepare the input.
-    """
-
-    hardware: str
-    workers: int
-    devices: int
-    cores: float
-    flops: float
-    memory_bandwidth: float
-    bytes_per_number: int = 4
-    memory_bytes: float | None = None
-    link: float | None = None
-    network: float | None = None
-    fused: bool = False
-    input_cores: float | None = None
-
-    @property
-    def replicas(self) -> int:
-        """Devices of all workers."""
-        return self.workers * self.devices
-
-    @property
-    def cpu(self) -> bool:
-        """Whether the cores themselves train."""
-        return self.hardware == "CPU"
-
-
-def step_seconds(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
+def step_seconds(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
     """Return the seconds that a step over `batch` examples takes, before anything was learned from runs.
 
     slices: parts of the batch that are computed one after the other before their gradients are summed.
     """
-    examples = batch / slices / site.replicas
-    compute = examples * work.flops_per_example / site.flops
-    written = work.saved_activations_per_example if site.fused else work.activations_per_example
+    examples = batch / slices / hardware.replicas
+    compute = examples * work.flops_per_example / hardware.flops
+    written = work.saved_activations_per_example if hardware.fused else work.activations_per_example
     crossings = FORWARD_PASSES + work.backbone_share * (ACTIVATION_PASSES - FORWARD_PASSES)
-    moved = examples * written * crossings * site.bytes_per_number
+    moved = examples * written * crossings * hardware.bytes_per_number
     weights = 4 * (work.learning * WEIGHT_PASSES + work.parameters - work.learning)
-    memory = (moved + weights) / site.memory_bandwidth
-    if site.cpu:
+    memory = (moved + weights) / hardware.memory_bandwidth
+    if hardware.cpu:
         part = CPU_OVERHEAD + max(compute, memory) / CPU_UTILISATION
     else:
         part = DEVICE_OVERHEAD + (compute + memory) / DEVICE_UTILISATION
-    return slices * part + communication_seconds(work, site)
+    return slices * part + communication_seconds(work, hardware)
 
 
-def communication_seconds(work: ExampleCost, site: Site) -> float:
+def communication_seconds(work: ExampleCost, hardware: Hardware) -> float:
     """Return the seconds of summing the gradients over all replicas.
 
     A ring over n members sends 2 (n - 1) / n of the bytes over each link. Source: P. Patarasuk and X. Yuan, Bandwidth
     optimal all-reduce algorithms for clusters of workstations, 2009. First the devices of a worker, then the workers.
     """
     size, seconds = 4.0 * work.learning, 0.0
-    if site.link and site.replicas > 1 and site.network is None:
-        return _ring(site.replicas) * size / site.link
-    if site.link and site.devices > 1:
-        seconds += _ring(site.devices) * size / site.link
-    if site.network and site.workers > 1:
-        seconds += _ring(site.workers) * size / (site.network * NETWORK_SHARE)
+    if hardware.link and hardware.replicas > 1 and hardware.network is None:
+        return _ring(hardware.replicas) * size / hardware.link
+    if hardware.link and hardware.devices > 1:
+        seconds += _ring(hardware.devices) * size / hardware.link
+    if hardware.network and hardware.workers > 1:
+        seconds += _ring(hardware.workers) * size / (hardware.network * NETWORK_SHARE)
     return seconds
 
 
-def needed_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
+def needed_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
     """Return the memory that a device must have at least: what the backward pass reads, the weights, and of those that
     learn gradients and two moments.
 
     slices: as for `step_seconds`; from two on, the gradients of those before are held as well.
     """
-    return _device_bytes(work.saved_activations_per_example if work.backbone_share else 0, work, batch, site, slices)
+    return _device_bytes(
+        work.saved_activations_per_example if work.backbone_share else 0, work, batch, hardware, slices
+    )
 
 
-def most_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
+def most_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
     """Return the memory that a device takes if nothing is fused and every layer's output is held."""
-    return _device_bytes(work.activations_per_example, work, batch, site, slices)
+    return _device_bytes(work.activations_per_example, work, batch, hardware, slices)
 
 
-def _device_bytes(numbers: float, work: ExampleCost, batch: int, site: Site, slices: int) -> float:
-    activations = batch / slices / site.replicas * numbers * site.bytes_per_number
+def _device_bytes(numbers: float, work: ExampleCost, batch: int, hardware: Hardware, slices: int) -> float:
+    activations = batch / slices / hardware.replicas * numbers * hardware.bytes_per_number
     learning = work.parameters if work.backbone_share else work.head
     return activations + 4.0 * work.parameters + (12.0 if slices == 1 else 16.0) * learning
 

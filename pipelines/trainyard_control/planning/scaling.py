@@ -16,11 +16,12 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware.catalog import catalog, chips, named
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning import learning, records, sites
+from trainyard_control.planning import history, learning
 from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.hardware import UNKNOWN_NETWORK, Hardware, local_hardware, pool_hardware
 from trainyard_control.planning.learning import Observation
 from trainyard_control.planning.plan import decoded_per_second
-from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, step_seconds
+from trainyard_control.planning.roofline import ExampleCost, communication_seconds, step_seconds
 
 STEPS = 200  # simulated at each number of workers; chosen: another seed moves no efficiency by half a point
 # Seconds of one message between neighbours of a ring, which sends 2 (n - 1) of them one after the other. Chosen: TCP
@@ -73,7 +74,7 @@ class ScalingForecast:
     """
 
     pool: str
-    site: Site
+    hardware: Hardware
     parts: Parts
     points: list[StepTimes]
     largest: int | None = None
@@ -102,61 +103,61 @@ def plan(
             f"--scale: a step of Vertex AI Pipelines is one machine, so {environment.name} has no workers to add. "
             "Name an environment of Kubeflow."
         )
-    name, site, workers = _training_site(recipe, environment)
+    name, hardware, workers = _training_site(recipe, environment)
     batch = recipe.train.batch_size // workers
-    if recipe.train.batch_size % (workers * site.devices):
+    if recipe.train.batch_size % (workers * hardware.devices):
         raise ConfigurationError(
-            f"--scale: train.batch_size {recipe.train.batch_size} makes no {workers * site.devices} equal parts on "
+            f"--scale: train.batch_size {recipe.train.batch_size} makes no {workers * hardware.devices} equal parts on "
             f"{name}. Give a multiple."
         )
     model = recipe.model.name or recipe.name
     trainings = [
         training
-        for training in records.trainings(environment.storage, recipe.name)
+        for training in history.trainings(environment.storage, recipe.name)
         if training.model == model
         and _examples(training) == batch
-        and _alike(training, site)
+        and _alike(training, hardware)
         # Workers of one machine share the cores that each of them saw.
         and not (environment.target == "local" and training.workers > 1)
     ]
     if trainings:
         parts = measured_parts(max(trainings, key=lambda training: training.finished))
     else:
-        factor = learning.factor(site.hardware, model, observations).expected
-        decoding = decoded_per_second(data, replace(site, workers=1, input_cores=None))
-        parts = predicted_parts(work, batch, recipe.train.accumulation_steps, site, factor, decoding)
-    known = catalog().accelerators.get(site.hardware)
+        factor = learning.factor(hardware.name, model, observations).expected
+        decoding = decoded_per_second(data, replace(hardware, workers=1, input_cores=None))
+        parts = predicted_parts(work, batch, recipe.train.accumulation_steps, hardware, factor, decoding)
+    known = catalog().accelerators.get(hardware.name)
     slices = [chips(topology) for topology in known.slices] if known else []
-    largest = max(slices) // site.devices if slices else None
-    return ScalingForecast(name, site, parts, curve(parts, work, site, most), largest)
+    largest = max(slices) // hardware.devices if slices else None
+    return ScalingForecast(name, hardware, parts, curve(parts, work, hardware, most), largest)
 
 
-def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Site, int]:
-    """Return where the training is placed, a site of several workers there, and how many share the batch."""
+def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Hardware, int]:
+    """Return where the training is placed, hardware of several workers there, and how many share the batch."""
     if environment.target == "local":
-        here = sites.here(recipe)
+        here = local_hardware(recipe)
         cores = here.cores * (here.workers if here.cpu else 1)
         name = "machines like this"
-        return name, replace(here, cores=cores, network=sites.UNKNOWN_NETWORK, workers=2), recipe.train.workers
+        return name, replace(here, cores=cores, network=UNKNOWN_NETWORK, workers=2), recipe.train.workers
     name = environment.pool_name(TRAIN)
     pool = environment.pools[name]
     several = pool.model_copy(update={"workers": max(2, pool.workers)})
-    return name, sites.of_pool(recipe, environment, several), pool.workers
+    return name, pool_hardware(recipe, environment, several), pool.workers
 
 
-def _alike(training: Training, site: Site) -> bool:
-    """Whether a worker of the training had what one of the site has, so that its parts hold there."""
-    hardware = training.hardware if training.hardware == "CPU" else named(training.hardware)
+def _alike(training: Training, hardware: Hardware) -> bool:
+    """Whether a worker of the training had what one of `hardware` has, so that its parts hold there."""
+    name = training.hardware if training.hardware == "CPU" else named(training.hardware)
     devices = training.replicas // training.workers
-    same_cores = not site.cpu or abs(training.cores - site.cores) < 0.5
+    same_cores = not hardware.cpu or abs(training.cores - hardware.cores) < 0.5
     alone = training.finished and not training.input_workers
-    return bool(alone) and hardware == site.hardware and devices == site.devices and same_cores
+    return bool(alone) and name == hardware.name and devices == hardware.devices and same_cores
 
 
-def curve(parts: Parts, work: ExampleCost, site: Site, most: int) -> list[StepTimes]:
-    """Return what 1, 2, 4 … workers like `site` take, and `most`."""
+def curve(parts: Parts, work: ExampleCost, hardware: Hardware, most: int) -> list[StepTimes]:
+    """Return what 1, 2, 4 … workers like `hardware` take, and `most`."""
     numbers = [2**power for power in range(most.bit_length()) if 2**power < most]
-    return [simulated(parts, all_reduce_seconds(work, site, number), number) for number in [*numbers, most]]
+    return [simulated(parts, all_reduce_seconds(work, hardware, number), number) for number in [*numbers, most]]
 
 
 def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:
@@ -174,20 +175,22 @@ def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:
     )
 
 
-def all_reduce_seconds(work: ExampleCost, site: Site, workers: int) -> float:
-    """Return the seconds of summing the gradients over `workers` like `site`: what the ring sends, and its messages."""
-    latency = NETWORK_LATENCY if site.network else LINK_LATENCY
-    ring = replace(site, workers=workers)
-    messages = 2 * ((workers if site.network else ring.replicas) - 1)
+def all_reduce_seconds(work: ExampleCost, hardware: Hardware, workers: int) -> float:
+    """Return the seconds that `workers` take to sum their gradients: the ring's bytes and its messages."""
+    latency = NETWORK_LATENCY if hardware.network else LINK_LATENCY
+    ring = replace(hardware, workers=workers)
+    messages = 2 * ((workers if hardware.network else ring.replicas) - 1)
     return communication_seconds(work, ring) + messages * latency
 
 
-def predicted_parts(work: ExampleCost, batch: int, slices: int, site: Site, factor: float, decoding: float) -> Parts:
+def predicted_parts(
+    work: ExampleCost, batch: int, slices: int, hardware: Hardware, factor: float, decoding: float
+) -> Parts:
     """Return the parts of one worker's step as the roofline has them, times what runs taught (`factor`).
 
     batch: of one worker; decoding: images a second that its cores decode at most.
     """
-    one = replace(site, workers=1)
+    one = replace(hardware, workers=1)
     compute = (step_seconds(work, batch, one, slices) - communication_seconds(work, one)) * factor
     return Parts(
         batch,

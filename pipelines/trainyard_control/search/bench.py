@@ -32,10 +32,12 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.local.step_process import Stop, forked
-from trainyard_control.planning import cost, data, sites
+from trainyard_control.planning import cost, data
+from trainyard_control.planning.hardware import local_hardware, pool_hardware
+from trainyard_control.planning.history import last_preprocessed
 from trainyard_control.planning.roofline import needed_bytes
 from trainyard_control.search.bench_report import BenchmarkReport, Speed, interval, quotient
-from trainyard_control.search.space import override
+from trainyard_control.search.search_space import override
 
 if TYPE_CHECKING:
     import keras
@@ -436,22 +438,24 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
     Nothing is raised if the sizes are not known yet, such as of pictures that nothing has read.
     """
     try:
-        site = sites.here(recipe) if pool is None else sites.of_pool(recipe, environment, environment.pools[pool])
+        hardware = (
+            local_hardware(recipe) if pool is None else pool_hardware(recipe, environment, environment.pools[pool])
+        )
     except ConfigurationError:  # the catalog has no figures of it
         return
-    most = memory.usable_bytes() if pool is None and site.cpu else site.memory_bytes
+    most = memory.usable_bytes() if pool is None and hardware.cpu else hardware.memory_bytes
     if most is None:
         return
     try:
         root = environment.storage
-        document = None if storage.is_bucket(root) else data.last_preprocessed(recipe, root)  # a bucket may not answer
+        document = None if storage.is_bucket(root) else last_preprocessed(recipe, root)  # a bucket may not answer
         work = cost.of_recipe(recipe, data.find(recipe, document, 1))  # how many examples there are does not matter
     except TrainyardError:
         return
     train = recipe.train
     # The workers of a gang on this machine share its memory.
-    needed = (site.workers if site.cpu and pool is None else 1) * needed_bytes(
-        work, train.batch_size, site, train.accumulation_steps
+    needed = (hardware.workers if hardware.cpu and pool is None else 1) * needed_bytes(
+        work, train.batch_size, hardware, train.accumulation_steps
     )
     if needed > most:
         where = f"pool '{pool}'" if pool else "this machine"

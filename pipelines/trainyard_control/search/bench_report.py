@@ -24,7 +24,7 @@ _NO_PEAK = (
 )
 
 
-class Speed(Part):
+class Speed(FrozenModel):
     """One setting. examples_per_second: the mean over the rounds, and low and high its 95 % interval; of one round the
     mean, the slowest and the fastest of the epochs after the first. rounds: the mean of each round. times: how many
     times as fast as the first setting it is, with the 95 % interval over the rounds; None of one round.
@@ -65,7 +65,7 @@ class Speed(Part):
         return 3600 * self.examples_per_second / self.dollars_per_hour if self.dollars_per_hour else None
 
 
-class BenchmarkReport(Part):
+class BenchmarkReport(FrozenModel):
     """What was measured on which devices with which versions.
 
     inputs: the input alone, from each source; none of tables. seconds: of the trainings, of the input, and of all.

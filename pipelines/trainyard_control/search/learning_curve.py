@@ -20,7 +20,7 @@ from trainyard.spec.gates import SMALLER_IS_BETTER
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.chart import Mark, chart, page
-from trainyard_control.search.space import override
+from trainyard_control.search.search_space import override
 
 _DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
 _DRAWN = 40  # points along a curve

@@ -11,8 +11,7 @@ from trainyard.quality.page import framed
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.chart import Chart, Mark, chart, page
-from trainyard_control.search.grammar import Grammar
-from trainyard_control.search.space import Dimension
+from trainyard_control.search.search_space import BlockSpace, Dimension
 from trainyard_control.search.trials import Trial
 
 
@@ -24,7 +23,7 @@ class Result:
     """
 
     folder: str
-    dimensions: Sequence[Dimension | Grammar]
+    dimensions: Sequence[Dimension | BlockSpace]
     trials: list[Trial]
     best: Trial
     recipe: Recipe

@@ -23,8 +23,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.search.grammar import Grammar
-from trainyard_control.search.space import Dimension, override
+from trainyard_control.search.search_space import BlockSpace, Dimension, override
 from trainyard_control.search.trials import Pruned, Trial
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Sweep:
 
     name: str
     overrides: list[str]
-    dimensions: Sequence[Dimension | Grammar]
+    dimensions: Sequence[Dimension | BlockSpace]
     environment: Environment
     trials: int | None = None
     prune: bool = True
@@ -213,7 +212,7 @@ class Study:
         return self.trials[number], drawn
 
 
-def _parameters(dimensions: Sequence[Dimension | Grammar], values: dict[str, Any]) -> dict[str, Any]:
+def _parameters(dimensions: Sequence[Dimension | BlockSpace], values: dict[str, Any]) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     for dimension in dimensions:
         drawn |= dimension.parameters(values[dimension.key])

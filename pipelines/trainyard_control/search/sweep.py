@@ -29,9 +29,10 @@ from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.local.step_process import Stop
 from trainyard_control.planning import data
 from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.history import last_preprocessed
 from trainyard_control.search import latencies, trials
-from trainyard_control.search.grammar import Grammar
 from trainyard_control.search.result import Result
+from trainyard_control.search.search_space import BlockSpace
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.trials import Trial
 
@@ -149,7 +150,7 @@ def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSum
 
 def require_possible(sweep: Sweep) -> None:
     """Raise `ConfigurationError` if the images are too small for the grammar, or none of its networks fast enough."""
-    grammar = next((dimension for dimension in sweep.dimensions if isinstance(dimension, Grammar)), None)
+    grammar = next((dimension for dimension in sweep.dimensions if isinstance(dimension, BlockSpace)), None)
     if sweep.latency_budget is not None or grammar:
         known = _known_features(sweep)
     if grammar is None:
@@ -176,7 +177,7 @@ def require_possible(sweep: Sweep) -> None:
 
 def features(recipe: Recipe, sweep: Sweep) -> DataSummary:
     """Return what the network of `recipe` takes, from its last preprocessing or what the recipe says."""
-    known = data.find(recipe, data.last_preprocessed(recipe, sweep.environment.storage), 1)
+    known = data.find(recipe, last_preprocessed(recipe, sweep.environment.storage), 1)
     if known.image is None or recipe.data.image_size is None:
         return known
     shape = (*recipe.data.image_size, recipe.data.channels)  # the last preprocessing may be of another size

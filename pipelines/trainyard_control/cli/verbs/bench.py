@@ -53,15 +53,15 @@ def bench(
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Measure how fast a recipe's own model trains on its own data on this machine.
+    """Measure how fast a recipe trains.
 
-    Batch sizes, XLA and precisions are compared by short trainings, one after the other and in several rounds; `plan`
-    learns from them. The input is measured alone too. Nothing is evaluated or pushed. Instead of a recipe it takes a
-    Keras model, saved as a .keras file: training steps on made-up inputs, on the CPU and on each kind of accelerator,
-    with XLA and without.
+    Short trainings of the recipe's own model on its own data compare batch sizes, XLA and precisions, in several
+    rounds; `plan` learns from them. The input pipeline is measured alone as well. Nothing is evaluated or pushed.
+    Instead of a recipe you can name a .keras file: its training steps are measured on random inputs, on the CPU and on
+    each kind of accelerator, with XLA and without.
 
-    With --pools each pool of a cluster's environment gets a run that trains there. The same command with the same
-    --name shows what has been measured: speed, and examples a dollar, compared with the first pool.
+    With --pools each of these pools of a cluster gets a run. Run the command again with the same --name to see what
+    has been measured: speed, and examples per dollar, compared with the first pool.
     """
     if pools is not None:
         if quick or workers is not None or rounds is not None:
@@ -86,7 +86,7 @@ def bench(
 
 def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> BenchmarkReport | None:
     """Send the run of each pool, and return what they have measured so far."""
-    from trainyard_control.cli.sending import send_all
+    from trainyard_control.cli.follow import send_all
     from trainyard_control.search.bench import collect
 
     code = send_all(benchmarks.runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)

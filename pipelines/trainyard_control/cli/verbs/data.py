@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard.quality.profile import ColumnProfile, Profile
     from trainyard.spec.recipe import Recipe
 
-app = typer.Typer(no_args_is_help=True, help="Look into data, check them and compare them, before any training.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, check and compare data before training.")
 
 SourceName = Annotated[
     str, typer.Argument(metavar="SOURCE", help="CSV file, folder of them or of pictures, or glob; gs:// and s3:// too.")
@@ -34,7 +34,7 @@ def inspect(
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Say what data are like: types, statistics, histograms, repeats, and what looks suspicious."""
+    """Show types, statistics, histograms and suspicious values."""
     from trainyard.quality.page import page
 
     profile = _profile(source, label, recipe)
@@ -54,7 +54,7 @@ def schema(
     ] = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Draft the schema of data, to keep in git, or compare data with one."""
+    """Draft a schema from data, or check data against one."""
     if check is not None:
         if write is not None:
             raise ConfigurationError("--write and --check: give one of them.")
@@ -83,7 +83,7 @@ def compare(
     ] = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Say how far data moved from others: drift between days, skew between training and serving."""
+    """Measure drift between days, or skew between training and serving."""
     from trainyard.contract.statistics import drift
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes

@@ -23,10 +23,10 @@ def learn_curve(
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Train on parts of the data, and say how the error falls with more of it.
+    """Measure how the error falls with more data.
 
-    A smaller part is within each larger one, all are judged on the same test split, and each trains about as many
-    steps. What was trained is used again.
+    The recipe is trained on nested parts of its training split, for about as many steps each, and evaluated on the same
+    test split. Finished trainings are reused.
     """
     from trainyard.spec import recipe as recipes
     from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES

@@ -11,8 +11,14 @@ from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
 
 if TYPE_CHECKING:
+    from trainyard.contract.artifacts.export import ExportedFile
     from trainyard.spec.environment import Environment
+    from trainyard.spec.recipe import Recipe
     from trainyard_control.planning.plan import Candidate
+    from trainyard_control.planning.scaling import ScalingForecast
+    from trainyard_control.planning.serving import Demand, Serving
+
+_HOURS_A_MONTH = 730
 
 
 def plan(
@@ -37,17 +43,19 @@ def plan(
     place: Annotated[bool, typer.Option("--place", help="Write the choice into the environment's file.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Predict time and cost of a training on every pool of an environment, and choose one."""
+    """Predict the time and cost of a training on each pool.
+
+    One pool is chosen: the cheapest within --deadline and --budget.
+    """
     from trainyard_control import api
     from trainyard_control.api.drawing import table_console
     from trainyard_control.api.forecast import simulate
-    from trainyard_control.cli.plan_tables import show_scaling
 
     if scale is not None:
         if deadline is not None or budget is not None or serve is not None or place:
             raise ConfigurationError("--scale: chooses no pool. Leave --deadline, --budget, --serve and --place out.")
         scaling = simulate(recipe, scale, environment=environment, set_=set_ or [], examples=examples)
-        print_answer(output, scaling.as_dict(), lambda: show_scaling(scaling))
+        print_answer(output, scaling.as_dict(), lambda: _show_scaling(scaling))
         return
     if serve is not None:
         if deadline is not None or budget is not None or examples is not None or place:
@@ -90,12 +98,88 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
     """Show how many replicas on which pool answer the load."""
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
-    from trainyard_control.cli.plan_tables import show_serving
-    from trainyard_control.planning.serving import replicas as serving
+    from trainyard_control.planning import serving
 
     loaded, where = recipes.load(recipe, set_), environments.load(environment)
     demand = serving.demand(load)
     exports = serving.last_exports(loaded, where.storage)
     folder = serving.answers_folder(loaded, where.storage)
     rows = serving.plan(where, exports, demand, serving.answers(loaded, where.storage), folder)
-    print_answer(output, [vars(row) for row in rows], lambda: show_serving(loaded, exports, demand, rows))
+    print_answer(output, [vars(row) for row in rows], lambda: _show_serving(loaded, exports, demand, rows))
+
+
+def _show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, rows: list[Serving]) -> None:
+    """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
+    from trainyard_control.api.drawing import markup, plain_table, table_console
+
+    console = table_console()
+    console.print(
+        f"[bold]{markup(recipe.name)}[/]: {demand.qps:g} requests a second of one example, 95 % of them within "
+        f"{demand.p95 * 1000:g} ms"
+    )
+    measured = ", ".join(
+        f"{export.format} {export.latency_ms.p50:g} ms (p95 {export.latency_ms.p95:g})" for export in exports
+    )
+    console.print(f"measured by its last export on one core: {measured}", soft_wrap=True, markup=False)
+    table = plain_table("pool", "format", "replicas", "servers each", "busy", "p95, ms", "nodes", "USD/h", "USD/month")
+    for row in rows:
+        usd = row.usd_per_hour
+        table.add_row(
+            f"[bold green]→ {markup(row.pool)}[/]" if row.chosen else f"  {markup(row.pool)}",
+            *(
+                "–" if value is None else form.format(value)
+                for value, form in (
+                    (row.format, "{}"),
+                    (row.replicas, "{:,}"),
+                    (row.servers, "{}"),
+                    (row.utilisation, "{:.0%}"),
+                    (row.p95_ms, "{:.3g}"),
+                    (row.nodes, "{:,}"),
+                    (usd, "{:,.2f}"),
+                    (None if usd is None else usd * _HOURS_A_MONTH, "{:,.0f}"),
+                )
+            ),
+        )
+    console.print(table)
+    reasons = [
+        f"{'→' if row.chosen else '–' if row.feasible else '✗'} {row.pool}: {row.why or 'costs more, or has no price'}."
+        for row in rows
+    ]
+    console.print("\n".join(reasons), soft_wrap=True, markup=False)
+    console.print(
+        "[dim]Assumed: requests come at random and are spread at random, a core or an accelerator takes one at a time, "
+        "the pool's cores are those that export measured on; no spare replica.[/]",
+        soft_wrap=True,
+    )
+
+
+def _show_scaling(scaling: ScalingForecast) -> None:
+    """Print the speed at each number of workers beside the ideal one, and where the rest of a step goes."""
+    from trainyard_control.api.drawing import markup, plain_table, table_console
+
+    parts, console = scaling.parts, table_console()
+    console.print(
+        f"[bold]{markup(scaling.pool)}[/]: a worker's step of {parts.examples:,} examples computes "
+        f"{1000 * parts.compute:,.3g} ms ± {parts.jitter:.1%} ({parts.origin})",
+        soft_wrap=True,
+    )
+    table = plain_table("workers", "examples/s", "ideal", "efficiency", "sum of gradients", "stragglers", "input")
+    for point in scaling.points:
+        lost = (point.all_reduce, point.stragglers, point.input)
+        table.add_row(
+            f"{point.workers:,}",
+            f"{point.examples_per_second:,.0f}",
+            f"{point.workers * parts.examples / parts.compute:,.0f}",
+            f"{point.efficiency:.0%}",
+            *(f"{seconds / point.seconds:.0%}" for seconds in lost),
+        )
+    console.print(table)
+    if scaling.largest is not None and scaling.points[-1].workers > scaling.largest:
+        console.print(f"! the largest slice of {scaling.hardware.name} has {scaling.largest} hosts.", markup=False)
+    network = scaling.hardware.network
+    links = f"a network of {network * 8 / 1e9:g} Gbit/s, half of which a ring gets" if network else "the slice's links"
+    console.print(
+        f"[dim]Simulated: each worker keeps its batch, and prepares it without input workers; a step waits for the "
+        f"slowest, then sums the gradients over {links}. Nothing larger than one worker is measured by it.[/]",
+        soft_wrap=True,
+    )

@@ -65,10 +65,13 @@ def predict(
     pending_limit: PendingLimit = 3600,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Predict with a pushed model: a class or a number, and scores, for every picture or row."""
+    """Predict with a pushed model.
+
+    Each image or row gets a class or a number, and scores.
+    """
     if submit:
         from trainyard_control.api.packages import prepare_prediction
-        from trainyard_control.cli.sending import send_and_follow
+        from trainyard_control.cli.follow import send_and_follow
 
         what = prepare_prediction(model, input_, environment, out, key, name)
         send_and_follow(what, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)

@@ -22,9 +22,10 @@ def prune(
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Remove old runs, outputs that no kept run uses and abandoned attempts from a storage.
+    """Delete old runs and unused outputs.
 
-    The champion stays, with its run and all that it was made from.
+    Outputs that no kept run uses and abandoned attempts are deleted. The champion is kept, with its run and everything
+    that it was made from.
     """
     from trainyard.spec import environment as environments
     from trainyard_control.cli.screen import size

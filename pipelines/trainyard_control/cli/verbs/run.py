@@ -32,10 +32,11 @@ def run(
     day: Day = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Preprocess, train, evaluate, export and push a recipe on this machine.
+    """Train a recipe on this machine, from data to a pushed model.
 
-    Of data, a recipe is drafted, saved in the current folder and run. What an earlier run finished is used again; what
-    it left half done is resumed.
+    The steps are preprocess, train, evaluate, export and push. Finished steps of earlier runs are reused, and an
+    interrupted one is resumed. If you name data instead of a recipe, a recipe is drafted, saved in the current folder
+    and run.
     """
     from trainyard.contract import refusal
     from trainyard_control import api

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard_control.local.local_runs import LocalRunView
     from trainyard_control.search.comparison import Comparison, Row
 
-app = typer.Typer(no_args_is_help=True, help="Look after runs, of this machine or of a cluster.")
+app = typer.Typer(no_args_is_help=True, help="List, follow, compare and cancel runs.")
 
 _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 
@@ -30,7 +30,10 @@ def list_(
     everything: Annotated[bool, typer.Option("--all", help="Of every experiment.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """List the newest runs: state, recipe and duration; of this machine their metric, of a cluster their cost."""
+    """List the newest runs.
+
+    State, recipe and duration are shown, with the metric (local runs) or the cost (runs on a cluster).
+    """
     if _local(environment):
         from trainyard_control import api
 
@@ -49,7 +52,7 @@ def list_(
 
 @app.command("show")
 def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
-    """Show a run's steps with states, pods, pools, durations and outputs; of a cluster with what they cost."""
+    """Show the steps of a run: states, pods, durations, outputs, cost."""
     if root := _local(environment):
         from trainyard_control.local import local_runs
 
@@ -66,7 +69,7 @@ def watch(
     run: Annotated[str, typer.Argument(help="Name or id of the run; by default the newest.")] = "",
     environment: EnvironmentName = LOCAL,
 ) -> None:
-    """Follow a run to its end, from another terminal or after it was started elsewhere. Ends with its exit code."""
+    """Follow a run to its end, and exit with its exit code."""
     if root := _local(environment):
         code = _watch_local(root, run)
     else:
@@ -88,7 +91,7 @@ def logs(
     environment: EnvironmentName = LOCAL,
     tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only the last lines.")] = None,
 ) -> None:
-    """Print the log of a step; of a gang that of its worker 0."""
+    """Print the log of a step (of a gang: of worker 0)."""
     if root := _local(environment):
         from trainyard_control.local import local_runs
 
@@ -107,9 +110,9 @@ def compare(
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Lay runs of this machine side by side: settings that differ, metrics, speed and exported files."""
+    """Compare runs of this machine: settings, metrics, speed, files."""
     from trainyard_control.api.arguments import of_this_machine
-    from trainyard_control.api.runs import ELSEWHERE, Runs
+    from trainyard_control.api.run import ELSEWHERE, Runs
 
     compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
     write_page(html, compared.page)
@@ -117,8 +120,8 @@ def compare(
 
 
 @app.command("cancel")
-def cancel(run: _Run, environment: EnvironmentName = LOCAL, dry_run: DryRun = False) -> None:
-    """End a run and all that it started, and wait until it is gone."""
+def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> None:
+    """End a run and everything that it started, and wait for it."""
     runs = _runs(environment)
     run_id = runs.find(run)
     if dry_run:
@@ -160,7 +163,7 @@ def _watch_local(root: str, name: str) -> int:
 
 
 def _show_view(view: RunView) -> None:
-    from trainyard_control.kubeflow.run_cost import CACHED
+    from trainyard_control.kubeflow.run_view import CACHED
 
     typer.echo(
         f"{view.name}  {view.state}  {duration_text(view.seconds)}  "

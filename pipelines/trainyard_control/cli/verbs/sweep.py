@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard.spec.networks import LADDERS
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
     LOCAL,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainyard_control.search.result import Result
 
 _SHOWN = 20
-Ladder = StrEnum("Ladder", {name.upper(): name for name in LADDERS})  # type: ignore[misc]  # python/mypy#2401
+Ladder = StrEnum("Ladder", {name.upper(): name for name in MODEL_FAMILIES})  # type: ignore[misc]  # python/mypy#2401
 
 _Over = Annotated[
     list[str] | None,
@@ -85,11 +85,11 @@ def sweep(
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Try variants of a recipe, on this machine or on a cluster, and write the recipe of the best.
+    """Search a recipe's settings, on this machine or on a cluster.
 
-    The examples are made once. The eval split chooses; nothing is pushed. The same command goes on with a sweep that
-    was ended, and with more --trials it adds to one. On a cluster each trial is a run that trains on the pool of train,
-    and --max-parallel go on at a time.
+    Data is preprocessed once. The eval split selects the best trial, whose recipe is written; nothing is pushed. Run
+    the same command again to resume a sweep, or with more --trials to extend it. On a cluster each trial is a run that
+    trains on the pool of train, --max-parallel of them at a time.
     """
     from trainyard_control.api.search import SweepOptions, describe_sweep, run_sweep
 
@@ -106,7 +106,7 @@ def sweep(
     )
     what = describe_sweep(recipe, set_ or [], options)
     if dry_run:
-        from trainyard_control.cli.sending import show_all
+        from trainyard_control.cli.follow import show_all
         from trainyard_control.search.cluster_trials import packages
 
         show_all(packages(what))

@@ -1,9 +1,9 @@
-"""What the planner knows of a place to train: a pool of an environment, or this machine."""
+"""The hardware that a training can run on: a pool of an environment, or this machine."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard import quantity
@@ -14,15 +14,49 @@ from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform, catalog, named
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning.roofline import Site
 
-HERE = "this machine"
+THIS_MACHINE = "this machine"
 UNKNOWN_NETWORK = 1e9  # bytes a second between nodes of which the catalog says nothing; chosen
 _GIB = 1 << 30
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
-def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
+@dataclass(frozen=True)
+class Hardware:
+    """Where a training runs: `devices` a worker, and what each delivers at its peak, in operations and bytes a second.
+
+    link: bytes a second that a device sends to the others of its worker, or of its slice; network: those that a worker
+    sends to others, None if there is none between workers. memory_bytes: of one device, None if it does not limit.
+    fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on
+    TPUs, so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library,
+    which read and write whole tensors. input_cores: those of all input workers, None if `cores` prepare the input.
+    """
+
+    name: str
+    workers: int
+    devices: int
+    cores: float
+    flops: float
+    memory_bandwidth: float
+    bytes_per_number: int = 4
+    memory_bytes: float | None = None
+    link: float | None = None
+    network: float | None = None
+    fused: bool = False
+    input_cores: float | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Devices of all workers."""
+        return self.workers * self.devices
+
+    @property
+    def cpu(self) -> bool:
+        """Whether the cores themselves train."""
+        return self.name == "CPU"
+
+
+def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardware:
     """Return what the pool's workers deliver, and the environment's input workers beside them.
 
     Raises `ConfigurationError` if the catalog does not say.
@@ -33,11 +67,11 @@ def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
     gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
     if pool.accelerator is None:
-        return replace(cpu(cores, pool.workers, network), input_cores=input_cores)
+        return replace(cpu_hardware(cores, pool.workers, network), input_cores=input_cores)
     if pool.kind == "tpu":  # its chips reach each other without the network, whichever host they are on
         network = None
-    site = device(recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, network)
-    return replace(site, input_cores=input_cores)
+    hardware = accelerator_hardware(recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, network)
+    return replace(hardware, input_cores=input_cores)
 
 
 def _cores(pool: Pool, platform: Platform) -> float:
@@ -48,20 +82,20 @@ def _cores(pool: Pool, platform: Platform) -> float:
     return machines.allocatable(machine[1], platform)[0]
 
 
-def here(recipe: Recipe) -> Site:
+def local_hardware(recipe: Recipe) -> Hardware:
     """Return what this machine delivers: its GPUs if a driver shows them, else its cores."""
     cores = len(os.sched_getaffinity(0))
     names = [named(product) for product in _gpus()]
     if names and names[0]:
-        return device(recipe.train.precision, names[0], len(names), 1, cores, None)
-    return cpu(cores / recipe.train.workers, recipe.train.workers, None)
+        return accelerator_hardware(recipe.train.precision, names[0], len(names), 1, cores, None)
+    return cpu_hardware(cores / recipe.train.workers, recipe.train.workers, None)
 
 
-def cpu(cores: float, workers: int, network: float | None) -> Site:
+def cpu_hardware(cores: float, workers: int, network: float | None) -> Hardware:
     """Return `workers` processes of `cores` each."""
     core = catalog().core
-    return Site(
-        hardware="CPU",
+    return Hardware(
+        name="CPU",
         workers=workers,
         devices=1,
         cores=cores,
@@ -71,7 +105,9 @@ def cpu(cores: float, workers: int, network: float | None) -> Site:
     )
 
 
-def device(precision: str, name: str, devices: int, workers: int, cores: float, network: float | None) -> Site:
+def accelerator_hardware(
+    precision: str, name: str, devices: int, workers: int, cores: float, network: float | None
+) -> Hardware:
     """Return `workers` workers with `devices` accelerators each. Raises `ConfigurationError` without figures."""
     known = catalog().accelerators[name]
     tpu = known.kind == "tpu"
@@ -80,8 +116,8 @@ def device(precision: str, name: str, devices: int, workers: int, cores: float, 
     tflops = known.mixed_tflops if mixed or tpu else known.float32_tflops
     if tflops is None or known.memory_gb_per_second is None:
         raise ConfigurationError(f"no published figures of {name} are in the catalog")
-    return Site(
-        hardware=name,
+    return Hardware(
+        name=name,
         workers=workers,
         devices=devices,
         cores=cores,

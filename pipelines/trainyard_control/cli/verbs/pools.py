@@ -28,7 +28,10 @@ def pools(
     ] = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """List the pools of an environment, with price and matching nodes; or draft them from a cluster."""
+    """List the pools of an environment, or draft them from a cluster.
+
+    The list has prices and, if a cluster is configured, the matching nodes.
+    """
     from trainyard.spec import environment as environments
 
     if from_cluster:

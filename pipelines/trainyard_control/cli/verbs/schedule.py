@@ -10,21 +10,21 @@ import typer
 
 from trainyard.errors import ExitCode
 from trainyard_control.cli.answers import print_answer
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
+from trainyard_control.cli.options import DryRun, EnvironmentName, Output, OutputFormat
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.submission import Submission
     from trainyard_control.kubeflow.recurring import Schedules
     from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule
 
-app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule, written in a file.")
+app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule that a file defines.")
 
 _File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
 
 
 @app.command("apply")
 def apply(file: _File, dry_run: DryRun = False) -> None:
-    """Make the server do what a schedule's file says."""
+    """Create or update the schedule of a file on the server."""
     schedules, schedule, what, actions = _planned(file)
     for action in actions:
         if not dry_run:
@@ -34,7 +34,7 @@ def apply(file: _File, dry_run: DryRun = False) -> None:
 
 @app.command("diff")
 def diff(file: _File) -> None:
-    """Say what apply would do; exit with 20 if that is anything."""
+    """Show what apply would change; exit with 20 if anything."""
     _, _, _, actions = _planned(file)
     for action in actions:
         typer.echo(f"would {action}")
@@ -43,8 +43,8 @@ def diff(file: _File) -> None:
 
 
 @app.command("list")
-def list_(environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
-    """List the schedules that the server holds."""
+def list_(environment: EnvironmentName, output: OutputFormat = Output.TEXT) -> None:
+    """List the schedules on the server."""
     from trainyard.spec import environment as environments
     from trainyard_control.kubeflow.recurring import Schedules
 
@@ -63,7 +63,7 @@ def list_(environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TE
 
 @app.command("remove")
 def remove(file: _File, dry_run: DryRun = False) -> None:
-    """Take a file's schedule off the server; its runs stay listed."""
+    """Remove the schedule of a file from the server; its runs stay."""
     from trainyard.spec import environment as environments
     from trainyard_control.kubeflow.recurring import Schedules
     from trainyard_control.kubeflow.schedules import load, removal

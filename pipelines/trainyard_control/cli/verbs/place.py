@@ -20,9 +20,9 @@ def place(
     environment: EnvironmentName = LOCAL,
     to: PackageFile = "-",
 ) -> None:
-    """Place every step of a compiled pipeline on the pool that an environment gives it."""
+    """Place a compiled pipeline on the pools of an environment."""
     from trainyard.spec import environment as environments
-    from trainyard_control.cli.verbs.cluster.compile import write
+    from trainyard_control.cli.verbs.compile import write
     from trainyard_control.compiler import placement
     from trainyard_control.compiler.compilation import to_yaml
 

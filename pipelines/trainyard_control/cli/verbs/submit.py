@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from trainyard_control.cli.options import (
-    LOCAL,
     Day,
     DryRun,
     EnvironmentName,
@@ -23,8 +22,8 @@ from trainyard_control.cli.options import (
 
 
 def submit(
+    environment: EnvironmentName,
     recipe: RecipeName = "digits",
-    environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
     name: RunName = None,
     day: Day = "",
@@ -37,9 +36,9 @@ def submit(
     pending_limit: PendingLimit = 3600,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Compile a recipe, upload it and run it on Kubeflow Pipelines or Vertex AI."""
+    """Run a recipe on Kubeflow Pipelines or Vertex AI."""
     from trainyard_control.api.packages import prepare
-    from trainyard_control.cli.sending import send_and_follow
+    from trainyard_control.cli.follow import send_and_follow
 
     what = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
     send_and_follow(what, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)

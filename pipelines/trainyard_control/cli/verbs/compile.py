@@ -13,7 +13,10 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Overrides, Pac
 def compile(
     recipe: RecipeName = "digits", environment: EnvironmentName = LOCAL, set_: Overrides = None, to: PackageFile = "-"
 ) -> None:
-    """Compile a recipe into a pipeline package, placed on the pools of an environment."""
+    """Compile a recipe into a pipeline package.
+
+    Its steps are placed on the pools of the environment.
+    """
     from trainyard_control import api
 
     write(to, api.compile(recipe, environment=environment, set_=set_ or []))

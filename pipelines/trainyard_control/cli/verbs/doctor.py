@@ -17,7 +17,10 @@ def doctor(
     environment: EnvironmentName = LOCAL,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Check an environment before a run: servers, rights, pools, storage, images and policies."""
+    """Check an environment before a run.
+
+    Servers, permissions, pools, storage, images and policies are checked.
+    """
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
     from trainyard_control.cluster.checks import worst

@@ -1,0 +1,209 @@
+"""The search space of a sweep: values or ranges by key of a recipe, and blocks of cnn_small that a grammar allows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigurationError
+from trainyard.graph import model_sections
+from trainyard.spec import plain_yaml
+from trainyard.spec import recipe as recipes
+from trainyard.spec.training import blocks
+from trainyard.spec.training.blocks import CONVOLUTIONS
+
+if TYPE_CHECKING:
+    from optuna.trial import BaseTrial
+
+_RANGE = re.compile(r"(log:)?([^:,\s]+):([^:,\s]+)")
+_FORM = "Write KEY=a,b,c for values, KEY=1:8 for a range, KEY=log:1e-4:1e-1 for one by its order of magnitude."
+_BLOCKS_FORM = "Write STAGES KINDS:CHANNELS:REPEATS, such as '2:4 conv|separable|residual:16|32|64:1|2|3'."
+_BLOCKS = re.compile(r"([1-9][0-9]?)(?::([1-9][0-9]?))?\s+(\S+)")
+_SECTIONS = sorted(model_sections() - {"task"})  # models of different tasks cannot be compared
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key and what it may be: `values`, or from `low` to `high`, whole numbers if both are."""
+
+    key: str
+    values: tuple[Any, ...] = ()
+    low: float = 0
+    high: float = 0
+    log: bool = False
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All values, or the ends of the range."""
+        return self.values or (self.low, self.high)
+
+    def suggest(self, drawn: BaseTrial) -> Any:
+        """Return the recipe's value that the sampler draws for a trial; of `values` it draws their JSON."""
+        if self.values:
+            return self.value(drawn.suggest_categorical(self.key, [json.dumps(value) for value in self.values]))
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return drawn.suggest_int(self.key, self.low, self.high, log=self.log)
+        return self.value(drawn.suggest_float(self.key, self.low, self.high, log=self.log))
+
+    def value(self, drawn: Any) -> Any:
+        """Return what the recipe is given for what a sampler drew; of a number six digits."""
+        if self.values:
+            return json.loads(drawn)
+        return drawn if isinstance(drawn, int) else min(self.high, max(self.low, float(f"{drawn:.6g}")))
+
+    def parameters(self, value: Any) -> dict[str, Any]:
+        """Return what a sampler would have drawn for `value`, by name."""
+        return {self.key: json.dumps(value) if self.values else value}
+
+
+def override(key: str, value: Any) -> str:
+    """Return the `--set` that gives `key` the `value`."""
+    return f"{key}={json.dumps(value)}"
+
+
+def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]:
+    """Return the dimensions that `over` describes, each KEY=WHAT.
+
+    Raises `ConfigurationError` if a form is unknown, a range is empty, or the recipe does not take a value or an end.
+    """
+    dimensions: list[Dimension] = []
+    for text in over:
+        key, equals, what = text.partition("=")
+        if not equals or not what:
+            raise ConfigurationError(f"over {text[:200]!r}: has no values. {_FORM}")
+        if key.partition(".")[0] not in _SECTIONS:
+            raise ConfigurationError(
+                f"over {key[:200]}: no model depends on it. Keys of {', '.join(_SECTIONS)} can be tried."
+            )
+        if any(key == other.key for other in dimensions):
+            raise ConfigurationError(f"over {key}: is given twice. Name all its values at once.")
+        dimensions.append(_dimension(key, what))
+    for dimension in dimensions:
+        for value in dimension.ends:
+            recipes.load(recipe, [*overrides, override(dimension.key, value)])
+    return dimensions
+
+
+def _dimension(key: str, what: str) -> Dimension:
+    match = _RANGE.fullmatch(what)
+    if match is None:
+        read = plain_yaml.YamlText(f"[{what}]", f"over {key}")
+        values = read.content or []
+        if read.faults:
+            raise ConfigurationError(f"{str(read.faults[0])[:300]} {_FORM}")
+        if len({json.dumps(value) for value in values}) < max(2, len(values)):
+            raise ConfigurationError(f"over {key}={what[:200]}: names fewer than two values, or one twice. {_FORM}")
+        return Dimension(key, values=tuple(values))
+    low, high = (_number(key, text) for text in match.groups()[1:])
+    if low >= high or (match[1] and low <= 0):
+        allowed = "a lower end above 0 and below the upper one" if match[1] else "a lower end below the upper one"
+        raise ConfigurationError(f"over {key}={what}: the range is empty. Give {allowed}.")
+    return Dimension(key, low=low, high=high, log=bool(match[1]))
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        value = int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else float(text)
+        if not math.isfinite(value):
+            raise ValueError(text)
+    except ValueError as error:
+        raise ConfigurationError(f"over {key}: {text[:100]!r} is no number. {_FORM}") from error
+    return value
+
+
+@dataclass(frozen=True)
+class BlockSpace:
+    """Lists of blocks: from `fewest` to `most` stages, in each a kind, channels and repeats out of these."""
+
+    fewest: int
+    most: int
+    kinds: tuple[str, ...]
+    channels: tuple[int, ...]
+    repeats: tuple[int, ...]
+
+    key = "model.blocks"
+    values: tuple[Any, ...] = ()  # too many to name
+
+    @property
+    def size(self) -> int:
+        """How many networks there are."""
+        a_stage = len(self.kinds) * len(self.channels) * len(self.repeats)
+        return sum(a_stage**stages for stages in range(self.fewest, self.most + 1))
+
+    @property
+    def cheapest(self) -> list[list[str]]:
+        """Of each kind a network of the fewest stages and one of the most, with the fewest channels and repeats."""
+        return [
+            _with_pools([_block(kind, min(self.channels), min(self.repeats))] * stages)
+            for kind in self.kinds
+            for stages in sorted({self.fewest, self.most})
+        ]
+
+    def suggest(self, drawn: BaseTrial) -> list[str]:
+        """Return the blocks that the sampler draws for a trial."""
+        stages = drawn.suggest_categorical("stages", list(range(self.fewest, self.most + 1)))
+        return _with_pools(
+            [
+                _block(
+                    drawn.suggest_categorical(f"kind of stage {number}", self.kinds),
+                    drawn.suggest_categorical(f"channels of stage {number}", self.channels),
+                    drawn.suggest_categorical(f"repeats of stage {number}", self.repeats),
+                )
+                for number in range(1, stages + 1)
+            ]
+        )
+
+    def parameters(self, value: list[str]) -> dict[str, Any]:
+        """Return what a sampler would have drawn for the blocks `value`, by name."""
+        stages = [block for block in map(blocks.parse, value) if block.kind != "pool"]
+        drawn: dict[str, Any] = {"stages": len(stages)}
+        for number, block in enumerate(stages, 1):
+            drawn[f"kind of stage {number}"] = block.kind
+            drawn[f"channels of stage {number}"] = block.channels
+            drawn[f"repeats of stage {number}"] = block.repeats
+        return drawn
+
+
+def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
+    """Return the grammar that `text` writes.
+
+    Raises `ConfigurationError` if it writes none, or the recipe does not take the network of the most stages.
+    """
+    match = _BLOCKS.fullmatch(text.strip())
+    parts = match[3].split(":") if match else []
+    if match is None or len(parts) not in (2, 3):
+        raise ConfigurationError(f"grammar {text[:200]!r}: is no grammar. {_BLOCKS_FORM}")
+    kinds, channels, repeats = (part.split("|") for part in [*parts, "1"][:3])
+    if unknown := [kind for kind in kinds if kind not in CONVOLUTIONS]:
+        raise ConfigurationError(
+            f"grammar {text[:200]!r}: no block '{unknown[0][:50]}'. Known: {', '.join(CONVOLUTIONS)}. {_BLOCKS_FORM}"
+        )
+    try:
+        for number in itertools.product(channels, repeats):
+            blocks.parse(":".join(["conv", *number]))
+    except ValueError as error:
+        raise ConfigurationError(f"grammar {text[:200]!r}: {error}. {_BLOCKS_FORM}") from error
+    if any(len({*choices}) < len(choices) for choices in (kinds, channels, repeats)):
+        raise ConfigurationError(f"grammar {text[:200]!r}: names something twice. {_BLOCKS_FORM}")
+    fewest, most = int(match[1]), int(match[2] or match[1])
+    if fewest > most:
+        raise ConfigurationError(f"grammar {text[:200]!r}: {fewest}:{most} stages are an empty range. {_BLOCKS_FORM}")
+    grammar = BlockSpace(fewest, most, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
+    if grammar.size < 2:
+        raise ConfigurationError(f"grammar {text[:200]!r}: allows one network, which leaves no choice. {_BLOCKS_FORM}")
+    for value in grammar.cheapest:
+        recipes.load(recipe, [*overrides, override(grammar.key, value)])
+    return grammar
+
+
+def _block(kind: str, channels: int, repeats: int) -> str:
+    return str(blocks.parse(f"{kind}:{channels}:{repeats}"))
+
+
+def _with_pools(stages: list[str]) -> list[str]:
+    """Return the blocks with a pool between two of them."""
+    return [block for stage in stages for block in ("pool", stage)][1:]
