@@ -67,13 +67,6 @@ def test_what_does_not_go_with_several_labels_is_refused(recipe: dict[str, Any],
     assert sentence.split(": ", 1)[-1] in text, text
 
 
-def test_recipes_without_several_labels_keep_their_keys() -> None:
-    one = changed(HOUSES, data={"targets": [], "label": "heating"}, evaluate={"gates": [{"metric": "mae", "max": 2}]})
-    dumped = Recipe.model_validate(one).model_dump(mode="json")
-    assert not {"targets", "label_separator"} & dumped["data"].keys()
-    assert "target" not in dumped["evaluate"]["gates"][0]
-
-
 def test_a_cell_of_classes_is_the_set_of_them_in_any_order_and_an_empty_one_has_none() -> None:
     data = Recipe.model_validate(SONGS).data
     labels = {

@@ -61,7 +61,6 @@ class Gate(Strict):
     confident: bool = Field(
         False,
         description="The whole 95 % interval must meet the bound, not the value alone.",
-        exclude_if=lambda confident: not confident,  # so that the outputs of recipes without it keep their keys
     )
     against: Against = Field(
         "champion",
@@ -74,7 +73,6 @@ class Gate(Strict):
     target: Annotated[str, Field(max_length=256)] | None = Field(
         None,
         description="Judge this one of data.targets alone.",
-        exclude_if=lambda target: target is None,  # so that the outputs of recipes without it keep their keys
     )
 
     @model_validator(mode="after")

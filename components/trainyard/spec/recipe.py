@@ -82,20 +82,17 @@ class Data(Strict):
         '"',
         description="csv: what a cell is put in that holds a delimiter or a line end; twice, it is one of the cell. "
         "none: no cell is, and quotes are characters as others.",
-        exclude_if=lambda quote: quote == '"',  # so that the outputs of recipes without it keep their keys
     )
     label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
     label_separator: Separator | None = Field(
         None,
         description="With task: multi_label, what stands between the classes of a cell, such as ';' in rock;pop. An "
         "empty cell has no class; a Parquet list needs none to be written in it.",
-        exclude_if=lambda separator: separator is None,  # so that the outputs of recipes without it keep their keys
     )
     targets: list[Column] = Field(
         [],
         max_length=100,
         description="With task: regression, several columns to predict at once, instead of label.",
-        exclude_if=lambda targets: not targets,
     )
     features: dict[Column, Annotated[Numeric | Category | Date | Text, Field(discriminator="type")]] = Field(
         default_factory=dict,
@@ -113,7 +110,6 @@ class Data(Strict):
         None,
         description="Column of the data, or of derive, that says how much a row counts, 0 or more, in training and in "
         "each metric; its unit does not matter.",
-        exclude_if=lambda weight: weight is None,  # so that the outputs of recipes without it keep their keys
     )
     where: Condition | None = Field(
         None, description="Expression that is true for the rows to read, such as fare > 0; the others are left out."
@@ -128,7 +124,6 @@ class Data(Strict):
         None,
         description="The value of white in images of more than 8 bits a channel, such as 4095 of a 12-bit camera, or "
         "1.0; larger ones are white. By default 65535; images of floats and of 32 bits need it.",
-        exclude_if=lambda level: level is None,  # so that the outputs of recipes without it keep their keys
     )
     store: ImageStore | None = Field(
         None,
@@ -139,7 +134,6 @@ class Data(Strict):
         False,
         description="Keep frequent whole texts of text features in the statistics, which the report and a pushed model "
         "hold. By default they hold words and lengths alone.",
-        exclude_if=lambda samples: not samples,  # so that the outputs of recipes without it keep their keys
     )
     split: SplitRows = SplitRows()
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -273,7 +267,6 @@ class Evaluate(Strict):
     time_to: TimeTo | None = Field(
         None,
         description="classification: record the time, and if the pool has a price the cost, to an accuracy.",
-        exclude_if=lambda wanted: wanted is None,  # so that the outputs of recipes without it keep their keys
     )
     boosted: bool = Field(
         True, description="Of a table: grow gradient-boosted trees on the same split, and show what they reach."

@@ -18,7 +18,7 @@ from typing import Any
 from trainyard.contract import refusal
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.training import gang
-from trainyard.contract.training.feeding import usd_per_hour
+from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State

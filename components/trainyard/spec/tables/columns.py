@@ -120,7 +120,6 @@ class Text(Strict):
         None,
         description="Of a list in one cell, such as ';' in rock;pop: cut there alone. What lies between is one word, "
         "as it is written, but for the space around it.",
-        exclude_if=lambda separator: separator is None,  # so that the outputs of recipes without it keep their keys
     )
 
     @model_validator(mode="after")

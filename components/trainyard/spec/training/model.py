@@ -36,7 +36,6 @@ class ModelConfig(Strict):
         max_length=100,
         description="Of cnn_small, its convolutions: each conv, separable or residual with channels and repeats, or "
         "pool, such as [conv:32, pool, separable:64:2]. By default pairs of convolutions as the image's size asks for.",
-        exclude_if=lambda blocks: blocks is None,  # so that the outputs of recipes without it keep their keys
     )
     hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -46,12 +45,10 @@ class ModelConfig(Strict):
         1.0,
         description="Times the channels or units of each layer, for cnn_small, mlp, wide_deep and mobilenet_v3_*; of "
         "these 0.75 and 1 have weights: imagenet.",
-        exclude_if=lambda width: width == 1,  # so that the outputs of recipes without it keep their keys
     )
     depth: Annotated[float, Field(ge=0.1, le=16)] = Field(
         1.0,
         description="Times the convolutions of each block of cnn_small, or the hidden layers of mlp and wide_deep.",
-        exclude_if=lambda depth: depth == 1,
     )
     weights: Source | None = Field(
         None,

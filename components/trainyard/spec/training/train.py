@@ -18,11 +18,6 @@ Epochs = Annotated[int, Field(gt=0, le=100_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
-def _is_unset(value: object) -> bool:
-    """Whether a key is unset, so that recipes without it keep their output keys."""
-    return value in (None, [])
-
-
 class Optimizer(Strict):
     """How weights follow the gradients; the learning rate is the peak that warm-up reaches."""
 
@@ -130,7 +125,6 @@ class Train(Strict):
         description="What batch normalization takes its mean and variance from. global: the batch, so that any number "
         "of workers trains the same weights; they wait for each other at each such layer. worker: each device's part "
         "of it, which should have 16 examples or more; nothing waits before the gradients are summed.",
-        exclude_if=lambda source: source == "global",  # so that the outputs of recipes without it keep their keys
     )
     class_weights: (
         Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
@@ -145,7 +139,6 @@ class Train(Strict):
         max_length=10,
         description="Train the first epochs on smaller images, which cost less by the square of their side, such as "
         "[{epochs: 18, size: 128}]; the others have the size of the data. For networks with global pooling.",
-        exclude_if=_is_unset,
     )
     early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
     checkpoints: Checkpoints = Checkpoints()
@@ -158,25 +151,21 @@ class Train(Strict):
     teacher: Teacher | None = Field(
         None,
         description="Learn from the answers of a pushed model too (distillation). By default the labels alone.",
-        exclude_if=_is_unset,
     )
     command: Annotated[list[Argument], Field(min_length=1, max_length=1000)] | None = Field(
         None,
         description="A program of your own that trains instead, as [python, my_train.py, --layers, '3']; it starts in "
         "every worker and leaves its `result`.",
-        exclude_if=_is_unset,
     )
     result: Literal["keras", "folder"] = Field(
         "keras",
         description="What the command leaves. keras: model.keras, which is judged on the test split and exported. "
         "folder: model/ with whatever serves it, pushed as it is, and metrics.json, which the gates go by.",
-        exclude_if=lambda result: result == "keras",  # so that the outputs of recipes without it keep their keys
     )
     image: Image | None = Field(
         None,
         description="Container image that the command runs in on a cluster, as registry/name@sha256:…, built FROM "
         "Trainyard's image for the pool. By default the environment's.",
-        exclude_if=_is_unset,
     )
     files: (
         Annotated[list[FileName], Field(max_length=100)] | Annotated[dict[FileName, FileText], Field(max_length=100)]
@@ -184,7 +173,6 @@ class Train(Strict):
         [],
         description="Files beside the recipe that lie in the command's folder when it starts; those that the command "
         "names itself need not be given. 64 KiB together.",
-        exclude_if=_is_unset,
     )
 
     @field_validator("files")
