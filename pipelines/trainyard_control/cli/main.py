@@ -39,7 +39,7 @@ from trainyard_control.cli.verbs import (
 )
 
 if TYPE_CHECKING:
-    import click
+    from typer import _click as click
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
