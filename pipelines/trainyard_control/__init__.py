@@ -1,1 +1,1 @@
-"""The control plane: what a person calls. It imports kfp and trainyard's pure rooms, never TensorFlow or Beam."""
+"""The control plane, which people call. It imports kfp and the pure packages of trainyard, never TensorFlow or Beam."""

@@ -1,1 +1,1 @@
-"""Kubernetes: one client, the labels, the pods that a pool asks for, and what pods say of themselves."""
+"""Kubernetes: the client, labels, pod specs, and the diagnosis of pods."""

@@ -1,4 +1,4 @@
-"""The one client of the Kubernetes API, as plain JSON: for the launcher of a gang and for the command line."""
+"""The client of the Kubernetes API, as plain JSON, for the launcher of a gang and for the CLI."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def connect(
     on_retry: Callable[[str], None] | None = None,
     remedy: str = "Log in again, or have the permission granted to you.",
 ) -> Cluster:
-    """Return the cluster of the pod that this process runs in, else the one that KUBECONFIG names.
+    """Connect to the cluster of this pod, otherwise to the one of KUBECONFIG.
 
-    namespace: without one, the pod's own or that of the file's context. context: one of the file's, instead of its
-    current one. The others are as in `Cluster`. Raises `ConfigurationError` if there is no cluster.
+    namespace: by default the pod's own, or that of the kubeconfig context. context: by default the current one. The
+    others are as in `Cluster`. Raises `ConfigurationError` if there is no cluster.
     """
     from kubernetes import client, config
 
@@ -50,7 +50,7 @@ def connect(
 
 
 def configure(configuration: Any, config: Any, context: str = "") -> None:
-    """Fill in the address and the credentials of the cluster; `config` is the module kubernetes.config."""
+    """Set the address and credentials of the cluster. config: the module kubernetes.config."""
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not context:
             config.load_incluster_config(client_configuration=configuration)
@@ -65,13 +65,13 @@ def configure(configuration: Any, config: Any, context: str = "") -> None:
 
 @dataclass
 class Cluster:
-    """A cluster and one namespace of it.
+    """A cluster and one of its namespaces.
 
-    patience_seconds: how long a call is repeated while the API server is busy or out of reach, PATIENCE_SECONDS by
-    default; `post` is never repeated. on_retry: called with the problem before each repetition. remedy: what to do if
-    the API server refuses the caller.
+    patience_seconds: how long a call is retried while the API server is busy or unreachable, by default
+    PATIENCE_SECONDS; `post` is never retried. on_retry: called with the problem before each retry. remedy: what to do
+    if the API server refuses the caller.
 
-    Raises `TransientError`, with `unreachable` set, if the API server stays out of reach, `InfrastructureError` if it
+    Raises `TransientError`, with `unreachable` set, if the API server stays unreachable, `InfrastructureError` if it
     refuses.
     """
 
@@ -88,11 +88,11 @@ class Cluster:
         return str(self.api.configuration.host)
 
     def path(self, kind: str, name: str = "", group: str = "api/v1") -> str:
-        """Return the path of the object, or of all objects of `kind`, in the namespace."""
+        """Return the path of an object, or of all objects of `kind`, in the namespace."""
         return f"/{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
     def get(self, path: str, query: dict[str, str | int] | None = None, metadata_only: bool = False) -> Manifest | None:
-        """Return the object or list at `path`, None if there is none; of a Secret ask for the metadata only."""
+        """Return the object or list at `path`, None if there is none. metadata_only: for Secrets."""
         text = self._call("GET", path, query=query, absent=(404,), accept=_METADATA if metadata_only else _JSON)
         return None if text is None else dict(json.loads(text))
 
@@ -103,18 +103,18 @@ class Cluster:
         return list(answer["items"]) if answer else []
 
     def create(self, kind: str, body: Manifest) -> Manifest | None:
-        """Return the object as created in the namespace, or None if one of its name exists."""
+        """Create an object in the namespace, and return it, or None if its name exists."""
         version = body["apiVersion"]
         path = self.path(kind, group=f"apis/{version}" if "/" in version else f"api/{version}")
         text = self._call("POST", path, body=body, absent=(409,), repeat=True)
         return None if text is None else dict(json.loads(text))
 
     def post(self, path: str, body: Manifest) -> Manifest:
-        """Return what the API server answers to `body`."""
+        """Post `body`, and return the answer."""
         return dict(json.loads(self._call("POST", path, body=body, repeat=False) or "{}"))
 
     def refusal(self, path: str, body: Manifest) -> str:
-        """Return why the API server refuses `body`, '' if it takes it."""
+        """Post `body`, and return why the API server refuses it, '' if it accepts."""
         from kubernetes.client import ApiException
 
         try:
@@ -124,7 +124,7 @@ class Cluster:
         return ""
 
     def delete(self, path: str, uid: str = "") -> None:
-        """Ask for the end of the object and of all that it owns; with `uid`, of none made after the one with that."""
+        """Delete the object and everything that it owns. uid: only if the object has this uid."""
         body: Manifest = {"propagationPolicy": "Foreground"}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -138,9 +138,9 @@ class Cluster:
         return self._call("GET", f"{self.path('pods', pod)}/log", query=query, absent=(400, 404)) or ""
 
     def follow_log(self, pod: str, container: str, since_seconds: int | None) -> Iterator[bytes]:
-        """Yield the container's log as it is written, each line after its time, until it ends or breaks off.
+        """Yield the container's log as it is written, with timestamps, until it ends or breaks off.
 
-        Raises the client's own errors: nothing is repeated.
+        Raises the client's own errors, without retries.
         """
         query: dict[str, str | int] = {"container": container, "follow": "true", "timestamps": "true"}
         if since_seconds is not None:
@@ -208,9 +208,9 @@ class Cluster:
 
 
 def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], None] | None = None) -> T:
-    """Return what `call` returns; a server that is busy or does not answer is asked again for `seconds`.
+    """Call `call`, and retry it for `seconds` if the server is busy or does not answer.
 
-    on_retry: called with the problem before the server is asked again. Raises the last error as it came.
+    on_retry: called with the problem before each retry. Raises the last error unchanged.
     """
     from urllib3.exceptions import HTTPError
 
@@ -225,7 +225,7 @@ def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], Non
 
 
 def message(error: Any) -> str:
-    """Return what a server says in the body of a refusal, else its reason."""
+    """Return the message in the body of a server's refusal, otherwise its reason."""
     body = error.body.decode("utf-8", errors="replace") if isinstance(error.body, bytes) else error.body or ""
     try:
         document = json.loads(body)
@@ -236,7 +236,7 @@ def message(error: Any) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the innermost cause that a network library wraps, in one line."""
+    """Return the innermost cause in an error of a network library, in one line."""
     while (inner := getattr(error, "reason", None)) and isinstance(inner, BaseException):
         error = inner
     return " ".join(str(error).split())[:200] or type(error).__name__

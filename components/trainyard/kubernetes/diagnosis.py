@@ -1,6 +1,6 @@
-"""What a pod's own fields mean, read in one place: for the launcher that watches a gang, and for `explain`.
+"""Reads a pod's fields in one place, for the launcher of a gang and for `explain`.
 
-Pure functions over the objects of the Kubernetes API. What to say about it, and what to do, is for the callers.
+Pure functions over the objects of the Kubernetes API. The callers turn a diagnosis into sentences and advice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BLOCKED: dict[str, Waiting] = {
 
 @dataclass(frozen=True)
 class Exit:
-    """How a container ended."""
+    """The end of a container."""
 
     container: str
     code: int
@@ -61,16 +61,15 @@ class Exit:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed it for memory."""
+        """True if the kernel killed it for memory."""
         return self.reason == "OOMKilled"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One pod. reason and message are Kubernetes' own words; ending: it was asked to stop.
+    """The diagnosis of a pod. reason and message: Kubernetes' own words. ending: it was asked to stop.
 
-    image: of the container that cannot start. exit: of the container that does the work, or of another that failed
-    if that one did not.
+    image: of the container that cannot start. exit: of the main container, or of another that failed if it did not.
     """
 
     state: State
@@ -83,18 +82,18 @@ class Diagnosis:
 
     @property
     def disrupted(self) -> bool:
-        """Whether others ended the pod: a preemption, an eviction or the loss of its node."""
+        """True if the pod was preempted, evicted, or lost its node."""
         return self.cause in ("preempted", "evicted", "disk", "node-lost")
 
     @property
     def blocked(self) -> bool:
-        """Whether a container waits for what does not come by itself."""
+        """True if a container waits for something that does not come by itself."""
         return self.cause in ("image", "configuration", "crash-loop")
 
 
 @dataclass(frozen=True)
 class PodTask:
-    """What a pod works for: `train`, worker 1 of `train` or of its input, or the second task of `check` in one run."""
+    """The task of a pod: `train`, worker 1 of `train` or of its input, or the second task of `check` in one run."""
 
     step: str
     use: str = ""
@@ -102,12 +101,12 @@ class PodTask:
 
     @property
     def name(self) -> str:
-        """Such as `train`, `train worker 1`, `train input worker 1` or `check 2`."""
+        """The name, such as `train`, `train worker 1`, `train input worker 1` or `check 2`."""
         return self.step + (f" {self.use}" if self.use else "") + (f" worker {self.worker}" if self.worker else "")
 
 
 def diagnose(pod: Manifest) -> Diagnosis:
-    """Return what the pod's status says, read by itself: its node may be gone without the pod knowing it."""
+    """Diagnose a pod from its own status; its node may be gone without the pod knowing it."""
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
     base = Diagnosis(
@@ -130,23 +129,23 @@ def diagnose(pod: Manifest) -> Diagnosis:
 
 
 def conditions(thing: Manifest, status: str = "True") -> dict[str, Manifest]:
-    """Return the conditions of a pod, Job or node that have `status`, by type."""
+    """Return the conditions of a pod, Job or node with `status`, by type."""
     every = thing.get("status", {}).get("conditions") or []
     return {condition["type"]: condition for condition in every if condition["status"] == status}
 
 
 def name_of(thing: Manifest) -> str:
-    """Return the name of an object of the API."""
+    """Return the name of an object."""
     return str(thing["metadata"]["name"])
 
 
 def owner_uids(thing: Manifest) -> set[str]:
-    """Return the uids of what an object belongs to."""
+    """Return the uids of an object's owners."""
     return {str(owner["uid"]) for owner in thing["metadata"].get("ownerReferences") or []}
 
 
 def task_of(thing: Manifest) -> PodTask:
-    """Return what a pod or a Job works for; a driver of Kubeflow is `driver`."""
+    """Return the task of a pod or a Job; a driver of Kubeflow is `driver`."""
     own = thing["metadata"].get("labels", {})
     if (step := own.get(labels.STEP)) is None:
         name = name_of(thing)
@@ -162,12 +161,12 @@ def main_container(pod: Manifest) -> str:
 
 
 def disruption(reason: str) -> str:
-    """Return in words how a pod was ended by others, for the `reason` of its diagnosis."""
+    """Describe the disruption of a pod, by the `reason` of its diagnosis."""
     return _DISRUPTIONS.get(reason, _EVICTED)[1]
 
 
 def one_line(text: str) -> str:
-    """Return `text` in one line, cut if it is too long for a sentence."""
+    """Join `text` to one line, cut to the length of a sentence."""
     return " ".join(text.split())[:_LONGEST]
 
 

@@ -1,4 +1,4 @@
-"""Names of labels and annotations, those of Trainyard and those of others that it reads."""
+"""Names of labels and annotations, of Trainyard and of others."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ NODE_NAME = "workflows.argoproj.io/node-name"
 
 
 def of_step(step: str) -> dict[str, str]:
-    """Return the labels that say that an object works for `step` of a pipeline of Trainyard."""
+    """Return the labels of an object that works for `step`."""
     return {APPLICATION: "trainyard", STEP: step}

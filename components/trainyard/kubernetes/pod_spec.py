@@ -1,6 +1,6 @@
-"""From a pool to a pod: the one place that writes selectors, tolerations, resources, security context and volumes.
+"""Builds pods from pools: selectors, tolerations, resources, security context and volumes.
 
-`place` writes what it says into the package, a gang's Job and `doctor` build on it, and `pools` counts nodes by it.
+`place` writes them into the package, a gang's Job and `doctor` build on them, and `pools` counts nodes with them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TEMPORARY = "/tmp"  # noqa: S108
 
 
 def pod_spec(pool: Pool, platform: Platform, volume: Volume | None = None, *, worker: bool = False) -> Manifest:
-    """Return a pod on `pool`: where it lands, what it may use, as whom it runs, and what it mounts.
+    """Build a pod on `pool`.
 
-    Its one container has no name, image or command yet. worker: of a gang, whose root file system is read-only and
-    which has /dev/shm and /tmp of its own; a step's pod has /dev/shm only if several GPUs talk through it.
+    Its container has no name, image or command yet. worker: of a gang, with a read-only root file system and its own
+    /dev/shm and /tmp; the pod of a step has /dev/shm only if several GPUs talk through it.
     """
     needs = placement(pool, platform)
     extra = {"ephemeral-storage": pool.ephemeral_storage} if worker else {}
@@ -59,7 +59,7 @@ def pod_spec(pool: Pool, platform: Platform, volume: Volume | None = None, *, wo
 
 
 def variables(values: Mapping[str, str], secrets: Mapping[str, SecretKey]) -> list[Manifest]:
-    """Return a container's environment variables in the order of their names, those from Secrets last."""
+    """Return a container's environment variables sorted by name, those from Secrets last."""
     return [
         *({"name": name, "value": value} for name, value in sorted(values.items())),
         *(
@@ -70,7 +70,7 @@ def variables(values: Mapping[str, str], secrets: Mapping[str, SecretKey]) -> li
 
 
 def variable(spec: Manifest, name: str) -> str:
-    """Return the value of the environment variable `name` of the pod's containers, '' if none has it."""
+    """Return the value of an environment variable of the pod's containers, '' if none has it."""
     entries = [entry for container in spec["containers"] for entry in container.get("env") or []]
     return next((str(entry.get("value", "")) for entry in entries if entry["name"] == name), "")
 

@@ -1,1 +1,1 @@
-"""What a run leaves for people to look at: the summary, the report and its figures."""
+"""The record and the report of a run."""

@@ -1,4 +1,4 @@
-"""What the steps of a run left, read once for its record and its report."""
+"""The outputs of a run's steps, read once for its record and its report."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DOCUMENTS = {kind.made_by: kind for kind in _KINDS}
 
 @dataclass(frozen=True)
 class Outputs:
-    """The committed output folders of the steps that ran, by step, and their documents; None if a step did not run.
+    """Committed output folders by step, and their documents; None if a step did not run.
 
-    examples: None too if the recipe has no data.
+    examples: also None if the recipe has no data.
     """
 
     folders: dict[str, str]
@@ -37,7 +37,7 @@ class Outputs:
 
     @property
     def gates(self) -> list[tuple[str, Split | None, Verdict]]:
-        """What was judged, on which split (None: by a program, on what it chose), and the verdict."""
+        """Each gate: its name, its split (None for a custom program's own metrics), and its verdict."""
         model = [("model", self.evaluation.split, self.evaluation.gate)] if self.evaluation else []
         return [
             *model,
@@ -46,12 +46,12 @@ class Outputs:
 
     @property
     def verdict(self) -> str:
-        """Return blessed or refused, over all gates."""
+        """The verdict over all gates: blessed or refused."""
         return "blessed" if all(gate.verdict == "blessed" for _, _, gate in self.gates) else "refused"
 
 
 def read(folders: dict[str, str], skip_unreadable: bool = False) -> Outputs:
-    """Return the outputs in `folders`.
+    """Read the outputs in `folders`.
 
     Raises `DataError` if a folder holds no output of its step; with `skip_unreadable` it is left out.
     """

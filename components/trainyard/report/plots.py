@@ -1,7 +1,7 @@
-"""The report's figures as plain plotly JSON: pure functions of the steps' documents.
+"""The report's figures as plotly JSON: pure functions of the steps' documents.
 
-Colours are names such as `@accent`, which the page resolves for its light or dark theme. Every text from the data goes
-through `plain`, because plotly draws a subset of HTML in labels.
+Colors are names such as `@accent`, which the page resolves for its light or dark theme. Text from the data goes through
+`plain`, because plotly interprets a subset of HTML in labels.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SPLIT_COLORS = {"train": "@accent", "eval": "@second", "test": "@third"}
 
 
 def plain(text: str) -> str:
-    """Return `text` as plotly shows it literally."""
+    """Escape `text` so that plotly shows it literally."""
     return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def figures(
     examples: Examples | None, training: Training | None, evaluation: Evaluation | None, seconds: dict[str, float]
 ) -> dict[str, Figure]:
-    """Return the figures that the documents there are give, by name."""
+    """Return the figures for the available documents, by name."""
     drawn: dict[str, Figure] = {}
     if examples and examples.labels:
         drawn["balance"] = _balance(examples, examples.labels)
@@ -136,7 +136,7 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
 
 
 def _mark(x: float, name: str, color: str, **text: Any) -> Figure:
-    """Return what marks the value `x`: a line and its name, as parts of a layout."""
+    """Mark the value `x` with a line and its name, as parts of a layout."""
     line = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
     label = {"x": x, "yref": "paper", "y": 1, "text": name, "showarrow": False, "yanchor": "bottom", **text}
     return {
@@ -150,7 +150,7 @@ def _best(training: Training) -> Figure:
 
 
 def _ideal(ends: list[float], name: str = "ideal") -> Figure:
-    """Return the diagonal that points or curves are compared with."""
+    """Return the diagonal to compare points or curves with."""
     return _line(ends, ends, name, "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
 
 
@@ -176,7 +176,7 @@ def _throughput(training: Training) -> Figure:
 
 
 def _confusion(evaluation: Evaluation) -> Figure:
-    """Right answers and mistakes on scales of their own: a few mistakes among many right answers stay visible."""
+    """Draw correct and wrong predictions on separate scales, so that a few errors stay visible."""
     labels = [plain(metrics.label) for metrics in evaluation.classes]
     counts = evaluation.confusion
     size = len(labels)

@@ -1,7 +1,7 @@
-"""The report of a run: one HTML file that shows its evidence, opens offline and asks nobody for anything.
+"""The report of a run: one HTML file that opens offline and makes no requests.
 
-Everything is inside the file: styles, pictures, data and plotly. A content security policy lets only our own two
-scripts run, known by their hashes, and forbids every request, so that a class or file name of the data stays text.
+The file contains styles, images, data and plotly. A content security policy allows only our two scripts, by their
+hashes, and no requests, so that a class or file name in the data stays text.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Ending:
-    """What ended a run before its last step: the sentence of its fault, or why a scheduled one had nothing to train.
+    """Why a run ended before its last step: the sentence of its failure, or why a scheduled run was not due.
 
-    predicted: what was predicted of its training; None if nothing was, or if an earlier training was used again.
+    predicted: the forecast of its training, None without one or if an earlier training was reused.
     """
 
     failure: str | None = None
@@ -77,9 +77,9 @@ def render(
     ending: Ending = Ending(),
     usd_per_hour: float | None = None,
 ) -> str:
-    """Return the report as one HTML document, without the parts of steps that did not run.
+    """Render the report as one HTML document, without the parts of steps that did not run.
 
-    seconds: wall time of each step. usd_per_hour: as of `summary.write`.
+    seconds: wall time of each step. usd_per_hour: as in `summary.write`.
     """
     training, evaluation = outputs.training, outputs.evaluation
     figures = plots.figures(outputs.examples, training, evaluation, seconds) if _draws() else {}
@@ -119,7 +119,7 @@ def render(
 
 
 def _status(ending: Ending, outputs: Outputs) -> str:
-    """Return what the badge says: failed, idle, unjudged, blessed or refused."""
+    """Return the state of the badge: failed, idle, unjudged, blessed or refused."""
     if ending.failure:
         return "failed"
     if ending.not_due:
@@ -135,7 +135,7 @@ def _quarantined(folders: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the worst examples, each with its picture as a data URI."""
+    """Return the worst examples, each with its image as a data URI."""
     if evaluation is None:
         return []
     mistakes = []
@@ -149,7 +149,7 @@ def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[di
 
 
 def _confused(evaluation: Evaluation | None) -> list[tuple[int, str, str]]:
-    """Return the most frequent mistakes: (count, true label, predicted label), up to ten."""
+    """Return up to ten most frequent confusions: (count, true label, predicted label)."""
     if evaluation is None:
         return []
     labels = [metrics.label for metrics in evaluation.classes]
@@ -190,13 +190,13 @@ def _template() -> Any:
 
 
 def _draws() -> bool:
-    """Return whether figures can be drawn: images that only train hold no plotly."""
+    """Return True if plotly is installed; images that only train lack it."""
     return find_spec("plotly") is not None
 
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """Return plotly.js compressed (gzip in base64: 2 MB instead of 5), and the hash by which the policy knows it."""
+    """Return plotly.js (gzip in base64: 2 MB instead of 5), and its hash for the content security policy."""
     from plotly.offline import get_plotlyjs
 
     source = get_plotlyjs()
@@ -208,7 +208,7 @@ def _hash(script: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return `value` with four significant digits after the point of a share, with commas above 1,000."""
+    """Format a number with four decimals up to 1, and commas from 1,000 on."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -229,10 +229,10 @@ def _bytes(value: int) -> str:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """One column of the training split. missing: a share. top: the most frequent texts and their shares of all rows,
-    or words and their shares of all words.
+    """A column of the training split. missing: a share. top: the most frequent texts with their shares of all rows, or
+    words with their shares of all words.
 
-    bars: of a number's histogram, from its least to its greatest value, each as a share of the highest.
+    bars: the histogram of a number from its minimum to its maximum, each bar as a share of the highest.
     """
 
     name: str
@@ -243,7 +243,7 @@ class ColumnSummary:
 
 
 def summaries(folder: str | None) -> list[ColumnSummary]:
-    """Return the columns that preprocess counted in its output `folder`; none if there is none, or of an old one."""
+    """Return the columns counted in the preprocess output `folder`; empty without one."""
     if folder is None or storage.read(folder, Statistics.file) is None:
         return []
     features = Statistics.read(folder).features
@@ -263,7 +263,7 @@ def _summary(name: str, column: FeatureStatistics) -> ColumnSummary:
 
 
 def _bars(histogram: Histogram) -> list[float]:
-    """Return a bar a bin; of few values far apart, each at its place among so many bars."""
+    """Return a bar per bin; of few values far apart, each at its position."""
     drawn = histogram.limited(BARS)
     if not drawn.starts:
         return []

@@ -1,4 +1,4 @@
-"""The record of a run: one JSON object that says what was trained on what, how fast, how well, and what left."""
+"""The record of a run: one JSON object with data, training speed, metrics, gates and files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RECORD_BYTES = 32 << 10  # chosen: several times what a record takes
 
 
 def reserve(root: str, recipe: Recipe, run_id: str) -> None:
-    """Keep room for the record of the run that begins: on a disk that is full by its end, the record says so."""
+    """Reserve space for the record of a starting run, so that a full disk cannot prevent it."""
     storage.reserve(_record(root, recipe, run_id), _RECORD_BYTES)
 
 
@@ -50,13 +50,13 @@ def write(
     ended: dict[str, Any],
     usd_per_hour: float | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
+    """Write run.json and report.html; return the record (as in `summarize`) and the HTML.
 
-    run.json also holds when it was written (`ended`, in UTC) and what is in `ended`: at least `failure`, the sentence
-    that the run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; and
-    `predicted`, as `Prediction`, what was predicted of its training. usd_per_hour: of all workers of the training
-    together, if it is known. If report or record cannot be written, a run that failed already logs it, and any other
-    fails by it, with the error raised. The record is written whatever else fails, by a fault of Trainyard too.
+    run.json also holds the time (`ended`, in UTC) and the fields of `ended`: at least `failure`, the sentence that the
+    run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; and `predicted`, the
+    forecast of its training as in `Prediction`. usd_per_hour: of all workers of the training together, if known. If
+    report or record cannot be written, a run that failed already logs it, and any other run fails with that error. The
+    record is written even after a bug in Trainyard.
     """
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
@@ -109,7 +109,7 @@ def run_title(recipe: Recipe, run_id: str) -> str:
 
 
 def reopen(root: str, recipe: Recipe, run_id: str) -> None:
-    """Remove the record that a failed attempt left, because the run continues."""
+    """Delete the record of a failed attempt, because the run continues."""
     storage.remove(_record(root, recipe, run_id))
 
 
@@ -130,9 +130,9 @@ def summarize(
     report: str | None,
     usd_per_hour: float | None,
 ) -> dict[str, Any]:
-    """Return the record of a run; `report` is the URI of its report.
+    """Build the record of a run. report: the URI of its report.
 
-    Its keys are those of `trainyard run -o json`; a part whose step did not run is None.
+    Its keys are those of `trainyard run -o json`; parts of steps that did not run are None.
     """
     training, evaluation = outputs.training, outputs.evaluation
     reached = training and time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples)
@@ -159,7 +159,7 @@ def _data(examples: Examples) -> dict[str, Any]:
 
 
 def _exports(exports: Exports, outputs: Outputs) -> list[dict[str, Any]]:
-    """Return the exported files; metric says what their `accuracy` is."""
+    """Return the exported files. metric: the name of what their `accuracy` is."""
     metric = MAIN_METRIC[outputs.examples.task if outputs.examples else "classification"]
     return [
         export.model_dump() | {"path": storage.join(outputs.folders["export"], export.path), "metric": metric}

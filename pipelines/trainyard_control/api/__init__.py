@@ -1,4 +1,4 @@
-"""Trainyard from Python: what the verbs of the command line do, as functions. `import trainyard` offers them too."""
+"""The Python API: the commands of the CLI as functions. `import trainyard` offers them too."""
 
 from trainyard.errors import TrainyardError
 from trainyard_control.api.forecast import Forecast, plan

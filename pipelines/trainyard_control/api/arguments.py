@@ -1,4 +1,4 @@
-"""Arguments that several functions have, checked as the command line checks its options."""
+"""Arguments that several functions share, checked as the CLI checks its options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ LOCAL = "local"  # the environment of every verb and function that is given none
 
 
 def of_this_machine(name: str, sentence: str) -> Environment:
-    """Return the environment `name`. Raises `ConfigurationError`, with `sentence` as the reason, if it is elsewhere."""
+    """Load the environment `name`, which must be local. Otherwise raise `ConfigurationError` with `sentence` as the
+    reason.
+    """
     environment = environments.load(name)
     if environment.target != "local":
         raise ConfigurationError(f"environment {name}: its target is {environment.target}. {sentence}")
@@ -24,7 +26,7 @@ def of_this_machine(name: str, sentence: str) -> Environment:
 
 
 def known_step(name: str | None) -> str | None:
-    """Return the name of a step to begin from. Raises `ConfigurationError` if it is none."""
+    """Return the step to start from. Raises `ConfigurationError` for an unknown step."""
     if name is not None and name not in OUTPUTS:
         raise ConfigurationError(
             f"from_step {name!r}: no such step. Known: {', '.join(OUTPUTS)}.{did_you_mean(name, OUTPUTS)}"
@@ -39,7 +41,8 @@ def at_least_one(name: str, count: int | None) -> None:
 
 
 def overrides(set_: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
-    """Return `settings` as `--set` has them, after those of `set_`. Raises `ConfigurationError` for no value of YAML.
+    """Format `settings` as values of `--set`, after those of `set_`. Raises `ConfigurationError` if YAML cannot hold a
+    value.
 
     >>> overrides(["seed=1"], {"train__epochs": 3, "export__formats": ("saved_model",)})
     ['seed=1', 'train.epochs=3', 'export.formats=["saved_model"]']
@@ -57,7 +60,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a path as text, and a scalar or array of NumPy as numbers."""
+    """Convert a path to text, and a scalar or array of NumPy to numbers."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):

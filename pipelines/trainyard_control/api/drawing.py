@@ -1,4 +1,4 @@
-"""How answers are drawn: tables without lines on a terminal, and as HTML in a notebook."""
+"""Console output: tables on a terminal, and as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
 
 
 class Console(rich_console.Console):
-    """A console on which text that comes from data cannot act: it shows control characters as escapes."""
+    """A console that shows control characters in data as escapes, so that they cannot act on the terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield what is drawn of `renderable`; only the console's own controls reach the terminal."""
+        """Yield the segments of `renderable`; only the console's own control codes reach the terminal."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=escape.lines(segment.text))
 
 
 def markup(text: object) -> str:
-    """Return text that comes from data for a console: on one line, and without a meaning as markup."""
+    """Escape text from data for a console: one line, no markup."""
     return rich_markup.escape(escape.one_line(text))
 
 
 def table_console() -> Console:
-    """Return the console that an answer's tables are printed on: stdout, of a fixed width if it is no terminal."""
+    """Create the console for an answer's tables: stdout, with a fixed width if it is no terminal."""
     console = Console(soft_wrap=False)
     return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
 def plain_table(first: str, *others: str) -> Table:
-    """Return a table without lines: the first column left, the others right. What tells rows apart is never cut."""
+    """Create a table without lines. The first column, which tells rows apart, is aligned left and never cut."""
     table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(first, overflow="fold")
     for name in others:
@@ -51,7 +51,7 @@ def plain_table(first: str, *others: str) -> Table:
 
 
 def facts_table() -> Table:
-    """Return a table of names and values without a head; a value, such as a path, is never cut."""
+    """Create a table of names and values without a header. Values, such as paths, are never cut."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
@@ -59,12 +59,12 @@ def facts_table() -> Table:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Return the counts as a person reads them, the first ten of them."""
+    """Format the first ten counts."""
     return listed([f"{name} {count:,}" for name, count in counts.items()], 10)
 
 
 def as_html(draw: Callable[[Console], None]) -> str:
-    """Return what `draw` prints on a console, as HTML."""
+    """Render the output of `draw` as HTML."""
     console = Console(file=io.StringIO(), record=True, width=_PLAIN_WIDTH, force_jupyter=False)
     draw(console)
     return console.export_html(inline_styles=True, code_format='<pre style="line-height: normal">{code}</pre>')

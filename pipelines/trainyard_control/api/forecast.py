@@ -1,4 +1,4 @@
-"""What a training takes on each pool, which one to take, and why."""
+"""Forecasts of a training: its time and cost on each pool, and the pool to take."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
 
 @dataclass(frozen=True)
 class Forecast:
-    """Every pool of an environment, the best first. work: of a training example; runs: how many it learned from.
+    """The forecast of every pool of an environment, the best first.
 
-    day: what the chosen pool's hours, or the fastest's, mean for the day: the trainings that fit, and what would help.
+    work: cost of a training example. runs: number of recorded runs that it learned from. day: sentences about the
+    chosen or fastest pool: how many trainings fit the limits, and what would make it faster.
     """
 
     recipe: Recipe
@@ -48,7 +49,7 @@ class Forecast:
 
     @property
     def chosen(self) -> Candidate | None:
-        """The pool to take, None if none meets the limits."""
+        """The pool to take, None if no pool meets the limits."""
         return next((candidate for candidate in self.candidates if candidate.chosen), None)
 
     def __repr__(self) -> str:
@@ -99,7 +100,7 @@ def plan(
     examples: int | None = None,
     **settings: Any,
 ) -> Forecast:
-    """Predict time and cost of a training on every pool of an environment, and choose one; a notebook draws it.
+    """Predict the time and cost of a training on every pool of an environment, and choose one.
 
     deadline: the longest training, such as 4h or 1h30m. budget: the most that it may cost, in USD. examples: how many
     to train on, if that is not known. settings, set_: as `run` has them.
@@ -131,14 +132,14 @@ def plan(
 def simulate(
     recipe: str, workers: int, *, environment: str = LOCAL, set_: Sequence[str] = (), examples: int | None = None
 ) -> ScalingForecast:
-    """Return how the training scales to so many `workers` of its pool, simulated; the rest as `plan` has it."""
+    """Simulate how the training scales to `workers` workers of its pool. The other arguments are as in `plan`."""
     loaded, where = recipes.load(recipe, list(set_)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
     return scaling.plan(loaded, where, known, work, past.observations, workers)
 
 
 def _known(recipe: Recipe, environment: Environment, examples: int | None) -> tuple[History, DataSummary, ExampleCost]:
-    """Return the runs that a plan learns from, what is known of the data, and what an example costs."""
+    """Return the recorded runs, a summary of the data, and the cost of an example."""
     at_least_one("examples", examples)
     cost.require_network(recipe)
     past = read_history(environment, recipe)
@@ -149,7 +150,7 @@ def _known(recipe: Recipe, environment: Environment, examples: int | None) -> tu
 
 
 def hours(text: str) -> float:
-    """Return the hours of a time that a person wrote. Raises `ConfigurationError` if it is none.
+    """Parse a duration to hours. Raises `ConfigurationError` if `text` is none.
 
     >>> hours("1h30m")
     1.5
@@ -211,7 +212,7 @@ def _time(values: Estimate | None) -> str:
 
 
 def _trials_sentence(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
-    """Return how many such trainings fit a deadline (hours) and a budget (USD); '' without limits or a duration."""
+    """Say how many such trainings fit a deadline (hours) and a budget (USD); '' without limits or a duration."""
     if candidate.hours is None:
         return ""
     in_turn = None if deadline is None else math.floor(deadline / max(candidate.hours.expected, 1e-9))
@@ -243,7 +244,7 @@ def _help_sentence(
     data: DataSummary,
     observations: list[Observation],
 ) -> str:
-    """Return what brings a training of more than a day below one; '' if it takes less."""
+    """Say how a training of more than a day could take less than one; '' if it already does."""
     if candidate.hours is None or candidate.expected_hours < _DAY:
         return ""
 

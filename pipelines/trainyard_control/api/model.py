@@ -1,4 +1,4 @@
-"""A pushed model, and its answers."""
+"""A pushed model and its predictions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SHOWN = 20  # rows in a notebook; chosen
 
 @dataclass(frozen=True)
 class Predictions:
-    """Answers. table: Arrow's, with the columns that `trainyard predict` writes: key, prediction, score and others.
+    """Predictions. table: an Arrow table with the columns of `trainyard predict`: key, prediction, score and others.
 
-    rejected: the inputs without an answer, each with `key`, `reason` and `detail`.
+    rejected: the inputs without a prediction, each with `key`, `reason` and `detail`.
     """
 
     table: pa.Table
@@ -51,7 +51,7 @@ class Predictions:
         return f"<Predictions of {len(self):,} inputs, {len(self.rejected):,} rejected>"
 
     def to_pandas(self) -> Any:
-        """Return the table as a data frame of pandas."""
+        """Convert the table to a pandas data frame."""
         return self.table.to_pandas()
 
     def _repr_html_(self) -> str:
@@ -71,7 +71,7 @@ class Predictions:
 
 
 class Model:
-    """A pushed version. folder: where it is; labels: its classes, None if it predicts a number."""
+    """A pushed version of a model."""
 
     def __init__(self, pushed: PushedModel) -> None:
         self.pushed = pushed
@@ -83,26 +83,26 @@ class Model:
 
     @property
     def labels(self) -> list[str] | None:
-        """The classes in the order of their ids, None of a model that predicts a number."""
+        """The classes in the order of their ids, None for regression."""
         return None if self.pushed.labels is None else list(self.pushed.labels)
 
     @property
     def inputs(self) -> list[str]:
-        """The columns that it takes, or `image`."""
+        """The names of the input columns, or `image`."""
         return [feature.name for feature in self.pushed.inputs]
 
     def __repr__(self) -> str:
         return f"<Model {self.folder}>"
 
     def predict(self, inputs: Any, *, key: str | None = None) -> Predictions:
-        """Return a class or a number, and scores, for every row or picture, as `trainyard predict` writes them.
+        """Predict a class or a number, and scores, for every row or image.
 
-        inputs: for a model of columns a pandas or Arrow table or a dict of columns; for one of pictures an array of
-        uint8 (n, height, width) or (n, height, width, channels), or a list of such pictures or of encoded ones as
-        bytes; for both a path (a folder, a file or a glob, gs:// and s3:// too) or a list of paths. key: name each row
-        by this column, not by its place. The first call loads TensorFlow.
+        inputs: a path (folder, file or glob, gs:// and s3:// too) or a list of paths. For a model of columns also a
+        pandas or Arrow table or a dict of columns. For a model of images also a uint8 array (n, height, width) or (n,
+        height, width, channels), or a list of such images or of encoded images as bytes. key: the column that names
+        each row, instead of its position. The first call loads TensorFlow.
 
-        Raises `DataError` if no input could be read, or a column is missing; one bad input is set aside in `rejected`.
+        Raises `DataError` if no input can be read or a column is missing; single bad inputs are listed in `rejected`.
 
         >>> import trainyard as ty
         >>> ty.load("digits").predict("photos/")["prediction"]  # doctest: +SKIP
@@ -119,16 +119,17 @@ class Model:
 
 
 def require_tensorflow() -> None:
-    """Raise `ConfigurationError` if a model cannot be asked, for the libraries are not installed."""
+    """Raise `ConfigurationError` if the libraries for prediction are not installed."""
     require_libraries()
     if find_spec("tensorflow") is None:
         raise ConfigurationError("tensorflow is not installed, which the model needs. Install trainyard[cpu].")
 
 
 def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
-    """Return a pushed model: of the folder or URI of a version or of versions, or the champion of a recipe.
+    """Load a pushed model.
 
-    Of a recipe the `environment` says where its models are. Raises `DataError` if there is no model.
+    model: the folder or URI of a version or of a folder of versions, or a recipe, whose champion in `environment` is
+    loaded. Raises `DataError` if there is no model.
 
     >>> import trainyard as ty
     >>> ty.load("digits").labels  # doctest: +SKIP

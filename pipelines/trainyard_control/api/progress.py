@@ -1,4 +1,4 @@
-"""What is shown while work goes on, on a terminal, in a notebook and in a file alike: a line a step, on stderr."""
+"""Progress on stderr, one line per step, on a terminal, in a notebook and in a file alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EPOCH_SECONDS = 10.0  # chosen: a line so often while a training goes on
 
 
 class Screen:
-    """Progress bars on a terminal, or in a notebook with ipywidgets; else a line when a step starts and ends."""
+    """Progress bars on a terminal or in a notebook with ipywidgets; otherwise a line when a step starts and ends."""
 
     def __init__(self) -> None:
         self._prefix = ""
@@ -57,7 +57,7 @@ class Screen:
         self._progress.stop()
 
     def step_started(self, step: str) -> None:
-        """Show that the step begins."""
+        """Show the start of a step."""
         if self._bars:
             name = f"{self._prefix}{step.ljust(_WIDTH)}"
             self._task = self._progress.add_task(name, total=None, text="starting")
@@ -65,7 +65,7 @@ class Screen:
             self._console.print(f"· {step}")
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
-        """Show progress as it comes, and decisions as lines."""
+        """Show progress and warnings of a step."""
         with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print what only looks like an event
             if event["event"] == "progress" and self._task is not None:
                 of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
@@ -80,7 +80,9 @@ class Screen:
                 self._console.print(f"[yellow]![/] {self._prefix}{step}: {message}")
 
     def _show_epoch(self, step: str, event: dict[str, Any]) -> None:
-        """Print how the training stands, at most every ten seconds; the time left is that of epochs after the first."""
+        """Print the state of the training, at most every ten seconds. The first epoch does not count for the remaining
+        time.
+        """
         now = time.monotonic()
         since, first = self._first_epoch = self._first_epoch or (now, event["epoch"])
         if now - self._epoch_shown < _EPOCH_SECONDS:
@@ -97,14 +99,14 @@ class Screen:
         self._console.print(f"  {step.ljust(_WIDTH)}  {text}", soft_wrap=True)
 
     def step_ended(self, step: str, seconds: float, reused: bool) -> None:
-        """Show that the step's output is there."""
+        """Show the end of a step."""
         self._forget_task()
         self._first_epoch = None
         text = "used again" if reused else f"{seconds:.1f} s"
         self._console.print(f"[green]✓[/] {self._prefix}{step.ljust(_WIDTH)}  {text}")
 
     def step_skipped(self, step: str, why: str) -> None:
-        """Show that the step is left out."""
+        """Show that a step is skipped."""
         self._console.print(f"[yellow]–[/] {step.ljust(_WIDTH)}  left out: {markup(why)}")
 
     def _forget_task(self) -> None:
@@ -114,10 +116,10 @@ class Screen:
 
 
 class TrialScreen(Screen):
-    """As `Screen` for one training of many: no line for a step but for warnings and for examples that were made."""
+    """The screen of one training of many: only warnings and preprocessing have lines."""
 
     def step_started(self, step: str) -> None:
-        """Show a bar, if there are any."""
+        """Show a bar, if bars are shown."""
         if self._bars:
             super().step_started(step)
 
@@ -127,37 +129,37 @@ class TrialScreen(Screen):
             super().step_event(step, event)
 
     def step_ended(self, step: str, seconds: float, reused: bool) -> None:
-        """Say when the examples were made."""
+        """Show the end of preprocessing."""
         if step == "preprocess" and not reused:
             super().step_ended(step, seconds, reused)
         self._forget_task()
 
 
 class SweepScreen(TrialScreen):
-    """A line a trial, and bars that name theirs."""
+    """The screen of a sweep: one line per trial, and bars that name their trial."""
 
     def __init__(self, count: int, metric: str) -> None:
         super().__init__()
         self._count, self._metric = count, metric
 
     def of(self, trial: Trial) -> TrialScreen:
-        """Return a screen for one trial, whose bar and lines begin with its number."""
+        """Return the screen of one trial, whose bar and lines start with the trial's number."""
         one = copy(self)
         one._prefix, one._task, one._first_epoch = f"{trial.number + 1}/{self._count} ", None, None
         return one
 
     def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
-        """Say what its run is called."""
+        """Show the name of a trial's run."""
         how = "was sent before" if attached else "is sent"
         self._console.print(f"· {trial.number + 1}/{self._count}  {run} {how}: {run_id}", soft_wrap=True)
 
     def trial_step(self, trial: Trial, step: StepView) -> None:
-        """Show what is new of a step of its run."""
+        """Show a new state of a step of a trial's run."""
         name = step.name.ljust(_WIDTH)
         self._console.print(f"· {trial.number + 1}/{self._count}  {name}  {markup(step.sentence)}", soft_wrap=True)
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
-        """Show what the trial gave."""
+        """Show the result of a trial."""
         marks = {"complete": "[green]✓[/]", "failed": "[red]✗[/]"}
         text = f"{self._metric} {trial.metric:.4f}" if trial.metric is not None else trial.why or trial.state
         seconds = "" if trial.state == "skipped" else f", {trial.seconds:.1f} s"
@@ -170,28 +172,28 @@ class SweepScreen(TrialScreen):
 
 
 class BenchScreen(TrialScreen):
-    """A line a training, or a setting of a Keras model."""
+    """The screen of a benchmark: one line per training, or per setting of a Keras model."""
 
     def training_ended(self, setting: str, turn: int, rounds: int, rate: float) -> None:
-        """Show how fast it was."""
+        """Show the speed of a training."""
         of = f"round {turn}/{rounds}, " if rounds > 1 else ""
         self._console.print(f"[green]✓[/] {of}{setting}: {rate:,.0f} examples/s")
 
     def speed_measured(self, speed: Speed, base: Speed) -> None:
-        """Show it."""
+        """Show the speed of a setting."""
         share = speed.examples_per_second / base.examples_per_second
         self._console.print(f"[green]✓[/] {speed.setting}: {speed.examples_per_second:,.0f} examples/s, {share:.2f} ×")
 
     def setting_skipped(self, setting: str, why: str) -> None:
-        """Say why it is left out."""
+        """Show why a setting is left out."""
         self._console.print(f"[yellow]–[/] {setting}: left out: {markup(why)}", soft_wrap=True)
 
 
 class CurveScreen(TrialScreen):
-    """A line a training."""
+    """The screen of a learning curve: one line per training."""
 
     def point_measured(self, point: CurvePoint) -> None:
-        """Show it."""
+        """Show the error of a training."""
         self._console.print(
             f"[green]✓[/] {point.fraction:g} of the training split, {point.examples:,} examples: "
             f"error {point.error:.4f}"
@@ -199,18 +201,18 @@ class CurveScreen(TrialScreen):
 
 
 def values_text(trial: Trial) -> str:
-    """Return what a trial tries, in one line."""
+    """Format the values of a trial in one line."""
     return " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in trial.values.items())
 
 
 def _text(value: Any) -> str:
-    """Return a value in one word, blocks as a recipe writes them."""
+    """Format a value as one word, blocks as in a recipe."""
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return ",".join(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _facts(event: dict[str, Any]) -> list[str]:
-    """Return what an event of progress tells besides how far the work is."""
+    """Format the extra fields of a progress event."""
     facts = {name: event[name] for name in event if name not in ("event", "step", "done", "total", "unit")}
     return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()]

@@ -1,4 +1,4 @@
-"""A recipe's run on this machine, and what it gave."""
+"""Runs of recipes on this machine: start one, read its results, list and compare runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ENDING = {
 
 @dataclass(frozen=True)
 class Report(os.PathLike[str]):
-    """The page of a run: a notebook draws it, everything else takes it as the `path` or URI of the file."""
+    """The report page of a run. A notebook draws it; elsewhere it is the `path` or URI of the file."""
 
     path: str
 
@@ -63,15 +63,15 @@ class Report(os.PathLike[str]):
 
 
 class Run(LocalRunView):
-    """A run of this machine. name, recipe (its name), folder, created, state, reason, record: as in `trainyard runs`.
+    """A run of this machine, with the fields of `trainyard runs`.
 
-    state: pushed, refused, failed, done, running or unfinished. record: its run.json; settings: its recipe with every
+    state: pushed, refused, failed, done, running or unfinished. record: its run.json. settings: its recipe with every
     default.
     """
 
     @classmethod
     def of(cls, view: LocalRunView) -> Self:
-        """Return the run that `view` shows."""
+        """Convert a `LocalRunView`."""
         return cls(**{name: getattr(view, name) for name in view.__dataclass_fields__})
 
     def __repr__(self) -> str:
@@ -79,33 +79,33 @@ class Run(LocalRunView):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics on the test split; empty if the model was not judged."""
+        """The metrics on the test split; empty if the model was not evaluated."""
         return self.record.get("metrics") or {}
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """The 95 % intervals of metrics: `low` and `high`. Raises `DataError` if the run's evaluation is gone."""
+        """The 95 % intervals of the metrics (`low`, `high`). Raises `DataError` if the evaluation was deleted."""
         folder = self.outputs.get("evaluate")
         return Evaluation.read(folder).intervals if folder else {}
 
     @property
     def verdict(self) -> str:
-        """What the gate says: blessed or refused (`reason` says why), '' if it was not asked."""
+        """The gate's verdict: blessed, refused (see `reason`), or '' without one."""
         return str((self.record.get("gate") or {}).get("verdict", ""))
 
     @property
     def outputs(self) -> dict[str, str]:
-        """The folder or URI of what each step left, by the step's name."""
+        """The output folder or URI of each step, by its name."""
         return self.record.get("folders") or {}
 
     @property
     def report(self) -> Report | None:
-        """The page of the run, None if it has none."""
+        """The report page, None if there is none."""
         return Report(self.record["report"]) if self.record.get("report") else None
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The record as `trainyard run -o json` has it: without how the run ended."""
+        """The record of `trainyard run -o json`, without the fields about the run's end."""
         return {name: value for name, value in self.record.items() if name not in _ENDING}
 
     @cached_property
@@ -127,15 +127,15 @@ def run(
     push: bool = True,
     **settings: Any,
 ) -> Run:
-    """Preprocess, train, evaluate, export and push a recipe on this machine, as `trainyard run` does.
+    """Train a recipe on this machine, from data to a pushed model, as `trainyard run` does.
 
-    What an earlier run finished is used again; what it left half done is resumed. recipe: the name of a bundled one or
-    a YAML file. from_step: do this step and the later ones again. day: of the run, YYYY-MM-DD, if the recipe reads a
-    window of days. push: False leaves the champion as it is. settings: values of the recipe, `train__epochs=3` for
-    `train.epochs`; `set_` takes them as `--set` does. The refused model of a gate is no error: see `verdict`.
+    Finished steps of earlier runs are reused, and an interrupted one is resumed. recipe: a bundled recipe or a YAML
+    file. from_step: recompute this step and the later ones. day: day of the run, YYYY-MM-DD, for a recipe with a window
+    of days. push: False keeps the champion. settings: values of the recipe, `train__epochs=3` for `train.epochs`;
+    `set_` takes them as `--set` does. A model that the gate refuses is no error: see `verdict`.
 
-    Raises `TrainyardError` with the sentence that the command line would show; Ctrl-C ends the step and raises
-    `KeyboardInterrupt`, and the same call goes on where it stopped.
+    Raises `TrainyardError` with the sentence that the CLI shows. Ctrl-C ends the step and raises `KeyboardInterrupt`;
+    the same call resumes the run.
 
     >>> import trainyard as ty
     >>> run = ty.run("digits", train__epochs=3)  # doctest: +SKIP
@@ -152,7 +152,7 @@ def run(
 
 
 def _predicted(run: LocalRun) -> dict[str, float] | None:
-    """Return what was predicted of the training of `run`, None if it used an earlier one again."""
+    """Predict the speed of the training of `run`, None if an earlier training was reused."""
     if "train" not in run.startup_seconds:
         return None
     predicted = expectation.predicted(run.recipe, run.environment, Training.read(run.folders["train"]))
@@ -160,7 +160,7 @@ def _predicted(run: LocalRun) -> dict[str, float] | None:
 
 
 def _executed(run: LocalRun, screen: Screen) -> None:
-    """Execute `run`, shown on `screen`; its record is written whatever comes."""
+    """Execute `run` with progress on `screen`, and write its record in any case."""
     failure: str | None = "was ended without a word"
     code: int = ExitCode.BUG
     prediction: dict[str, float] | None = None
@@ -191,7 +191,7 @@ def _executed(run: LocalRun, screen: Screen) -> None:
 
 
 def _usd_per_hour(run: LocalRun) -> float | None:
-    """Return what this machine, as the pool of the training, costs; None if it has no price."""
+    """Return the hourly price of this machine as the pool of the training, None if it has none."""
     if not run.environment.placement:
         return None
     price = machines.price(run.environment.pool_of("train"), run.environment.platform)
@@ -199,7 +199,7 @@ def _usd_per_hour(run: LocalRun) -> float | None:
 
 
 class Runs(Sequence[Run]):
-    """The newest runs of a storage, the newest first. An index is a number, or what names a run in `compare`."""
+    """The newest runs of a storage, the newest first. An index is a number, or a name as in `compare`."""
 
     def __init__(self, root: str, runs: Sequence[Run] = ()) -> None:
         self._root, self._runs = root, list(runs)
@@ -220,18 +220,18 @@ class Runs(Sequence[Run]):
         return f"[{', '.join(map(repr, self._runs))}]"
 
     def compare(self, *runs: Run | str) -> Comparison:
-        """Return runs side by side, by default all of these; a notebook draws it.
+        """Compare runs side by side, by default all of these.
 
-        A text is a run's name or folder, or a recipe for its newest run. Raises `ConfigurationError` for fewer than
-        two or for one given twice.
+        runs: run objects, names or folders of runs, or recipes, which stand for their newest runs. Raises
+        `ConfigurationError` for fewer than two runs or a repeated one.
         """
         return comparison.compare([self[run] if isinstance(run, str) else run for run in runs or self._runs])
 
 
 def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs:
-    """Return the newest `count` runs of this machine, of one `recipe` or of all, as `trainyard runs list` has them.
+    """List the newest `count` runs of this machine, of one `recipe` or of all.
 
-    Raises `ConfigurationError` if the environment's runs are elsewhere.
+    Raises `ConfigurationError` if the environment is not local.
 
     >>> import trainyard as ty
     >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP

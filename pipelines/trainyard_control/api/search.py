@@ -1,4 +1,4 @@
-"""Many trainings of one recipe: its best variant, and how fast it trains on this machine."""
+"""Sweeps over a recipe's settings, and benchmarks."""
 
 from __future__ import annotations
 
@@ -45,19 +45,18 @@ def sweep(
     prune: bool = True,
     **settings: Any,
 ) -> Result:
-    """Try variants of a recipe, and return what was found; a notebook draws it.
+    """Search the best variant of a recipe.
 
-    The examples are made once. The eval split chooses; nothing is pushed. The same call goes on with a sweep that was
-    ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT`.
-    ladder: a family of image networks to try: basic or efficient. grammar: blocks of cnn_small to draw, such as
-    "2:4 conv|residual:16|32:1|2". latency_budget: the most that an answer may take on
-    one core, such as "2ms"; slower networks are left out before they train.
-    trials: how many; by default all combinations of values, else 12. max_parallel: how many train at a time, each on
-    its share of the cores, or as a run of its own on the environment's cluster. name: what those runs' names begin
-    with; the same call with the same name goes on. prune: leave a trial that is worse than the median
-    of those before it. settings, set_: of every trial, as `run` has them.
+    Data is preprocessed once. The eval split selects; nothing is pushed. The same call resumes a sweep, or extends it
+    with more trials. over: values or a range by key, or texts `KEY=WHAT`. ladder: a family of image networks, basic or
+    efficient. grammar: blocks of cnn_small to sample, such as "2:4 conv|residual:16|32:1|2". latency_budget: maximum
+    latency of a prediction on one core, such as "2ms"; slower networks are skipped before they are trained. trials:
+    number of trials; by default all combinations of values, otherwise 12. max_parallel: trials at a time, each on its
+    share of the cores or as a run on the environment's cluster. name: prefix of the names of those runs; the same name
+    resumes the sweep. prune: stop trials that are worse than the median of the earlier ones. settings, set_: values of
+    every trial, as in `run`.
 
-    Raises `ConfigurationError` for what no recipe takes, and what a trial raises if all of them fail.
+    Raises `ConfigurationError` for values that no recipe takes, and the error of the trials if all of them fail.
 
     >>> import trainyard as ty
     >>> found = ty.sweep("digits", {"train__batch_size": [32, 64]}, train__epochs=2)  # doctest: +SKIP
@@ -79,7 +78,7 @@ def sweep(
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """The options of a sweep, as `sweep` describes them."""
+    """The options of `sweep`."""
 
     over: Mapping[str, str | Sequence[Any]] | Sequence[str]
     ladder: str | None
@@ -93,7 +92,7 @@ class SweepOptions:
 
 
 def describe_sweep(recipe: str, sets: list[str], options: SweepOptions) -> Sweep:
-    """Return the sweep that `sweep` would run. Raises `ConfigurationError` for what no recipe takes."""
+    """Build the sweep of `sweep` without running it. Raises `ConfigurationError` for values that no recipe takes."""
     at_least_one("trials", options.trials)
     dimensions = _dimensions(recipe, sets, options)
     budget = None if options.latency_budget is None else _milliseconds(options.latency_budget)
@@ -111,7 +110,7 @@ def describe_sweep(recipe: str, sets: list[str], options: SweepOptions) -> Sweep
 
 
 def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dimension | BlockSpace]:
-    """Return what is tried. Raises `ConfigurationError` for what the recipe does not take, and if it is nothing."""
+    """Build the search space. Raises `ConfigurationError` if it is empty or the recipe does not take a value."""
     from trainyard_control.search import search_space
 
     recipes.load(recipe, sets)
@@ -127,7 +126,7 @@ def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dim
 
 
 def run_sweep(what: Sweep, pending_limit: float = math.inf) -> Result:
-    """Run a sweep, or go on with it, and return what was found; pending_limit: as `cluster_trials.run` has it."""
+    """Run or resume a sweep. pending_limit: as in `cluster_trials.run`."""
     with SweepScreen(what.count, MAIN_METRIC[what.recipe.task]) as screen:
         if what.environment.target == "local":
             from trainyard_control.search import sweep as sweeps
@@ -158,7 +157,7 @@ def _networks(ladder: str | None) -> list[str]:
 
 
 def _as_texts(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:
-    """Return each dimension as `KEY=WHAT`."""
+    """Format each dimension as `KEY=WHAT`."""
     if not isinstance(over, Mapping):
         return list(over)
     texts = {key: what if isinstance(what, str) else ",".join(map(str, what)) for key, what in over.items()}
@@ -175,18 +174,18 @@ def bench(
     rounds: int | None = None,
     **settings: Any,
 ) -> BenchmarkReport:
-    """Measure how fast a recipe's own model trains on its own data here; a notebook draws the report.
+    """Measure how fast a recipe trains on this machine.
 
-    Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
-    quick: three settings instead of six, and fewer epochs. rounds: how often all of them are trained in turn, by
-    default three times, so that the intervals cover what the machine does meanwhile. settings, set_: as `run` has them.
-    workers: instead of settings, 1, 2, 4 … so many workers of this machine are compared, each with cores and a batch of
-    its own. The input alone is measured too, without any training.
+    Short trainings of the recipe's own model on its own data compare batch sizes, XLA and precisions; `plan` learns
+    from them. The input pipeline is measured alone as well. quick: three settings instead of six, and fewer epochs.
+    rounds: how often all settings are trained in turn, by default three times, so that the intervals cover other load
+    of the machine. workers: compare 1, 2, 4 … `workers` workers instead of settings, each with its own cores and batch.
+    settings, set_: as in `run`.
 
-    Instead of a recipe a Keras model, or its .keras file: its training steps on made-up inputs, on the CPU and on each
-    kind of accelerator that TensorFlow sees, with XLA and without. environment and settings are not for it.
+    recipe can also be a Keras model or a .keras file: its training steps are measured on random inputs, on the CPU and
+    on each kind of accelerator that TensorFlow sees, with XLA and without. environment and settings do not apply to it.
 
-    Raises what the training of the recipe as it is raises.
+    Raises the error of the recipe's own training, if it fails.
 
     >>> import trainyard as ty
     >>> ty.bench("digits", quick=True).speeds[0].examples_per_second  # doctest: +SKIP

@@ -1,1 +1,1 @@
-"""The `trainyard` command: its options and screens, and in `verbs` one verb a file."""
+"""The `trainyard` command: options, screens, and one module per verb in `verbs`."""

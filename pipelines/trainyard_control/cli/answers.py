@@ -1,4 +1,4 @@
-"""The answer of a verb: on stdout for people or machines, and as a page if one is asked for."""
+"""The answer of a verb: text or JSON on stdout, and optionally a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def print_answer(output: Output, document: Any, show: Callable[[], None]) -> None:
-    """Print `document` as JSON, or have `show` print what people read."""
+    """Print `document` as JSON, or call `show` to print text."""
     if output is Output.TEXT:
         show()
     else:
@@ -26,19 +26,19 @@ def print_answer(output: Output, document: Any, show: Callable[[], None]) -> Non
 
 
 def say(line: object, err: bool = False) -> None:
-    """Print `line`, which may hold text from data, as one line on stdout or stderr."""
+    """Print `line` as one line on stdout or stderr, with text from data escaped."""
     typer.echo(one_line(line), err=err)
 
 
 def say_table(rows: Sequence[tuple[str, ...]], err: bool = False) -> None:
-    """Print `rows`, which may hold text from data, in columns as wide as their widest cell."""
+    """Print `rows` in aligned columns, with text from data escaped."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), err)
 
 
 def print_lines(output: Output, items: Iterable[_T], line: Callable[[_T], str]) -> list[_T]:
-    """Return `items`; people read the line of one as soon as it is known."""
+    """Return `items`; in text output, print the line of each item as soon as it is known."""
     known = []
     for item in items:
         known.append(item)
@@ -48,13 +48,13 @@ def print_lines(output: Output, items: Iterable[_T], line: Callable[[_T], str]) 
 
 
 def write_page(html: Path | None, page: Callable[[], str]) -> None:
-    """Write `page` into the file `html`, if there is one. Raises `ConfigurationError` if it cannot be written."""
+    """Write `page` to the file `html`, if one is given. Raises `ConfigurationError` if it cannot be written."""
     if html is not None:
         write_file(page(), html, "--html")
 
 
 def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] = "w") -> None:
-    """Write `text` into the file that `option` names; mode: as of `open`.
+    """Write `text` to the file that `option` names. mode: as in `open`.
 
     Raises `ConfigurationError` if it cannot be written.
     """

@@ -24,10 +24,10 @@ _MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 
 
 def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> tuple[RunView, ExitCode]:
-    """Return the run as it ended, with its exit code.
+    """Follow a run to its end, and return it with its exit code.
 
-    A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
-    Without a limit nothing is ended, whatever comes.
+    If a step waits longer than `pending_limit` seconds, the run is cancelled: Kubeflow itself would wait for ever.
+    Without a limit nothing is cancelled.
     """
     from trainyard_control.kubeflow.runs import changes, longest_wait
 
@@ -51,10 +51,9 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
 
 
 def show_troubled_steps(view: RunView) -> None:
-    """Print a line for each step that failed, waits or was tried before, its earlier attempts below it.
+    """Print a line for each step that failed, waits or was retried, with its earlier attempts below it.
 
-    A sentence that the run's reason or an earlier line has is not repeated: attempts are told by their pods, equal ones
-    together.
+    A sentence that was printed before is not repeated; attempts with equal sentences share a line.
     """
     said = {view.reason}
     for step in view.steps:
@@ -70,7 +69,7 @@ def show_troubled_steps(view: RunView) -> None:
 
 
 def _alike(attempts: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
-    """Return the pods of `attempts`, (pod, sentence), by what is said of them."""
+    """Group the pods of `attempts`, (pod, sentence), by sentence."""
     pods: dict[str, list[str]] = {}
     for pod, sentence in attempts:
         pods.setdefault(sentence, []).append(pod)
@@ -82,7 +81,7 @@ def _line(step: StepView) -> str:
 
 
 def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> None:
-    """Send the run and say so, or only print it; with `wait` end with its exit code."""
+    """Send the run, or print it for a dry run; with `wait` exit with the run's exit code."""
     from trainyard_control.api.packages import send
 
     if dry_run:
@@ -114,7 +113,7 @@ def _require_kubeflow(what: Submission, wait: bool) -> None:
 
 
 def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:
-    """Send several runs, which go on side by side, or only print them; with `wait` return the worst exit code."""
+    """Send several runs that run side by side, or print them; with `wait` return the worst exit code."""
     from trainyard_control.api.packages import send
 
     if dry_run:
@@ -141,7 +140,7 @@ def show_all(runs: Collection[Submission]) -> None:
 
 
 def _dry(what: Submission) -> str:
-    """Return the package and the request as YAML documents; ids that the server gives stand in angle brackets."""
+    """Return the package and the request as YAML documents, with the server's ids in angle brackets."""
     import yaml
 
     from trainyard_control.compiler.submission import request

@@ -117,7 +117,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
     ] = False,
 ) -> None:
-    """Take the options that stand before the verb."""
+    """Handle the options before the verb."""
     if debug:
         os.environ[_DEBUG] = "1"
     if context.invoked_subcommand in _ASKING:
@@ -127,14 +127,14 @@ def options(
 
 
 def readable(error: TrainyardError) -> list[str]:
-    """Return the lines of `error` without the secrets of a URI, and none too long to read."""
+    """Return the lines of `error` without secrets in URIs, each cut to a readable length."""
     from trainyard.uris import without_secrets  # with pydantic, which the help and the version do without
 
     return [line[:_LONGEST] for line in without_secrets(str(error)).splitlines()]
 
 
 def main() -> None:
-    """Run the command line and end the process with the table's exit code."""
+    """Run the CLI and exit with a code of `ExitCode`."""
     signal.signal(signal.SIGTERM, handle_sigterm)
     _protect_streams()
     try:
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def _end(error: Exception) -> tuple[list[str], ExitCode]:
-    """Return the lines to print of `error`, and the exit code."""
+    """Return the lines to print for `error`, and the exit code."""
     if isinstance(error, TrainyardError):
         return readable(error), error.exit_code
     if isinstance(error, OSError):
@@ -163,14 +163,14 @@ def _end(error: Exception) -> tuple[list[str], ExitCode]:
 
 
 def _protect_streams() -> None:
-    """Have stdout and stderr show control characters as escapes, and `?` for what their encoding lacks."""
+    """Make stdout and stderr show control characters as escapes, and `?` for characters that their encoding lacks."""
     sys.stdout, sys.stderr = map(_Protected, (sys.stdout, sys.stderr))
 
 
 class _Protected(io.TextIOBase, TextIO):
-    """A text stream in front of another. It has no `buffer`, so that nobody writes around it.
+    """A text stream that escapes what it writes to another. It has no `buffer`, so that nobody bypasses it.
 
-    rich_proxied_file: where rich's consoles write, which have escaped the text and add colours.
+    rich_proxied_file: the stream that rich's consoles write to, because their text is escaped already.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -180,24 +180,24 @@ class _Protected(io.TextIOBase, TextIO):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # typeshed has it writable
-        """The encoding of the stream behind."""
+        """The encoding of the inner stream."""
         return self._stream.encoding
 
     def write(self, text: str) -> int:
-        """Write `text` with escapes for what would act on a terminal."""
+        """Write `text` with escapes for characters that would act on a terminal."""
         self._stream.write(escape.lines(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream behind."""
+        """Flush the inner stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return whether a person reads it."""
+        """Return True if the inner stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Return the number of the file behind."""
+        """Return the file descriptor of the inner stream."""
         return self._stream.fileno()
 
     def writable(self) -> bool:

@@ -1,4 +1,4 @@
-"""The arguments and options that several verbs have, each with one spelling and one help text."""
+"""Arguments and options that several verbs share, each with one spelling and one help text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.graph import OUTPUTS
 
 
 class Output(StrEnum):
-    """How the answer is written to stdout."""
+    """The format of the answer on stdout."""
 
     TEXT = "text"
     JSON = "json"

@@ -1,4 +1,4 @@
-"""What `trainyard run` shows last, on stdout."""
+"""The final screen of `trainyard run`, on stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard_control.api.run import Run
 
 
 def show(run: Run) -> None:
-    """Print the last screen of a run that was judged."""
+    """Print the final screen of an evaluated run."""
     record = run.record
     console = table_console()
     gate = record["gate"]
@@ -95,7 +95,7 @@ def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
 
 
 def _gates(gate: dict[str, Any]) -> list[Table]:
-    """Return a table of the conditions on each split: the model's, then those of the exported files."""
+    """Create a table of gate conditions for each split: the model's, then the exported files'."""
     splits = dict.fromkeys(threshold["split"] for threshold in gate["thresholds"])
     return [
         _gate(split, [threshold for threshold in gate["thresholds"] if threshold["split"] == split]) for split in splits
@@ -144,7 +144,7 @@ def _exports(exports: list[dict[str, Any]]) -> Table:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes as a person reads it."""
+    """Format a number of bytes."""
     return f"{count / 1024:,.0f} KiB" if count < 10 << 20 else f"{count / (1 << 20):,.0f} MiB"
 
 

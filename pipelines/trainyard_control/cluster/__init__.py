@@ -1,1 +1,1 @@
-"""What a cluster has and does: pools, scheduling, `doctor` and `explain`."""
+"""What a cluster has: pools, scheduling, `doctor` and `explain`."""

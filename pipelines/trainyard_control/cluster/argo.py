@@ -39,7 +39,9 @@ OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration
 
 
 def run_ends(workflow: Manifest) -> str:
-    """Return when Argo ends the run, as it writes that time into pods; '' without a deadline, or before it begins."""
+    """Return the time at which Argo ends the run, as in the pods' environment; '' without a deadline or before the
+    start.
+    """
     seconds, started = workflow["spec"].get("activeDeadlineSeconds"), workflow.get("status", {}).get("startedAt")
     if not seconds or not started:
         return ""
@@ -48,7 +50,7 @@ def run_ends(workflow: Manifest) -> str:
 
 
 def overdue(workflows: Iterable[Manifest]) -> int | None:
-    """Return the deadline in seconds of a run that Argo ended for having reached it, None for any other run."""
+    """Return the deadline in seconds that ended the run, None if none did."""
     for workflow in workflows:
         seconds, status = workflow["spec"].get("activeDeadlineSeconds"), workflow.get("status", {})
         if seconds and status.get("phase") in ("Failed", "Error"):
@@ -59,14 +61,14 @@ def overdue(workflows: Iterable[Manifest]) -> int | None:
 
 
 def cancelled(workflow: Manifest) -> bool:
-    """Return whether Kubeflow was asked to end the run, which it does by a deadline of 0."""
+    """Return True if the run was cancelled: Kubeflow sets a deadline of 0."""
     return bool(workflow["spec"].get("activeDeadlineSeconds") == 0)
 
 
 def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
-    """Return the nodes that ended because their run was asked to end, whatever their pods say: one may end with 0.
+    """Return the nodes that ended because their run was cancelled. Their pods may have exit code 0.
 
-    A step that was killed then says no more than the signal's exit code.
+    A killed step then reports only the signal's exit code.
     """
     nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows if cancelled(workflow)]
     return {
@@ -78,7 +80,7 @@ def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
 
 
 def stop_reasons(workflows: Iterable[Manifest]) -> dict[str, str]:
-    """Return, by the node of a step's last attempt, what Argo says of there being no further one."""
+    """Return Argo's reason for starting no further attempt, by the node of a step's last attempt."""
     nodes = [node for workflow in workflows for node in (workflow.get("status", {}).get("nodes") or {}).values()]
     return {
         node["children"][-1]: str(node.get("message", ""))
@@ -88,7 +90,7 @@ def stop_reasons(workflows: Iterable[Manifest]) -> dict[str, str]:
 
 
 def retried(workflows: Iterable[Manifest]) -> set[str]:
-    """Return the nodes of failed attempts that Argo follows by another one."""
+    """Return the nodes of failed attempts that Argo retries."""
     names = set()
     for workflow in workflows:
         nodes = workflow.get("status", {}).get("nodes") or {}
@@ -99,11 +101,11 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
 
 
 def cached(workflows: Iterable[Manifest]) -> set[str]:
-    """Return the tasks, as Kubeflow shows them, whose container was left out because an earlier output is taken.
+    """Return the tasks, by their names at Kubeflow, that a cached output replaced.
 
     A workflow whose `templateDefaults` have a retryStrategy wraps each task in a node of type Retry: the container's
-    boundary is then an attempt, such as `train(0)`.
-    Source: Kubeflow Pipelines 2.17, argocompiler/container.go (the task `executor`, unless `cached-decision` is true).
+    boundary is then an attempt, such as `train(0)`. Source: Kubeflow Pipelines 2.17, argocompiler/container.go (the
+    task `executor`, unless `cached-decision` is true).
     """
     nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows]
     return {
@@ -115,7 +117,7 @@ def cached(workflows: Iterable[Manifest]) -> set[str]:
 
 
 def step_lines(log: str) -> list[str]:
-    """Return the lines of a step's log without those that Kubeflow's launcher and Argo's executor write around them.
+    """Return the lines of a step's log without those of Kubeflow's launcher and Argo's executor.
 
     The launcher and KFP's executor write JSON over several lines after some of theirs.
     """
@@ -128,18 +130,18 @@ def step_lines(log: str) -> list[str]:
 
 
 def node_of(pod: Manifest) -> str:
-    """Return the id of the Workflow's node that the pod is, '' for a pod of no Workflow."""
+    """Return the id of the pod's Workflow node, '' if it has none."""
     return str((pod["metadata"].get("annotations") or {}).get(labels.NODE_ID, ""))
 
 
 def is_retry(pod: Manifest) -> bool:
-    """Return whether the pod is a second or later attempt, by the number that ends its node's name."""
+    """Return True for a second or later attempt, by the number at the end of the node's name."""
     name = (pod["metadata"].get("annotations") or {}).get(labels.NODE_NAME, "")
     return bool((attempt := _ATTEMPT.search(name)) and attempt[1] != "0")
 
 
 def ended_at_deadline(pod: Manifest) -> bool:
-    """Return whether Argo's own container ended the step's at a deadline."""
+    """Return True if Argo's own container ended the step at a deadline."""
     for status in pod.get("status", {}).get("containerStatuses", []):
         if status["name"] == WAIT:
             return str((status.get("state", {}).get("terminated") or {}).get("message") or "").strip() == _DEADLINE
@@ -147,7 +149,7 @@ def ended_at_deadline(pod: Manifest) -> bool:
 
 
 def deadline_sentence(pod: Manifest, run_ends: str) -> str:
-    """Return at which deadline Argo ended the pod: its run's, `run_ends`, or that of all attempts of its step."""
+    """Say which deadline ended the pod: that of the run, `run_ends`, or that of all attempts of the step."""
     time = variable(pod["spec"], "ARGO_DEADLINE")
     if time == run_ends or not (run_ends or is_retry(pod)):
         return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
@@ -155,11 +157,11 @@ def deadline_sentence(pod: Manifest, run_ends: str) -> str:
 
 
 def silent_since(cluster: Cluster, namespace: str) -> str | None:
-    """Return since when the controller has not renewed its Lease, '' if it renews it, None if there is no Lease.
+    """Return the time of the controller's last renewal of its Lease if it is silent, '' if it runs, None without a
+    Lease.
 
-    Without a controller Kubeflow accepts runs, and starts and ends nothing.
-    A Lease that looks old is read again: the clocks of this machine and of the cluster may differ.
-    Raises `InfrastructureError` if it may not be read.
+    Without a controller Kubeflow accepts runs, but starts and ends nothing. An old Lease is read twice, because the
+    clocks of this machine and of the cluster may differ. Raises `InfrastructureError` if it may not be read.
     """
     renewed = _renewed(cluster, namespace)
     if not renewed:
@@ -176,7 +178,7 @@ def _renewed(cluster: Cluster, namespace: str) -> str:
 
 
 def silence_sentence(since: str, namespace: str) -> str:
-    """Return the sentence about a controller that is silent since then, with its remedy."""
+    """Format the sentence about a silent controller, with its remedy."""
     return (
         f"Kubeflow's workflow controller has not answered since {since}: no step starts and none ends. "
         f"{REMEDY.format(namespace=namespace)}"

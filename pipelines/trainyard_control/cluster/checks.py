@@ -1,4 +1,4 @@
-"""What `doctor` finds: each thing that a run will need, and whether it is there. Pure functions over what was read."""
+"""The checks of `doctor`, as pure functions of what was read from the cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PERSON_NEEDS = (
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. code: what the run would end with, DONE unless the verdict is bad."""
+    """One check. code: the exit code that a run would get, DONE unless the verdict is bad."""
 
     name: str
     verdict: Verdict
@@ -59,27 +59,27 @@ class Check:
 
 
 def good(name: str, sentence: str) -> Check:
-    """Return a check that is passed."""
+    """Create a passed check."""
     return Check(name, "good", sentence)
 
 
 def bad(name: str, sentence: str, code: ExitCode = ExitCode.INFRASTRUCTURE) -> Check:
-    """Return a check that failed; the sentence ends with what to do."""
+    """Create a failed check; its sentence ends with what to do."""
     return Check(name, "bad", sentence, code)
 
 
 def unknown(name: str, sentence: str) -> Check:
-    """Return a check that could not be made or need not be passed."""
+    """Create a check without a result, or one that need not pass."""
     return Check(name, "unknown", sentence)
 
 
 def worst(checks: list[Check]) -> ExitCode:
-    """Return the exit code of the gravest fault: 40 before 20 before 30."""
+    """Return the exit code of the most severe fault: 40 before 20 before 30."""
     return max((check.code for check in checks), key=lambda code: SEVERITY[code], default=ExitCode.DONE)
 
 
 def version(server: str, sdk: str) -> Check:
-    """Compare the server's version with that of the compiler that wrote the package."""
+    """Compare the server's version with that of the compiler."""
     of_server, of_sdk = _numbers(server), _numbers(sdk)
     if not of_server:
         return unknown("kubeflow version", f"the server does not say its version ('{server}'); packages are of {sdk}")
@@ -98,7 +98,7 @@ def version(server: str, sdk: str) -> Check:
 
 
 def space(environment: Environment, multi_user: bool) -> Check:
-    """Check that the server runs things where the environment says: one for a single user has no choice."""
+    """Check that the server runs pods in the environment's namespace; a single-user server has only one."""
     own, named = environment.kubeflow.namespace, environment.namespace
     if multi_user or own == named:
         return good("runs' namespace", named)
@@ -109,7 +109,7 @@ def space(environment: Environment, multi_user: bool) -> Check:
 
 
 def pod_security(namespace: Manifest) -> Check:
-    """Say what the namespace's Pod Security asks; steps and gangs meet 'restricted'."""
+    """Report the namespace's Pod Security level; steps and gangs meet 'restricted'."""
     level = namespace["metadata"].get("labels", {}).get(labels.POD_SECURITY)
     name = namespace["metadata"]["name"]
     if level is None:
@@ -118,7 +118,7 @@ def pod_security(namespace: Manifest) -> Check:
 
 
 def image(variant: str, name: str) -> Check:
-    """Check how an image is named."""
+    """Check an image's name."""
     label = f"image {variant}"
     if not re.fullmatch(r"[a-z0-9.:_/-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", name):
         return bad(label, f"'{name}' is no image name. Write registry/name:tag", ExitCode.CONFIGURATION)
@@ -133,7 +133,7 @@ def image(variant: str, name: str) -> Check:
 
 
 def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:
-    """Check that nodes of the pool exist, and say for how many pods there is room now."""
+    """Check that the pool has nodes, and report for how many pods they have room now."""
     label = f"pool {name}"
     pool = environment.pools[name]
     spec = pool_pod(environment, name)["spec"]
@@ -172,9 +172,9 @@ def claim(environment: Environment, volume_claim: Manifest | None) -> Check:
 
 
 def retries(config: Manifest | None, namespace: str) -> Check:
-    """Check that the workflow controller lets `retries` mean what it says.
+    """Check that the workflow controller does not change the meaning of `retries`.
 
-    Its own default of KFP 2.17 (limit 2, OnError) nests with a step's retries, and retries no failing exit code.
+    The default of KFP 2.17 (limit 2, OnError) nests with a step's retries, and does not retry failing exit codes.
     """
     if config is None:
         return unknown(
@@ -193,10 +193,10 @@ def retries(config: Manifest | None, namespace: str) -> Check:
 
 
 def deadlines(config: Manifest | None, namespace: str) -> Check:
-    """Check that the workflow controller ends neither steps nor runs before their own deadlines.
+    """Check that the workflow controller sets no deadlines shorter than those of steps and runs.
 
-    A default `timeout` counts a pod's waiting too, and both of a template's end pods that have no timeout of their own.
-    A run's default holds if it has no deadline of its own.
+    A default `timeout` includes the time that a pod waits, and both deadlines of a template end pods without a timeout
+    of their own. A run's default applies if the run has no deadline.
     """
     if config is None:
         return unknown("deadlines", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read")
@@ -223,7 +223,7 @@ def _defaults(config: Manifest) -> Manifest:
 
 
 def used_pools(environment: Environment) -> list[str]:
-    """Return the pools that steps are placed on, and the input workers."""
+    """Return the pools of steps and input workers."""
     workers = environment.input_workers
     return list(dict.fromkeys([*environment.placement.values(), *([workers.pool] if workers else [])]))
 
@@ -241,10 +241,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def pool_pod(environment: Environment, name: str) -> Manifest:
-    """Return a pod of a run on the pool `name`, which must be one that steps or input workers are placed on.
+    """Build a pod of a run on the pool `name`, which steps or input workers must be placed on.
 
-    A step's is without Argo's own containers, which Kubeflow gives rights of their own. Source: Kubeflow Pipelines
-    2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
+    The pod of a step lacks Argo's own containers, to which Kubeflow gives their own permissions. Source: Kubeflow
+    Pipelines 2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
     """
     step = next((step for step in _steps(environment) if environment.pool_name(step) == name), "")
     plan = gang_spec(environment)
@@ -269,7 +269,7 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
 
 
 def _steps(environment: Environment) -> list[str]:
-    """Return Trainyard's steps, and those of other pipelines that the environment names."""
+    """Return Trainyard's steps and those of other pipelines that the environment names."""
     others = {*environment.placement, *environment.timeout_seconds, *environment.retries} - {DEFAULT}
     return list(dict.fromkeys([*OUTPUTS, *STEPS, *sorted(others)]))
 

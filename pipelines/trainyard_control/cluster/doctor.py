@@ -1,4 +1,4 @@
-"""Looks at everything that a run will need before it is submitted, and changes nothing but a probe in the storage."""
+"""Runs the checks of `doctor`. The only thing that it changes is a probe file in the storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment re
 
 
 class _KubeflowServer(Protocol):
-    """What is asked of Kubeflow's API server."""
+    """The API of Kubeflow that the checks use."""
 
     @property
     def host(self) -> str: ...
@@ -31,9 +31,9 @@ class _KubeflowServer(Protocol):
 def examine(
     environment: Environment, recipe: Recipe | None, connect: Callable[[Environment], _KubeflowServer]
 ) -> Iterator[Check]:
-    """Yield each check of the environment, and of `recipe` if there is one, as soon as it is made.
+    """Yield the checks of the environment, and of `recipe` if one is given.
 
-    connect: returns the API server of an environment of Kubeflow.
+    connect: returns the API server of a Kubeflow environment.
     """
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
@@ -49,7 +49,7 @@ def examine(
 
 
 def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """Yield what `look` finds; an error ends it as one bad check."""
+    """Yield the checks of `look`; an error becomes one bad check."""
     try:
         yield from look()
     except TrainyardError as error:
@@ -133,7 +133,7 @@ def _controller(cluster: Cluster, namespace: str) -> Check:
 
 
 def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
-    """Ask the API server what the caller may do, and what the launcher's account may."""
+    """Ask the API server for the permissions of the caller and of the launcher's account."""
     missing = [_permission(need) for need in checks.PERSON_NEEDS if not _is_allowed(cluster, need)]
     if missing:
         yield bad(
@@ -163,7 +163,7 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
 
 
 def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
-    """Look for what the environment names: accounts, Secrets, the volume, queues and priorities."""
+    """Check that accounts, Secrets, the volume, queues and priority classes of the environment exist."""
     space = f"/api/v1/namespaces/{environment.namespace}"
     accounts = environment.service_accounts
     for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker))):
@@ -200,7 +200,7 @@ def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
 
 
 def _admitted(cluster: Cluster, environment: Environment, name: str) -> Iterator[Check]:
-    """Have the API server try a pod of the pool: Pod Security, quotas, limit ranges and webhooks all have their say."""
+    """Submit a pod of the pool as a dry run, to check Pod Security, quotas, limit ranges and webhooks."""
     if not _is_allowed(cluster, ("create", "", "pods", "")):
         yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not looked at")
         return

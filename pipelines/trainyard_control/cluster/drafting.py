@@ -1,4 +1,4 @@
-"""Drafts an environment from the nodes that a cluster has: one pool a group of equal nodes, ready to be completed.
+"""Drafts an environment from the nodes of a cluster: one pool per group of equal nodes, to be completed by hand.
 
 Labels are those of GKE, EKS, Karpenter, AKS and the GPU operator; hardware.yaml names their sources.
 """
@@ -42,7 +42,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Group:
-    """Equal nodes: their name, the label that selects them, the first of them, and how many they are."""
+    """A group of equal nodes: name, selecting label, first node, and number of nodes."""
 
     name: str
     selector: dict[str, str]
@@ -51,9 +51,9 @@ class Group:
 
 
 def draft(nodes: list[Manifest]) -> str:
-    """Return an environment in YAML that reaches every group of `nodes`; what it cannot say stands in comments.
+    """Draft an environment in YAML that reaches every group of `nodes`, with comments for what is left out.
 
-    Raises `ConfigurationError` if no node could train.
+    Raises `ConfigurationError` if no node can train.
     """
     platform = _platform(nodes)
     pools: dict[str, Pool] = {}
@@ -98,7 +98,7 @@ def _platform(nodes: list[Manifest]) -> Platform:
 
 
 def _groups(nodes: list[Manifest]) -> Iterator[Group]:
-    """Yield the groups of nodes that pods may use, in the order of their names."""
+    """Yield the groups of nodes that pods may use, ordered by name."""
     by_label: dict[tuple[str, str, str], list[Manifest]] = {}
     for node in nodes:
         if any(taint["key"].startswith(_KEPT) for taint in _taints(node)):
@@ -121,7 +121,7 @@ def _groups(nodes: list[Manifest]) -> Iterator[Group]:
 
 
 def _fields(group: Group, platform: Platform) -> dict[str, Any]:
-    """Return the pool of a group as the environment writes it."""
+    """Return the fields of a group's pool."""
     labels, allocatable = _labels(group.node), group.node["status"]["allocatable"]
     fields: dict[str, Any] = {"kind": "cpu"}
     if "google.com/tpu" in allocatable:
@@ -156,7 +156,7 @@ def _fields(group: Group, platform: Platform) -> dict[str, Any]:
 
 
 def _gpu(node: Manifest, platform: Platform) -> str:
-    """Return the catalog's name of a node's GPU. Raises `ConfigurationError` if no label names a known one."""
+    """Return the catalog's name of a node's GPU. Raises `ConfigurationError` if no label names a known GPU."""
     labels = _labels(node)
     if accelerator := labels.get("cloud.google.com/gke-accelerator"):
         return accelerator
@@ -181,7 +181,7 @@ def _gpu(node: Manifest, platform: Platform) -> str:
 
 
 def _tolerations(node: Manifest, fields: dict[str, Any], platform: Platform) -> list[dict[str, str]]:
-    """Return the tolerations of the node's own taints, less those that the platform's profile brings."""
+    """Return tolerations for the node's taints, without those of the platform's profile."""
     brought = {toleration.key for toleration in placement(Pool.model_validate(fields), platform).tolerations}
     return [
         {name: taint[name] for name in ("key", "value", "effect") if taint.get(name)}

@@ -1,4 +1,4 @@
-"""Durations as a person reads them."""
+"""Durations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 def duration_text(seconds: float | None) -> str:
-    """Return a duration as a person reads it."""
+    """Format a duration."""
     if seconds is None:
         return "–"
     total = round(seconds)
@@ -15,7 +15,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def seconds_between(start: str, end: str) -> float | None:
-    """Return the seconds between two times as the Kubernetes API writes them, None if one is missing."""
+    """Return the seconds between two times of the Kubernetes API, None if one is missing."""
     if not start or not end:
         return None
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 1)

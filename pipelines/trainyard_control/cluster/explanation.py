@@ -1,6 +1,6 @@
-"""Why a pod of a run waits, failed or was taken away: one sentence with the next thing to do.
+"""Explains why a pod of a run waits, failed or was deleted, in one sentence with the next thing to do.
 
-Pure functions over the objects of the Kubernetes API, for the pods of Kubeflow's runs and of training gangs alike.
+Pure functions over the objects of the Kubernetes API, for the pods of Kubeflow's runs and of gangs.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ _ADVICE = {
 
 
 def advice(code: ExitCode, again: str = "submit again") -> str:
-    """Return what to do about a step that ended with `code`, without a full stop; again: how its run is repeated."""
+    """Return the advice for exit code `code`, without a full stop. again: how to repeat the run."""
     return _ADVICE.get(code, "").format(again=again, Again=again.capitalize())
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one pod. nodes and pods are None if they may not be listed, expected if there was no plan.
+    """Everything that is known about one pod. nodes and pods are None if they may not be listed, expected without a
+    plan.
 
-    run_ends: when its run's own deadline is, '' without one. stop_reason: Argo's reason to start no further attempt.
-    again: what starts the pod's work again if it has failed, as a sentence, '' if nothing does. cancelled: it ended
-    with its run.
+    run_ends: the run's deadline, '' without one. stop_reason: Argo's reason to start no further attempt. again: a
+    sentence on what restarts the work of a failed pod, '' if nothing does. cancelled: it ended because its run was
+    cancelled.
     """
 
     pod: Manifest
@@ -73,10 +74,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """What `explain` finds of one pod. code is its exit code in the one table, None while it waits, runs or is done.
+    """The explanation of one pod. code: its exit code, None while it waits, runs or is done.
 
-    cause is a word for programs, sentence is for people. permanent: waiting does not help. against_plan: slower or
-    faster than the plan expected, '' for neither. since: the pod was made; started: its node took it, '' if none did.
+    cause is for programs, sentence for people. permanent: waiting does not help. against_plan: slower or faster than
+    the plan expected, '' for neither. since: creation of the pod. started: when a node took it, '' if none did.
     """
 
     task: PodTask
@@ -95,12 +96,12 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """What the pod works for, such as `train worker 1`."""
+        """The name of the pod's task, such as `train worker 1`."""
         return self.task.name
 
 
 def explain(evidence: Evidence) -> Finding:
-    """Return state, cause and sentence of the pod."""
+    """Explain a pod: its state, cause and sentence."""
     pod, diagnosis = evidence.pod, diagnose(evidence.pod)
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     finding = Finding(
@@ -137,7 +138,7 @@ def explain(evidence: Evidence) -> Finding:
 
 
 def refused(task: PodTask, name: str, warnings: Sequence[Manifest], message: str = "") -> Finding | None:
-    """Return why a Job or a Workflow has no pod, from its warnings or its own `message`; None if they say nothing."""
+    """Explain why a Job or a Workflow has no pod, from its warnings or its `message`; None if they say nothing."""
     failures = [str(event.get("message", "")) for event in warnings if event.get("reason") == "FailedCreate"]
     text = one_line(failures[-1] if failures else message)
     finding = Finding(task=task, pod=name, state="waiting", cause="refused", sentence="")
@@ -189,7 +190,9 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
 
 
 def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
-    """The step's own sentence and code come first: Kubeflow's launcher turns every exit code into 1."""
+    """Explain an exit. The step's own sentence and code come first, because Kubeflow's launcher turns every code into
+    1.
+    """
     log = evidence.log
     number, message, _ = events.failure(log) or events.failure(end.message) or events.Failure(end.code, "")
     code = known_code(number, ExitCode.BUG)
@@ -209,7 +212,7 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
 
 
 def _not_stored(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
-    """Return the finding of a pod whose step ended well and whose outputs or log Argo could not store."""
+    """Explain a pod whose step succeeded, but whose outputs or log Argo could not store."""
     text = one_line(end.message) or _last_line(evidence.log) or "it said nothing"
     sentence = (
         "ended well, but Argo could not store what it left (container wait, exit code "
@@ -220,7 +223,7 @@ def _not_stored(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
 
 
 def _driver_failed(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
-    """Return the finding of a failed pod of Kubeflow's own, whose exit codes are not those of Trainyard's table."""
+    """Explain a failed pod of Kubeflow itself, whose exit codes are not in Trainyard's table."""
     text = one_line(end.message) or _last_line(evidence.log) or "it said nothing"
     sentence = (
         f"ended with exit code {end.code}: {text.rstrip('.')}. Kubeflow prepares a step in it. "
@@ -246,7 +249,7 @@ def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Find
 
 
 def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
-    """Return the finding of a pod that others ended: by preemption, eviction or the loss of its node."""
+    """Explain a pod that was preempted, evicted, or lost with its node."""
     on = f" on {finding.node}" if finding.node else ""
     if diagnosis.cause == "disk":
         sentence = (
@@ -319,7 +322,7 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
 
 
 def _blocked(diagnosis: Diagnosis) -> str:
-    """Return the sentence of a container that waits for what does not come by itself."""
+    """Explain a container that waits for something that does not come by itself."""
     reason, message = diagnosis.reason, diagnosis.message
     if diagnosis.cause == "image":
         detail = f": {message}" if message and not message.startswith("Back-off") else ""
@@ -336,8 +339,8 @@ def _blocked(diagnosis: Diagnosis) -> str:
 def _until(pod: Manifest, over: bool) -> str:
     """Return when the last of the pod's containers ended, '' while one runs.
 
-    Of a pod that is over and whose node did not tell of all its containers, when the last of its conditions changed,
-    or when it came to the node, if that turned it away.
+    If a finished pod lacks the end of a container, use the last change of its conditions, or its start if the node
+    rejected it.
     """
     status = pod.get("status", {})
     states = [container.get("state", {}) for container in status.get("containerStatuses", [])]
@@ -348,7 +351,7 @@ def _until(pod: Manifest, over: bool) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that the step wrote itself, or else Kubeflow's."""
+    """Return the last line that the step wrote itself, otherwise Kubeflow's."""
     own = [line for line in argo.step_lines(text) if line.strip()]
     lines = own or [line for line in text.splitlines() if line.strip()]
     return one_line(lines[-1]) if lines else ""

@@ -1,4 +1,4 @@
-"""What a training that goes on spends its time on, from the lines that it writes, and what would make it faster."""
+"""The bottleneck of a running training, from its log, and how to remove it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TIMES = ("save_seconds", "eval_seconds")
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What bounds a training as a word for programs and as the end of a sentence, '' if it is not known yet.
+    """The bottleneck of a training: a cause for programs and the end of a sentence, both '' if it is not known yet.
 
-    against_plan: slower or faster, if the pace lies outside what the plan expected; the sentence then says so.
+    against_plan: slower or faster, if the speed is outside the plan's interval; the sentence then says so.
     """
 
     cause: str = ""
@@ -33,9 +33,9 @@ class Bottleneck:
 
 
 def verdict(log: str, expected: Expectation | None = None, *, one_machine: bool = False) -> Bottleneck:
-    """Return what the newest pace in the log says, and how it stands to what the plan `expected`.
+    """Find the bottleneck in the newest pace event of the log, and compare the speed with the plan.
 
-    one_machine: there is no other one that could help.
+    one_machine: no other machine could help.
     """
     pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
@@ -59,7 +59,7 @@ def _verdict(pace: dict[str, float], expected: Expectation | None, one_machine: 
 
 
 def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str, str]:
-    """Return what takes the time, and the end of a sentence about it. slower: than the plan expected."""
+    """Return the bottleneck, and the end of a sentence about it. slower: than the plan expected."""
     step = pace["step_ms"]
     waited = 1 - pace["rested_step_ms"] / step
     summed = pace["all_reduce_ms"] / step
@@ -102,7 +102,7 @@ def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str
 
 
 def _input_workers_advice(pace: dict[str, float]) -> str:
-    """Return how many input workers would feed it, as the beginning of what to do."""
+    """Advise a number of input workers, as the start of a sentence; '' if it cannot be computed."""
     input_workers = int(pace.get("input_workers", 0))
     hosts = input_workers or int(pace.get("workers", 1))
     needed = input_workers_needed(hosts, pace["step_ms"], pace["rested_step_ms"])

@@ -1,7 +1,7 @@
-"""Why no node takes a pod: which label, taint or resource is in the way, computed from the nodes themselves.
+"""Finds the label, taint or resource that keeps a pod from every node.
 
-The scheduler says how many nodes failed each of its checks, not what would help. Pure functions over the objects of the
-Kubernetes API.
+The scheduler only counts the nodes that failed each of its checks. Pure functions over the objects of the Kubernetes
+API.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN = 3  # names in a sentence
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What keeps a pod from the nodes, and whether waiting can help."""
+    """What keeps a pod from the nodes, and if waiting can help."""
 
     kind: Literal["label", "nodes", "taint", "size", "full"]
     sentence: str
@@ -32,17 +32,17 @@ class Obstacle:
 
     @property
     def advice(self) -> str:
-        """What is wrong and what to do about it, without a full stop."""
+        """What is wrong and what to do, without a full stop."""
         return f"{self.sentence}.{self.hint} {self.remedy}"
 
     @property
     def permanent(self) -> bool:
-        """Whether it stays so until somebody changes something."""
+        """True if waiting does not help."""
         return self.kind in ("label", "taint", "size")
 
 
 def requests(spec: Manifest) -> dict[str, float]:
-    """Return what the scheduler sets aside for a pod: the sum of its containers, or its largest init container."""
+    """Return the requests that the scheduler reserves: the sum of the containers, or the largest init container."""
     total: dict[str, float] = {}
     for container in spec.get("containers", []):
         for name, value in _requested(container).items():
@@ -54,9 +54,9 @@ def requests(spec: Manifest) -> dict[str, float]:
 
 
 def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Obstacle | None:
-    """Return what keeps a pod of `spec` from every one of `nodes`; None if that is none of the things known here.
+    """Find what keeps a pod of `spec` from every node; None if it is none of the known obstacles.
 
-    `pods` are all pods of the cluster, None if they may not be listed: then a full node looks like a free one.
+    pods: all pods of the cluster, None if they may not be listed; then a full node looks free.
     """
     if not nodes:
         return Obstacle("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
@@ -79,7 +79,7 @@ def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest
 
 
 def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
-    """Return what of the node's allocatable resources its `pods` leave."""
+    """Return the allocatable resources that the node's `pods` leave."""
     remaining = {name: in_bytes(str(value)) for name, value in node["status"].get("allocatable", {}).items()}
     for pod in pods:
         if pod["spec"].get("nodeName") != name_of(node) or pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -90,14 +90,14 @@ def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
 
 
 def capacity(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
-    """Return for how many pods of `spec` the node has room beside its `pods`."""
+    """Return the number of pods of `spec` that fit on the node beside its `pods`."""
     remaining = free(node, pods)
     asked = requests(spec) | {"pods": 1.0}
     return max(0, min(int(remaining.get(name, 0) // value) for name, value in asked.items() if value))
 
 
 def amount(resource: str, value: float) -> str:
-    """Return an amount of a resource as a person writes it: `2.5 cpu`, `15.9 GiB of memory`, `4 google.com/tpu`."""
+    """Format an amount of a resource: `2.5 cpu`, `15.9 GiB of memory`, `4 google.com/tpu`."""
     if resource in ("memory", "ephemeral-storage"):
         return f"{value / 1024**3:.3g} GiB of {resource}"
     return f"{round(value, 3):,g} {resource}"
@@ -107,7 +107,7 @@ Term = tuple[str, str, list[str]]
 
 
 def _terms(spec: Manifest) -> list[Term]:
-    """Return what the labels of a node must be: (key, operator, values); alternatives of an affinity are left out."""
+    """Return the required node labels as (key, operator, values), without alternatives of an affinity."""
     terms: list[Term] = [(key, "In", [value]) for key, value in (spec.get("nodeSelector") or {}).items()]
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution", {}
@@ -200,7 +200,7 @@ def _holders(resource: str, nodes: list[Manifest], pods: list[Manifest]) -> list
 
 
 def _closed(node: Manifest) -> str:
-    """Return why the node takes no pods at all, '' if it does."""
+    """Return the reason that the node accepts no pods, '' if it accepts them."""
     if node["spec"].get("unschedulable"):
         return "is cordoned"
     return "is not ready" if {**conditions(node, "False"), **conditions(node, "Unknown")}.get("Ready") else ""
@@ -233,7 +233,7 @@ def _requested(container: Manifest) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """How many nodes a pool's selector and tolerations reach, how many of them are ready, and have room for one pod."""
+    """Counts of nodes: those that a pool's selector and tolerations match, those ready, and those with room."""
 
     matching: int
     ready: int
@@ -241,7 +241,7 @@ class Nodes:
 
 
 def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
-    """Return how many of the cluster's `nodes` serve the pool, beside all `pods` that are there."""
+    """Count the nodes that serve the pool, with room computed beside all `pods`."""
     spec = pod_spec(pool, platform)
     labelled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
     matching = [node for node in labelled if not _untolerated(node, spec)]

@@ -1,1 +1,1 @@
-"""Kubeflow's API: submit, runs and schedules."""
+"""The Kubeflow API: submissions, runs and schedules."""

@@ -1,4 +1,4 @@
-"""The API of Kubeflow Pipelines: the calls that `submit`, `runs` and `schedule` make, in its own published types."""
+"""The calls to the API of Kubeflow Pipelines, in its published types."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path,
 
 
 class KubeflowServer:
-    """The Kubeflow Pipelines of an environment.
+    """The Kubeflow Pipelines server of an environment.
 
-    Raises `TransientError` if it cannot be reached or is busy, `InfrastructureError` if it refuses the caller,
-    `ConfigurationError` if it refuses what is asked.
+    Raises `TransientError` if it is busy or unreachable, `InfrastructureError` if it refuses the caller, and
+    `ConfigurationError` if it refuses the request.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -52,15 +52,15 @@ class KubeflowServer:
         return str(self.configuration.host)
 
     def version(self) -> str:
-        """Return the server's version; the call that shows that it is there."""
+        """Return the server's version, which also shows that the server answers."""
         return str(self._healthz().get("tag_name") or "unknown")
 
     def multi_user(self) -> bool:
-        """Return whether the installation is for several users, each with a namespace."""
+        """Return True for a multi-user installation, with a namespace per user."""
         return bool(self._healthz().get("multi_user"))
 
     def experiment(self) -> str:
-        """Return the id of the environment's experiment, made if it is missing."""
+        """Return the id of the environment's experiment, creating it if needed."""
         name = self._settings.experiment
 
         def make() -> str:
@@ -71,14 +71,14 @@ class KubeflowServer:
         return self._ensured(self.find_experiment, make)
 
     def find_experiment(self) -> str | None:
-        """Return the id of the environment's experiment, None if there is none yet."""
+        """Return the id of the environment's experiment, None if there is none."""
         call = self._experiments.experiment_service_list_experiments
         return self._find(call, "experiments", "experiment_id", self._settings.experiment)
 
     def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
-        """Return the ids of the pipeline and of its version `version`, whose package is `package`.
+        """Upload `package` as the version `version` of the pipeline, and return both ids.
 
-        A version of that name is taken as it is: names carry the digest of the content.
+        An existing version of that name is reused, because names contain the digest of the content.
         """
         owner = self._pipeline(pipeline)
         versions = self._pipelines.pipeline_service_list_pipeline_versions
@@ -97,11 +97,11 @@ class KubeflowServer:
         return owner, self._ensured(find, make)
 
     def create_run(self, run: Any) -> Any:
-        """Return the run as the server created it. What is not known to have arrived is not sent again here."""
+        """Create a run. It is not repeated if the answer is lost."""
         return self._write(self._runs.run_service_create_run, run=run)
 
     def run(self, run_id: str) -> Any:
-        """Return the run, with its tasks. Raises `ConfigurationError` if there is none."""
+        """Return the run with its tasks. Raises `ConfigurationError` if there is none."""
         return self._read(self._runs.run_service_get_run, run_id=run_id)
 
     def find_runs(self, name: str) -> list[Any]:
@@ -119,7 +119,7 @@ class KubeflowServer:
         self._write(self._runs.run_service_terminate_run, run_id=run_id)
 
     def delete(self, run_id: str) -> None:
-        """Delete the run, and its workflow with all of its pods."""
+        """Delete the run, its workflow and all of its pods."""
         self._write(self._runs.run_service_delete_run, run_id=run_id)
 
     def recurring_runs(self, experiment: str) -> list[Any]:
@@ -128,22 +128,22 @@ class KubeflowServer:
         return list(self._pages(call, "recurring_runs", experiment_id=experiment))
 
     def runs_of(self, recurring_run: str) -> list[Any]:
-        """Return the newest runs that a recurring run made."""
+        """Return the newest runs of a recurring run."""
         pages = self._pages(self._runs.run_service_list_runs, "runs", {"recurring_run_id": recurring_run})
         return list(islice(pages, _PAGE))
 
     def create_recurring(self, recurring_run: Any) -> Any:
-        """Return the recurring run as the server created it."""
+        """Create a recurring run."""
         call = self._recurring.recurring_run_service_create_recurring_run
         return self._write(call, recurring_run=recurring_run)
 
     def disable_recurring(self, recurring_run: str) -> None:
-        """Have the recurring run make no more runs."""
+        """Disable a recurring run, so that it starts no more runs."""
         call = self._recurring.recurring_run_service_disable_recurring_run
         self._write(call, recurring_run_id=recurring_run)
 
     def delete_recurring(self, recurring_run: str) -> None:
-        """Delete the recurring run; a run of it that goes on ends with it."""
+        """Delete a recurring run, which ends its active run too."""
         call = self._recurring.recurring_run_service_delete_recurring_run
         self._write(call, recurring_run_id=recurring_run)
 
@@ -153,11 +153,11 @@ class KubeflowServer:
 
     @cached_property
     def _multi_user_namespace(self) -> str:
-        """The namespace of lists: an installation for several users asks for one, others refuse it."""
+        """The namespace for lists: multi-user installations require one, others refuse it."""
         return self._environment.namespace if self.multi_user() else ""
 
     def _pipeline(self, name: str) -> str:
-        """Return the id of the pipeline `name`, made if it is missing."""
+        """Return the id of the pipeline `name`, creating it if needed."""
         call = self._pipelines.pipeline_service_list_pipelines
 
         def make() -> str:
@@ -167,7 +167,7 @@ class KubeflowServer:
         return self._ensured(lambda: self._find(call, "pipelines", "pipeline_id", name), make)
 
     def _ensured(self, find: Callable[[], str | None], make: Callable[[], str]) -> str:
-        """Return what `find` finds, else what `make` makes, else what another made at the same moment."""
+        """Return the result of `find`, otherwise create it, otherwise find what another process created meanwhile."""
         if (existing := find()) is not None:
             return existing
         try:
@@ -178,7 +178,7 @@ class KubeflowServer:
             return existing
 
     def _healthz(self) -> dict[str, Any]:
-        """Return what the server says of itself; its version is in no published type."""
+        """Return the server's health document; no published type has its version."""
         answer = self._read(self._health.healthz_service_get_healthz, _preload_content=False)
         return dict(json.loads(answer.data))
 
@@ -190,7 +190,7 @@ class KubeflowServer:
     def _pages(
         self, call: Callable[..., Any], field: str, equal: dict[str, str] | None = None, **query: str
     ) -> Iterator[Any]:
-        """Yield the entries of `field`, the newest first, those whose fields are `equal`."""
+        """Yield the entries of `field` that match `equal`, the newest first."""
         if "pipeline_id" not in query and "experiment_id" not in query and self._multi_user_namespace:
             query["namespace"] = self._multi_user_namespace
         if equal:
@@ -248,7 +248,7 @@ class KubeflowServer:
 
 
 def _configuration(environment: Environment) -> Any:
-    """Return address and credentials of the API: as configured, of this cluster, or through Kubernetes' API server."""
+    """Return the API's address and credentials: configured, of this cluster, or through the Kubernetes API server."""
     import kfp_server_api
 
     settings = environment.kubeflow
@@ -271,7 +271,7 @@ def _configuration(environment: Environment) -> Any:
 
 
 def _show_token(configuration: Any, file: str) -> None:
-    """Have every request carry the token that the file holds at that time: tokens expire and are written anew."""
+    """Send the current token of `file` with every request, because tokens expire and are replaced."""
 
     def renew(target: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Makes a server run the schedules of a file, by Kubeflow's recurring runs."""
+"""Applies the schedule of a file to a server, with Kubeflow's recurring runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ZONES = "pipeline-install-config"
 
 
 class Schedules:
-    """The schedules of one environment whose target is kubeflow."""
+    """The schedules of a Kubeflow environment."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.target != "kubeflow":
@@ -33,13 +33,13 @@ class Schedules:
         self.server = KubeflowServer(environment)
 
     def existing(self, schedule: str = "") -> list[Recurring]:
-        """Return what the server holds of `schedule`, or all that any schedule file made, if it is ''."""
+        """Return the recurring runs of `schedule`, or of all schedule files if it is ''."""
         experiment = self.server.find_experiment()
         runs = self.server.recurring_runs(experiment) if experiment else []
         return [self._recurring(run) for run in runs if (name := schedule_of(run)) and schedule in ("", name)]
 
     def perform(self, action: Action, schedule: Schedule | None = None, what: Submission | None = None) -> None:
-        """Do one thing. A creation needs the schedule and its package."""
+        """Perform one action. A creation needs the schedule and its submission."""
         if action.verb == "disable":
             self.server.disable_recurring(action.id)
         elif action.verb == "delete":
@@ -50,7 +50,7 @@ class Schedules:
             self.server.create_recurring(body)
 
     def check_time_zone(self, schedule: Schedule) -> None:
-        """Raise `ConfigurationError` if the server's schedules are not in the schedule's time zone.
+        """Raise `ConfigurationError` if the server's schedules have another time zone.
 
         Its zone is one for all, set at installation; an offset would be wrong for half the year. Source:
         CRON_SCHEDULE_TIMEZONE in kubeflow/pipelines backend/src/crd/controller/scheduledworkflow/util/const.go
@@ -83,12 +83,12 @@ class Schedules:
 
 
 def schedule_of(run: Any) -> str:
-    """Return the schedule that the server's recurring `run` was made for; '' if no schedule file made it."""
+    """Return the schedule that made the recurring `run`, '' if no schedule file did."""
     return about.of_run(run).schedule or older_schedule(str(run.display_name))
 
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
-    """Return what the schedule runs, and the name of the recurring run that would run just that."""
+    """Build the submission of the schedule, and the name of the recurring run for exactly this content."""
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
     what = submission(recipe.name, environment, placed, schedule.name)
@@ -97,7 +97,7 @@ def package(schedule: Schedule, environment: Environment) -> tuple[Submission, s
 
 
 def request(schedule: Schedule, action: Action, what: Submission, experiment: str, pipeline: str, version: str) -> Any:
-    """Return the body of Kubeflow's CreateRecurringRun; the last three are the server's ids."""
+    """Build the body of Kubeflow's CreateRecurringRun. The last three arguments are ids of the server."""
     import kfp_server_api as kfp
 
     trigger = kfp.V2beta1CronSchedule(cron=schedule.server_cron, start_time=action.start)

@@ -1,4 +1,4 @@
-"""Reads what `explanation` needs of the pods of a run: the pods, their events, the nodes and the ends of the logs."""
+"""Reads the pods of a run for `explanation`, with their events, nodes and the ends of their logs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _WORKFLOWS = "apis/argoproj.io/v1alpha1"
 
 
 def workflows(cluster: Cluster, run_id: str) -> list[Manifest]:
-    """Return the Workflow of the run, as long as Argo keeps it."""
+    """Return the Workflow of the run, while Argo keeps it."""
     return cluster.items("workflows", selector=f"{labels.KUBEFLOW_RUN}={run_id}", group=_WORKFLOWS)
 
 
 def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
-    """Return the Jobs that belong to any of `owners`, and those of the input workers that belong to these."""
+    """Return the Jobs that belong to any of `owners`, and the Jobs of their input workers."""
     jobs = cluster.items("jobs", selector=f"{labels.APPLICATION}=trainyard", group=JOBS)
     own = _owned(jobs, owners)
     return own + _owned(jobs, own)
 
 
 def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
-    """Return the run's pods, those of its gangs included, oldest first; the Jobs of its gangs; and its Workflow."""
+    """Return the run's pods (gangs included, oldest first), the Jobs of its gangs, and its Workflow."""
     flows, pods = workflows(cluster, run_id), cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
     jobs = gangs(cluster, [*flows, *pods])
     for job in jobs:
@@ -61,7 +61,7 @@ def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:
 
 
 def launcher_heartbeat(job: Manifest) -> str:
-    """Return the URI of the heartbeat of the gang's launcher, '' if it has none."""
+    """Return the URI of the launcher's heartbeat, '' if it has none."""
     return variable(job["spec"]["template"]["spec"], settings.LAUNCHER_HEARTBEAT)
 
 
@@ -72,7 +72,7 @@ def evidence(
     workflows: Sequence[Manifest] = (),
     jobs: Sequence[Manifest] = (),
 ) -> list[Evidence]:
-    """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
+    """Collect the evidence on each of `pods`, as far as the caller may read it."""
     ends = next((text for workflow in workflows if (text := argo.run_ends(workflow))), "")
     stop_reasons = argo.stop_reasons(workflows)
     replacing = {name_of(job): job for job in jobs if _replaces(job)}
@@ -105,7 +105,7 @@ def findings(
     expected: Expectation | None = None,
     workflows: Sequence[Manifest] = (),
 ) -> list[Finding]:
-    """Return a finding of every pod, and of every Job of `jobs` that has fewer pods than it should."""
+    """Explain every pod, and every Job of `jobs` that lacks pods."""
     explained = [explain(pod_evidence) for pod_evidence in evidence(cluster, pods, expected, workflows, jobs)]
     for job in jobs:
         name = name_of(job)
@@ -117,7 +117,7 @@ def findings(
 
 
 def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
-    """Return what Argo says of steps whose pods it could not create, such as an exceeded quota."""
+    """Explain steps whose pods Argo could not create, such as by an exceeded quota."""
     uncreated = []
     for workflow in workflows:
         for node in (workflow.get("status", {}).get("nodes") or {}).values():
@@ -129,7 +129,7 @@ def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
 
 
 def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
-    """Return what starts the failed pod's work again: its gang's Job, of `jobs`, or Argo, of whose `nodes` it is."""
+    """Return a sentence on what restarts the work of a failed pod: its gang's Job, or Argo."""
     job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
     if job and not _ends_job(job, pod):
         return "Its Job replaces it, and training goes on from its last checkpoint"
@@ -137,7 +137,7 @@ def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
 
 
 def _ends_job(job: Manifest, pod: Manifest) -> bool:
-    """Return whether the Job's podFailurePolicy gives up at the exit code of `pod`: its first rule that fits decides.
+    """Return True if the Job's podFailurePolicy fails the Job at this exit code. The first matching rule decides.
 
     Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
     """
@@ -152,16 +152,16 @@ def _ends_job(job: Manifest, pod: Manifest) -> bool:
 
 
 def _ended_with_run(pod: Manifest, workflows: Sequence[Manifest], nodes: set[str]) -> bool:
-    """Return whether the pod ended because its run was cancelled: it is one of `nodes`, or a driver that failed.
+    """Return True if the pod ended because its run was cancelled: it is one of `nodes`, or a failed driver.
 
-    A driver that is killed says nothing of it: Argo's executor in it ends with exit code 64.
+    A killed driver has no message: Argo's executor in it ends with exit code 64.
     """
     failed_driver = task_of(pod).step == DRIVER and pod.get("status", {}).get("phase") == "Failed"
     return argo.node_of(pod) in nodes or (failed_driver and any(argo.cancelled(workflow) for workflow in workflows))
 
 
 def _replaces(job: Manifest) -> bool:
-    """Return whether the Job makes a new pod if one fails: it does until it has ended itself."""
+    """Return True if the Job replaces a failed pod, which it does until it has ended."""
     ended = conditions(job).keys() & {"Failed", "FailureTarget", "Complete"}
     return not job["metadata"].get("deletionTimestamp") and not ended
 
@@ -172,9 +172,9 @@ def _events(cluster: Cluster, uid: str) -> list[Manifest]:
 
 
 def _log(cluster: Cluster, pod: Manifest, silent_nodes: set[str]) -> str:
-    """Return the end of the log of a pod that trains, or whose step has ended badly, '' for any other.
+    """Return the end of the log of a pod that trains or failed, '' for any other.
 
-    silent_nodes: those that do not answer, and so give nobody the log; what else is known of the pod must do then.
+    silent_nodes: nodes that do not answer, so that their logs cannot be read.
     """
     states = [status.get("state", {}) for status in pod.get("status", {}).get("containerStatuses", [])]
     trains = task_of(pod).step == TRAIN and any("running" in state for state in states)

@@ -1,8 +1,8 @@
-"""A run as a person looks at it: its state, its steps with their pods, causes and sentences, and what they cost.
+"""The view of a run: its state, its steps with their pods, causes and sentences, and their cost.
 
 A step holds a machine from when a node takes its pod until the pod's last container ends, in all attempts that
-Kubernetes still knows, including the pull of its image. Prices are those that environment and catalog have now. A step
-pays for its whole node, whoever else is on it.
+Kubernetes still knows, including the pull of its image. Prices are the current ones of environment and catalog. A step
+pays for its whole node, even if it shares it.
 
 Not counted: nodes that start or stand idle, storage, network, a Beam runner elsewhere, Kubeflow's own pods, and the pod
 that waits for a gang.
@@ -52,9 +52,9 @@ _TASKS = tuple(
 
 @dataclass(frozen=True)
 class Cost:
-    """USD at list price, None if a pool has no price: those are `unpriced`.
+    """Cost in USD at list price, None if one of its pools has no price: see `unpriced`.
 
-    at_most: some of the time may have gone by before a node was there. so_far: it grows on.
+    at_most: the time may include waiting for a node. so_far: it still grows.
     """
 
     usd: float | None
@@ -70,12 +70,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class StepView(Finding):
-    """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods.
+    """A step (or worker of a gang) by its newest pod. attempts: number of its pods.
 
-    earlier: pod and sentence of each attempt that failed before.
-    seconds: from when its first pod was made, or its task began at Kubeflow, until the newest one ended.
-    machine_seconds: how long all of them had a node, or if Kubeflow alone tells of the step, how long that took.
-    cost: None if it is not known, or another step's.
+    earlier: pod and sentence of each earlier failed attempt. seconds: from the creation of its first pod, or the start
+    of its task at Kubeflow, to the end of the newest. machine_seconds: how long all of its pods had a node; if only
+    Kubeflow knows the step, how long its task took. cost: None if it is not known, or part of another step's.
     """
 
     seconds: float | None = None
@@ -87,20 +86,20 @@ class StepView(Finding):
 
     @property
     def going_on(self) -> bool:
-        """Whether it may take a node, or has one."""
+        """True if it runs or waits."""
         return self.state in ("running", "waiting")
 
     def document(self) -> dict[str, Any]:
-        """Return the step as JSON has it."""
+        """Return the JSON fields of the step."""
         fields = asdict(self) | {"earlier": [f"{pod} {sentence}" for pod, sentence in self.earlier]}
         return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "started", "until")}
 
 
 @dataclass(frozen=True)
 class RunView:
-    """One run. record is its run.json, None if that is not written yet or not readable from here.
+    """A run. record: its run.json, None if it does not exist yet or cannot be read from here.
 
-    overdue: the deadline in seconds that ended it, None if none did. expected: of its training, by the plan.
+    overdue: the deadline in seconds that ended it, None if none did. expected: the plan's forecast of its training.
     stuck: why the run makes no progress although no step says so, '' if unknown.
     """
 
@@ -121,22 +120,22 @@ class RunView:
 
     @property
     def over(self) -> bool:
-        """Whether nothing will change any more."""
+        """True if the run has ended."""
         return self.state in OVER
 
     @property
     def idle(self) -> bool:
-        """Whether it is not over, and no step runs, waits or failed: Kubeflow is to start the next one."""
+        """True if no step runs, waits or failed before the run's end: Kubeflow should start the next one."""
         return not self.over and all(step.state == "done" for step in self.steps)
 
     @property
     def cost(self) -> Cost | None:
-        """What all its steps cost, None if nothing is known of any."""
+        """The cost of all steps, None if nothing is known."""
         return total_cost(step.cost for step in self.steps)
 
     @property
     def exit_code(self) -> ExitCode:
-        """The run's code in the one table: the one that its first failed step ended with."""
+        """The run's exit code: that of its first failed step."""
         if self.state in ("SUCCEEDED", "SKIPPED"):
             return ExitCode.DONE
         if self.state == "CANCELED":
@@ -150,7 +149,7 @@ class RunView:
 
     @property
     def refused(self) -> str:
-        """Why the gate refused the model of a run that has ended; '' if it did not."""
+        """Why the gate refused the model of an ended run; '' if it did not."""
         if self.state != "SUCCEEDED":
             return ""
         if self.record:
@@ -162,7 +161,7 @@ class RunView:
 
     @property
     def reason(self) -> str:
-        """One sentence: why the run is not done, or how it ended."""
+        """One sentence on why the run is not done, or how it ended."""
         if self.state == "SUCCEEDED" and self.record and self.record.get("not_due"):
             return f"{self.name} had nothing to train: {self.record['not_due']}"
         if self.refused:
@@ -191,12 +190,12 @@ class RunView:
         return f"{self.name}: {self.error or f'{self.state.lower()}, and it has no pods'}"
 
     def summary(self) -> dict[str, Any]:
-        """Return what is known of a run whose pods were not looked at, as JSON has it."""
+        """Return the JSON fields of a run whose pods were not read."""
         names = ("run_id", "name", "state", "recipe", "environment", "created", "seconds", "error")
         return {name: getattr(self, name) for name in names} | self._cost()
 
     def document(self) -> dict[str, Any]:
-        """Return the run as JSON has it."""
+        """Return the JSON fields of the run."""
         code = int(self.exit_code) if self.over else None
         return asdict(self) | {
             **self._cost(),
@@ -211,7 +210,7 @@ class RunView:
 
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
-    """Return the steps of `findings` in the pipeline's order; drivers are left out unless they hold it up."""
+    """Convert `findings` to steps in the pipeline's order. Drivers are left out unless they hold the run up."""
     by_task: dict[PodTask, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.since):
         if finding.task.step != DRIVER or finding.state == "failed" or finding.cause not in _ROUTINE:
@@ -221,9 +220,9 @@ def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
 
 
 def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
-    """Return the steps as Kubeflow's own API has them, for those who may not read pods: states without reasons.
+    """Convert Kubeflow's tasks to steps, for callers that may not read pods: states without reasons.
 
-    A step that a condition left out is none, nor is one whose upstream failed.
+    Steps that a condition skipped, or whose upstream failed, are left out.
     """
     views = {}
     for task in tasks:
@@ -249,9 +248,9 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
 def with_podless(
     by_pod: tuple[StepView, ...], by_task: tuple[StepView, ...], cached: Iterable[str] = ()
 ) -> tuple[StepView, ...]:
-    """Return the steps `by_pod` by their pods, and of Kubeflow's `by_task` those that are done without a pod.
+    """Merge the steps `by_pod` with those of Kubeflow's `by_task` that are done without a pod.
 
-    If no pod is left, all of Kubeflow's. cached: the tasks that needed none, by their names at Kubeflow.
+    If no pod is left, all tasks count. cached: the tasks that needed no pod, by their names at Kubeflow.
     """
     taken = {_task_of(name) for name in cached}
     known = {replace(view.task, worker="") for view in by_pod}
@@ -269,7 +268,7 @@ def with_podless(
 
 
 def with_lost_attempts(views: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
-    """Return `views` with the time of attempts whose pods are gone, as Kubeflow's tasks have it."""
+    """Extend the durations of `views` by attempts whose pods are gone, as Kubeflow's tasks have them."""
     lasted = {view.task: view.seconds for view in by_task if view.seconds is not None}
     return tuple(
         replace(view, seconds=max(view.seconds, lasted.get(view.task, 0.0))) if view.seconds is not None else view
@@ -278,7 +277,7 @@ def with_lost_attempts(views: tuple[StepView, ...], by_task: tuple[StepView, ...
 
 
 def _running(steps: list[StepView]) -> list[str]:
-    """Return a sentence for each step; the workers of a gang say what its launcher says, so they are only named."""
+    """Return a sentence for each step; workers of a gang are only named, because the launcher reports for them."""
     launchers = {step.task.step for step in steps if not step.task.worker}
     sentences = []
     for step in steps:
@@ -291,7 +290,7 @@ def _running(steps: list[StepView]) -> list[str]:
 
 
 def _task_of(name: str) -> PodTask:
-    """Return the task that KFP shows as `name`, such as `check-2` for the second of one component."""
+    """Parse the task name of KFP, such as `check-2` for the second task of one component."""
     step, _, use = name.partition("-")
     return PodTask(step, use)
 
@@ -308,7 +307,7 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
 
 
 def _machine_seconds(finding: Finding, now: datetime) -> float:
-    """Return how long a node had the pod; clocks may differ."""
+    """Return how long a node had the pod, at least 0 because clocks differ."""
     return max(0.0, seconds_between(finding.started, finding.until or now.isoformat()) or 0.0)
 
 
@@ -320,19 +319,19 @@ def _order(step: StepView) -> tuple[int, str]:
 
 
 def _text(moment: datetime | None) -> str:
-    """Return a time of Kubeflow's API, which writes the first second of 1970 for none."""
+    """Format a time of Kubeflow's API, '' for the first second of 1970, which stands for none."""
     return moment.isoformat() if moment and moment.year > 1970 else ""
 
 
 def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds: float) -> Cost | None:
-    """Return what the machines of the step cost, None of a pod that another step pays for, or that was never placed.
+    """Compute the cost of a step, None if another step pays for the pod or it was never placed.
 
-    ours: the run says that it is of `environment`; of another's pipeline the labels of its pods alone are known.
-    task_seconds: from start to end by Kubeflow.
+    ours: the run names `environment`; for other pipelines only the labels of the pods are known. task_seconds: duration
+    of Kubeflow's task.
 
-    A gang is gone with its Job when its launcher ends, and may outlive that launcher's pod. So it is taken to last,
-    with its input workers, as long as Kubeflow's task: at most, for it may wait for its nodes. So may a step of which
-    Kubeflow alone tells, and not its pods.
+    A gang is deleted with its Job when its launcher ends, and may outlive the launcher's pod. So it counts, with its
+    input workers, for the duration of Kubeflow's task: at most, because it may wait for nodes. The same holds for a
+    step that only Kubeflow reports.
     """
     launches = ours and step.task == PodTask(gang.STEP) and gang.launches(environment)
     placed = environment.pool_name(step.task.step) if ours else ""
@@ -352,7 +351,7 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
 
 
 def total_cost(costs: Iterable[Cost | None]) -> Cost | None:
-    """Return the sum of those that are one, None if none is."""
+    """Sum the known costs, None if there is none."""
     known = [cost for cost in costs if cost]
     if not known:
         return None
@@ -362,7 +361,7 @@ def total_cost(costs: Iterable[Cost | None]) -> Cost | None:
 
 
 def _usd_per_hour(name: str, environment: Environment) -> float | None:
-    """Return what an hour of one node of the pool costs, None if it has no price, or if it is there no more."""
+    """Return the hourly price of a node of the pool, None if it has no price or no longer exists."""
     pool = environment.pools.get(name)
     price = machines.price(pool, environment.platform) if pool else None
     return price.usd_per_hour if price else None

@@ -1,4 +1,4 @@
-"""Reads, watches and ends the runs of an environment: Kubeflow's API for the run, Kubernetes' for its pods."""
+"""Reads, follows and cancels the runs of an environment, from Kubeflow's API and the pods in Kubernetes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to 
 
 
 class KubeflowRuns:
-    """The runs of one environment whose target is kubeflow."""
+    """The runs of a Kubeflow environment."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.target != "kubeflow":
@@ -54,11 +54,13 @@ class KubeflowRuns:
 
     @cached_property
     def cluster(self) -> client.Cluster:
-        """The cluster that the pods are in."""
+        """The cluster of the pods."""
         return client.connect(self.environment.namespace)
 
     def newest(self, count: int, everything: bool) -> list[RunView]:
-        """Return the newest `count` runs, of the environment's experiment or of all; of steps what Kubeflow tells."""
+        """Return the newest `count` runs, of the environment's experiment or of all. Their steps come from Kubeflow
+        alone.
+        """
         experiment = None if everything else self.server.find_experiment()
         if experiment is None and not everything:
             return []
@@ -66,7 +68,7 @@ class KubeflowRuns:
         return [replace(view, steps=self._priced(run, by_task, by_task)) for run, view, by_task in runs]
 
     def find(self, name: str) -> str:
-        """Return the id of the newest run called `name`, or with that id. Raises `ConfigurationError` for none."""
+        """Return the id of the newest run with this name or id. Raises `ConfigurationError` if there is none."""
         if runs := self.server.find_runs(name):
             return str(runs[0].run_id)
         known = self.server.runs(50)
@@ -81,9 +83,9 @@ class KubeflowRuns:
         )
 
     def view(self, run_id: str) -> RunView:
-        """Return the run with its steps, and its record if that can be read from here.
+        """Return the run with its steps, and its record if it can be read from here.
 
-        Whoever may not read the pods sees the states that Kubeflow knows.
+        A caller that may not read pods gets the states that Kubeflow knows.
         """
         run = self.server.run(run_id)
         view, now = self._bare(run), datetime.now(UTC)
@@ -106,7 +108,7 @@ class KubeflowRuns:
         return replace(view, stuck=self._controller_fault()) if view.idle else view
 
     def _controller_fault(self) -> str:
-        """Return the fault of the controller that starts and ends steps, '' if it has none or may not be asked."""
+        """Return the fault of Kubeflow's workflow controller, '' if it has none or may not be read."""
         namespace = self.environment.kubeflow.namespace
         try:
             since = argo.silent_since(self.cluster, namespace)
@@ -115,9 +117,9 @@ class KubeflowRuns:
         return argo.silence_sentence(since, namespace) if since else ""
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
-        """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0.
+        """Return the newest log of `step`; of a gang, that of worker 0.
 
-        tail: how many of its last lines, those of Kubeflow's launcher and of Argo not counted.
+        tail: number of last lines, not counting those of Kubeflow's launcher and of Argo.
         """
         pods, _, _ = run_pods.of_run(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
@@ -136,9 +138,9 @@ class KubeflowRuns:
         return "".join(f"{line}\n" for line in lines[-tail:])
 
     def cancel(self, run_id: str) -> None:
-        """The run, its pods and the gangs that it started are gone.
+        """End the run, its pods and its gangs, and wait until they are gone.
 
-        Raises `TransientError` if they do not end, `InfrastructureError` if nobody is there to end them.
+        Raises `TransientError` if they do not end, `InfrastructureError` if no controller is there to end them.
         """
         self._terminate(run_id)
         deadline = time.monotonic() + _GONE_SECONDS
@@ -170,7 +172,7 @@ class KubeflowRuns:
             time.sleep(_POLL_SECONDS)
 
     def _terminate(self, run_id: str) -> None:
-        """Ask for the run's end; Kubeflow refuses that of a run which is over or was asked before."""
+        """Ask for the run's end. Kubeflow refuses it for a run that has ended or is ending."""
         if self._state(run_id) in _ENDING:
             return
         try:
@@ -183,7 +185,7 @@ class KubeflowRuns:
         return str(self.server.run(run_id).state)
 
     def watch(self, run_id: str) -> Iterator[RunView]:
-        """Yield the run again and again until it is over, the last time included; a silent server is waited for."""
+        """Yield the run until it has ended, including its end. If the server is silent, wait for it."""
         silent_since: float | None = None
         while True:
             try:
@@ -217,9 +219,9 @@ class KubeflowRuns:
         )
 
     def _priced(self, run: Any, views: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
-        """Return the steps with what they cost, unless the run is another environment's, which has its own pools.
+        """Add the costs of the steps, unless the run belongs to another environment, which has other pools.
 
-        by_task: those that Kubeflow knows, and how long.
+        by_task: the steps that Kubeflow knows, for their durations.
         """
         purpose, where = about.of_run(run), self.environment
         ours = purpose != about.UNKNOWN
@@ -236,10 +238,10 @@ class KubeflowRuns:
         )
 
     def _outcome(self, run: Any) -> str:
-        """Return the run's state. Kubeflow has FAILED for one that was cancelled within a step with retries.
+        """Return the run's state. Kubeflow has FAILED for a run that was cancelled in a step with retries.
 
-        That it was asked to end stands in its history, unless it was over before Kubeflow looked; then in its Workflow,
-        as long as Argo keeps that, and in the note that `cancel` left.
+        The cancellation is in the run's history, unless the run ended before Kubeflow looked; then it is in its
+        Workflow, while Argo keeps that, and in the note of `cancel`.
         """
         state = str(run.state)
         if state != "FAILED" or any(str(status.state) == "CANCELING" for status in run.state_history or []):
@@ -252,41 +254,41 @@ class KubeflowRuns:
         return state
 
     def _note(self, run: Any) -> str:
-        """Return where `cancel` notes that it ended the run."""
+        """Return the path of the note that `cancel` writes."""
         return storage.join(self._folder(about.of_run(run).recipe, str(run.run_id)), "cancelled")
 
     def _folder(self, recipe: str, run_id: str) -> str:
         return storage.join(self.environment.storage, recipe, "runs", run_id)
 
     def _record(self, folder: str) -> dict[str, Any] | None:
-        """Return the run.json in the folder of a run, None if it is not there or cannot be read from here."""
+        """Read the run.json in a run's folder, None if it does not exist or cannot be read from here."""
         with suppress(TrainyardError, OSError, ValueError):
             return storage.read_json(storage.join(folder, "run.json")) or None
         return None
 
 
 def _end(run: Any) -> datetime:
-    """Return when the run ended, now if it has not; Kubeflow writes the first second of 1970 for none."""
+    """Return the run's end, now if it has none; Kubeflow writes the first second of 1970 for none."""
     finished: datetime | None = run.finished_at
     return finished if finished and finished.year > 1970 else datetime.now(UTC)
 
 
 def _by_task(run: Any) -> tuple[StepView, ...]:
-    """Return the steps as Kubeflow knows them; what has no end ended with the run."""
+    """Return the steps that Kubeflow knows. A task without an end ended with the run."""
     return steps_of_tasks((run.run_details and run.run_details.task_details) or [], _end(run))
 
 
 def _forget(heartbeats: set[str]) -> None:
-    """Remove what the launchers of ended gangs left beside their checkpoints, if the storage is in reach from here."""
+    """Delete the heartbeats of ended launchers, if the storage can be reached from here."""
     for uri in heartbeats:
         with suppress(TrainyardError, OSError):
             storage.remove(uri.rpartition("/")[0])
 
 
 def changes(views: Iterator[RunView], report: Callable[[StepView], None]) -> Iterator[RunView]:
-    """Yield `views` on, and call `report` with every step whose sentence is new.
+    """Yield `views`, and call `report` with every step whose sentence is new.
 
-    While a step runs, only another cause or another pace beside the plan is news.
+    For a running step, only another cause or another speed compared with the plan is new.
     """
     reported: dict[str, tuple[str, ...]] = {}
     for view in views:

@@ -1,7 +1,7 @@
-"""Schedules as files in git: what one says, and what has to be done for the server to do the same. Pure.
+"""Schedules as files in git, and the actions that make a server match a file. Pure functions.
 
-Kubeflow cannot edit a recurring run, so a changed schedule is another one: the old one is disabled, the new one starts
-where the old one stopped, and the old one is deleted when none of its runs goes on.
+Kubeflow cannot edit a recurring run. So a changed schedule is a new one: the old one is disabled, the new one starts
+where it stopped, and the old one is deleted when none of its runs is active.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Schedule(Strict):
 
     @property
     def server_cron(self) -> str:
-        """The expression in the server's six fields, the first of them seconds."""
+        """The expression in the server's six fields, the first of which is seconds."""
         return f"0 {self.cron}"
 
 
 def _values(name: str, field: str) -> set[int]:
-    """Return the numbers that a field of a cron expression stands for. Raises `ValueError`."""
+    """Parse a field of a cron expression to numbers. Raises `ValueError`."""
     low, high = _RANGES[name]
     values: set[int] = set()
     for part in field.split(","):
@@ -91,7 +91,7 @@ def _values(name: str, field: str) -> set[int]:
 
 @dataclass(frozen=True)
 class Recurring:
-    """A schedule at the server. last is when its newest run was made, running whether any of its runs goes on."""
+    """A recurring run on the server. last: creation of its newest run. running: one of its runs is active."""
 
     id: str
     name: str
@@ -104,7 +104,7 @@ class Recurring:
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do at the server, in this order; start is for a creation: ticks after it are run."""
+    """One action on the server, in this order. start: of a creation; ticks after it are run."""
 
     verb: Literal["disable", "create", "delete", "keep"]
     name: str
@@ -117,7 +117,7 @@ class Action:
 
 
 def load(path: Path) -> Schedule:
-    """Return the schedule in `path`, its recipe and environment found beside it if they are files."""
+    """Load the schedule in `path`, with paths of recipe and environment relative to it."""
     schedule = documents.load(path, Schedule)
     beside = {
         key: str(path.parent / value)
@@ -128,27 +128,27 @@ def load(path: Path) -> Schedule:
 
 
 def digest(schedule: Schedule, package: str, account: str) -> str:
-    """Return what names this very schedule with this very package."""
+    """Return the digest of a schedule with its package."""
     fields = schedule.model_dump(mode="json", exclude={"recipe", "environment", "overrides"})
     content = json.dumps([fields, account], sort_keys=True) + package
     return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST]
 
 
 def older_schedule(name: str) -> str:
-    """Return the schedule of the recurring run `name` that an older Trainyard made, '' if none did.
+    """Return the schedule of a recurring run that an earlier version made, '' if none did.
 
-    Those say it by their name alone.
+    These are recognized by their name alone.
     """
     match = re.fullmatch(rf"(.+)\.[0-9a-f]{{{_DIGEST}}}", name)
     return match[1] if match else ""
 
 
 def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> list[Action]:
-    """Return what makes `name` the one schedule among `existing`, none of whose ticks runs twice or is left out.
+    """Return the actions that make `name` the only schedule of `existing`, without losing or repeating a tick.
 
-    It is enabled, or disabled if it is `paused`; '' wants none. The new one starts where the old one stopped: after its
-    newest run, at most SETTLE ago, for a tick that the old one was about to run when it was disabled would otherwise be
-    nobody's.
+    paused: the schedule is disabled. name: '' for no schedule. The new schedule starts where the old one stopped: after
+    its newest run, but at most SETTLE ago. Otherwise a tick that the old one was about to run when it was disabled
+    would be lost.
     """
     keeper = next((schedule for schedule in existing if schedule.name == name and schedule.enabled is not paused), None)
     others = [schedule for schedule in existing if schedule is not keeper]
@@ -169,5 +169,5 @@ def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> l
 
 
 def removal(existing: list[Recurring]) -> list[Action]:
-    """Return what leaves none of `existing` that could run again."""
+    """Return the actions that remove all of `existing`."""
     return plan("", True, existing, datetime.now(UTC))

@@ -1,7 +1,8 @@
-"""Submits a run exactly once: names are looked up before anything is made, and once more after it.
+"""Submits a run exactly once: names are looked up before anything is created, and once more afterwards.
 
-Kubeflow gives one name to any number of runs, and an id of one's own is no lock: server 2.17 starts the second workflow
-before its database refuses the second run. So those who made one at the same moment agree on which one stays.
+Kubeflow accepts any number of runs with one name, and a client's own id is no lock: server 2.17 starts the second
+workflow before its database refuses the second run. So clients that create a run at the same moment agree on which one
+stays.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ _POLL_SECONDS = 0.5
 
 
 def submit(what: Submission, server: KubeflowServer) -> tuple[str, bool]:
-    """Return the id of the one run of that name, and whether it was submitted before: is going on or has succeeded.
+    """Return the id of the run of this name, and True if it existed before: it is active or has succeeded.
 
-    After a failed or cancelled one of that name a new one is made; what the old one finished is used again. When an
-    answer is lost on its way, the run is looked up. Raises `ConfigurationError` if a run of that name is of other
-    content.
+    If a run of this name failed or was cancelled, a new one is created and reuses its finished steps. If an answer is
+    lost, the run is looked up. Raises `ConfigurationError` if a run of this name has other content.
     """
     pipeline, version = server.upload(what.pipeline, what.version, what.package)
     if going := _going(server, what.run):
@@ -50,10 +50,10 @@ def _made(server: KubeflowServer, what: Submission, pipeline: str, version: str)
 
 
 def _stays(server: KubeflowServer, made: Any, name: str) -> bool:
-    """Return whether `made` is the run of that name that stays, if other commands made one at the same moment.
+    """Return True if `made` is the run that stays, if other clients created one at the same moment.
 
-    The oldest stays: its maker waits until the others are withdrawn. One that is not had been looked for before `made`
-    was there to be seen, so nobody will withdraw it, and `made` gives way.
+    The oldest stays: its client waits until the others are deleted. An older run that stays visible was looked for
+    before `made` could be seen, so nobody will delete it, and `made` gives way.
     """
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
@@ -66,12 +66,12 @@ def _stays(server: KubeflowServer, made: Any, name: str) -> bool:
 
 
 def _going(server: KubeflowServer, name: str) -> list[Any]:
-    """Return the runs of that name that go on or have succeeded, the oldest first."""
+    """Return the active and succeeded runs of this name, the oldest first."""
     return sorted((run for run in server.find_runs(name) if str(run.state) not in _OVER), key=_age)
 
 
 def _age(run: Any) -> tuple[Any, str]:
-    """Return what orders the runs of one name; the server counts in seconds."""
+    """Return the sort key of runs with one name; the server's times have a resolution of a second."""
     return run.created_at, str(run.run_id)
 
 

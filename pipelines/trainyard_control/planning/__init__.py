@@ -1,1 +1,1 @@
-"""Predicts what a training would take on each pool, and chooses one. Docs: explanation/planning.md."""
+"""Predicts the time and cost of a training on each pool. Docs: explanation/planning.md."""

@@ -1,4 +1,4 @@
-"""Chooses among the candidates of a plan, and says of each why or why not."""
+"""Chooses among the candidates of a plan, and gives a reason for each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ALIKE = 1.05  # chosen: a pool that is faster by less is no reason to take more 
 
 
 def choose(candidates: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
-    """Return the candidates with at most one chosen: the cheapest that meets deadline (hours) and budget (USD).
+    """Choose at most one candidate: the cheapest that meets deadline (hours) and budget (USD).
 
-    Without them the cheapest whose training takes minutes or hours, else the fastest. A pool without a known price is
-    taken only if no pool with one will do, and never against a budget; those without are ranked by their speed.
+    Without limits, choose the cheapest whose training takes minutes or hours, otherwise the fastest. A pool without a
+    price is chosen only if no pool with a price qualifies, and never against a budget; such pools are ranked by speed.
     """
     feasible = [candidate for candidate in candidates if candidate.feasible]
     within_limits = [candidate for candidate in feasible if not _objection(candidate, deadline, budget)]
@@ -44,7 +44,7 @@ def choose(candidates: list[Candidate], deadline: float | None, budget: float | 
 
 
 def _objection(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
-    """Return why the candidate does not meet the limits, or an empty string."""
+    """Return the limit that the candidate misses, as a sentence, '' if it misses none."""
     if deadline is not None and candidate.expected_hours > deadline:
         return f"takes {_number(candidate.expected_hours)} h, the deadline is {deadline:g} h"
     if budget is not None and candidate.cost_usd is None:
@@ -83,19 +83,19 @@ def _speed(candidate: Candidate, best: Candidate) -> str:
 
 
 def usd(amount: float) -> str:
-    """Return an amount of money; of less than ten cents two digits that say something."""
+    """Format an amount in USD, with two significant digits below ten cents."""
     return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
 
 
 def _cheapest(pools: list[Candidate]) -> Candidate | None:
-    """Return the cheapest with a known price, else the fastest."""
+    """Return the cheapest pool with a price, otherwise the fastest."""
     if priced := _priced(pools):
         return min(priced, key=lambda candidate: (candidate.cost_usd or 0.0, candidate.expected_hours))
     return _fastest(pools)
 
 
 def _fastest(pools: list[Candidate]) -> Candidate | None:
-    """Return the fastest; of those that are about as fast, the one with the fewest devices."""
+    """Return the fastest pool; of similar ones, the one with the fewest devices."""
     most = ALIKE * min((candidate.expected_hours for candidate in pools), default=0.0)
     return min(
         (candidate for candidate in pools if candidate.expected_hours <= most),
@@ -113,7 +113,7 @@ def _number(hours: float) -> str:
 
 
 def _of(adjective: str, pools: list[Candidate]) -> str:
-    """Return of which pools the chosen one is the cheapest or fastest: prices compare only those that have one."""
+    """Describe the pools that the choice was compared with; prices compare only pools that have one."""
     compared = _priced(pools) if adjective == "cheapest" else pools
     with_price = " with a price" if len(compared) < len(pools) else ""
     return (

@@ -1,4 +1,4 @@
-"""What one example costs the recipe's network, without loading TensorFlow if the network is a named one."""
+"""The cost of an example in the recipe's network, without TensorFlow for named networks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
 def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
-    """Return what an example costs on the mean over the epochs, the teacher's forward pass with it.
+    """Return the cost of an example, averaged over the epochs, with the teacher's forward pass.
 
-    The recipe's own network and the teacher are built once in a process of their own, and remembered. Raises as
-    `require_network`.
+    A custom network and the teacher are built once in another process, and cached. Raises as `require_network`.
     """
     require_network(recipe)
     network, share = _network(recipe, data), backbone_share(recipe)
@@ -50,7 +49,7 @@ def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 
 def require_network(recipe: Recipe) -> None:
-    """Raise `ConfigurationError` if a program of the recipe's own trains: nobody knows what it computes."""
+    """Raise `ConfigurationError` for a custom training program, whose operations are unknown."""
     if recipe.train.command is not None:
         raise ConfigurationError(
             f"{recipe.name}: train.command: what a program of the recipe's own computes is not known beforehand, so no "
@@ -69,7 +68,7 @@ def _network(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 
 def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
-    """Return the cost of the image network `name`; between measured sizes it follows a power of the pixels."""
+    """Return the cost of a named image network, interpolated as a power of the pixels between measured sizes."""
     profile = _profiles()[name]
     channels = profile["channels"].get(str(image[2])) or profile["channels"]["3"]
     rows = sorted((int(side) ** 2, row) for side, row in channels.items())
@@ -96,7 +95,7 @@ def _profiles() -> Any:
 
 
 def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
-    """Return about what mlp and wide_deep cost: their matrices, embeddings and one number an input and output."""
+    """Estimate the cost of mlp and wide_deep: their matrices, embeddings, and one number per input and output."""
     sizes = [feature.vocabulary_size or 0 for feature in data.features]
     # The widths of trainyard.models.mlp.
     widths = [
@@ -113,7 +112,7 @@ def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 
 def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
-    """Return the cost of build_model's network, from the cache or by building it, which takes TensorFlow's import."""
+    """Return the cost of build_model's network, from the cache or by building it with TensorFlow."""
     module = Path(recipe.module or "")
     features = json.dumps([feature.model_dump() for feature in data.features])
     key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0".encode() + module.read_bytes()).hexdigest()[:24]
@@ -130,7 +129,7 @@ def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 
 def _scaled(recipe: Recipe, image: tuple[int, int, int], classes: int) -> ExampleCost:
-    """Return the cost of a named network of other blocks, width or depth than the measured one, by building it once."""
+    """Return the cost of a named network with other blocks, width or depth, by building it once."""
     features = json.dumps([Feature(name="image", dtype="float32", shape=image).model_dump()])
     source = Path(trainyard.models.__path__[0]) / f"{recipe.model.network_module.rpartition('.')[2]}.py"
     model = recipe.model.model_copy(update={"weights": None, "freeze": "none"})  # which cost nothing of their own

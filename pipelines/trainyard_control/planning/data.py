@@ -1,4 +1,4 @@
-"""How many examples a recipe trains on, and what they look like, found without reading them."""
+"""The number and shape of a recipe's examples, found without reading them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEADERS = 4_096  # of archives that are read to count; chosen: a fifth of a sec
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The examples of a recipe. image is (height, width, channels); origin says how the number was found."""
+    """The examples of a recipe. image: (height, width, channels). origin: how the number was found."""
 
     train: int
     eval: int
@@ -35,14 +35,14 @@ class DataSummary:
 
     @property
     def streamed(self) -> bool:
-        """Whether the training images are decoded again in every epoch."""
+        """True if the training images are decoded again in every epoch."""
         return self.image is not None and self.train * self.image[0] * self.image[1] * self.image[2] > MEMORY_BYTES
 
 
 def find(recipe: Recipe, document: Examples | None, examples: int | None) -> DataSummary:
-    """Return what is known of the recipe's data: of its last preprocessing, `document`, else from the source itself.
+    """Summarize the recipe's data, from its last preprocessing (`document`) or from the source.
 
-    examples: number of training examples, instead of what is found. Raises `ConfigurationError` if it stays unknown.
+    examples: number of training examples, instead of the one found. Raises `ConfigurationError` if it stays unknown.
     """
     if document is not None:
         counts = {split: files.examples for split, files in document.splits.items()}
@@ -79,7 +79,7 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
 
 
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
-    """Return the records of a local source, its classes (two if they are unknown), and how they were counted."""
+    """Count the records and classes (two if unknown) of a local source, and say how."""
     path = recipe.data.path or ""
     is_here = "://" not in path and Path(path).exists()
     if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
@@ -100,7 +100,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
 
 
 def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
-    """Return as `_counted` what lies in folders and archives, by the first headers of these; None if nothing does."""
+    """Count the images in folders and archives, by the first headers of archives; None if there are none."""
     roots = [path]
     if recipe.data.split.by == "folder" and path.is_dir():
         roots = [folder for folder in path.iterdir() if pictures.split_of(tar.as_folder(folder.name)) == "train"]
@@ -123,7 +123,7 @@ def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
 
 
 def _class_folders(names: Iterable[str]) -> set[str]:
-    """Return the first folders that pictures of these names lie in."""
+    """Return the top folders of these image names."""
     return {folder for folder, slash, _ in (name.partition("/") for name in names) if slash}
 
 
@@ -147,7 +147,7 @@ def _lines(name: str) -> int:
 
 
 def _columns(recipe: Recipe) -> list[Feature]:
-    """Return about what the columns become: numbers, three of a date, ids with the largest vocabulary allowed."""
+    """Estimate the features of the columns: a number, three numbers of a date, or ids of the largest vocabulary."""
     columns = []
     for name, column in recipe.data.features.items():
         if isinstance(column, Numeric | Date):

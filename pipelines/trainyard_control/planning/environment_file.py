@@ -1,4 +1,4 @@
-"""Writes the choice into an environment's file: the lines of it change, comments and order stay."""
+"""Writes the chosen pool to an environment's file, keeping its comments and order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LEAST_SECONDS = 3600
 
 
 def timeout(hours: float) -> int:
-    """Return the seconds that a training may take whose plan's upper estimate is `hours`."""
+    """Return the timeout in seconds of a training with the upper estimate `hours`."""
     return max(LEAST_SECONDS, math.ceil(ROOM * hours * 3600))
 
 
 def set_train_pool(name: str, pool: str, timeout_seconds: int | None = None) -> Path:
-    """Let `placement.train` of the environment `name` be `pool`, in its file, and return the file.
+    """Set `placement.train` of the environment `name` to `pool` in its file, and return the file.
 
-    With `timeout_seconds` its `timeout_seconds.train` is that as well. Raises `ConfigurationError` if the
-    environment comes with Trainyard: such a file is not the user's own.
+    timeout_seconds: also set `timeout_seconds.train`. Raises `ConfigurationError` if the environment is bundled,
+    because such a file is not the user's.
     """
     path = documents.find("environment", name, BUNDLED)
     if path.resolve().parent == BUNDLED.resolve():
@@ -48,7 +48,7 @@ def set_train_pool(name: str, pool: str, timeout_seconds: int | None = None) -> 
 
 
 def with_train(text: str, section: str, written: str) -> str:
-    """Return the environment `text` with `train: written` in its mapping `section`, and nothing else changed.
+    """Set `train: written` in the mapping `section` of the environment's text, and change nothing else.
 
     >>> print(with_train("placement: {default: cpu}  # all", "placement", "gpu"))
     placement: {train: gpu, default: cpu}  # all

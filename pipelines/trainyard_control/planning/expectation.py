@@ -1,4 +1,4 @@
-"""What the plan expects of a run's training, which `explain` compares with what the training does."""
+"""The plan's forecast of a run's training, which `explain` compares with the training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard_control.planning.plan import Candidate, candidates
 
 @dataclass(frozen=True)
 class Expectation:
-    """The examples a second of a training on `pool`, within their 80 % interval, and its USD, None without a price."""
+    """The expected examples/s of a training on `pool`, with an 80 % interval, and its USD, None without a price."""
 
     pool: str
     speed: Estimate
@@ -30,12 +30,12 @@ class Expectation:
         return f"{expected} ({low}–{high}) examples/s on pool {self.pool}"
 
     def against(self, measured: float) -> Literal["slower", "faster", ""]:
-        """Return on which side of the interval the speed `measured` lies, '' for within."""
+        """Return slower or faster if the measured speed is outside the interval, otherwise ''."""
         return "slower" if measured < self.speed.low else "faster" if measured > self.speed.high else ""
 
 
 def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
-    """Return what `trainyard plan` says of the pool that train is placed on, None if it cannot tell."""
+    """Return the plan's forecast for the pool of train, None if there is none."""
     pool = environment.pool_name(TRAIN)
     forecast = next((candidate for candidate in _forecasts(recipe, environment) if candidate.pool == pool), None)
     if not pool or forecast is None or forecast.examples_per_second is None:
@@ -45,9 +45,9 @@ def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
 
 
 def predicted(recipe: Recipe, environment: Environment, training: Training) -> Prediction | None:
-    """Return what `trainyard plan` would have predicted of the `training` on this machine without having seen it.
+    """Return the forecast that `trainyard plan` would have made before this `training` on this machine.
 
-    None if it cannot tell, or if it would have to build the network to tell.
+    None if there is none, or if the network would have to be built.
     """
     model = recipe.model
     if recipe.train.command or recipe.train.teacher or model.name is None or model.width != 1 or model.depth != 1:
@@ -58,7 +58,7 @@ def predicted(recipe: Recipe, environment: Environment, training: Training) -> P
 
 
 def _forecasts(recipe: Recipe, environment: Environment, before: str | None = None) -> list[Candidate]:
-    """Return what the plan says of each pool, by the runs that had finished `before`; nothing if it cannot tell."""
+    """Return the plan of each pool, from the runs that finished before `before`; empty if there is no forecast."""
     past = read_history(environment, recipe)
     seen = [observation for observation in past.observations if before is None or observation.finished < before]
     try:

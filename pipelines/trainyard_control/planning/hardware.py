@@ -23,13 +23,13 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where a training runs: `devices` a worker, and what each delivers at its peak, in operations and bytes a second.
+    """The hardware of a training: `devices` per worker, each with its peak in operations and bytes per second.
 
-    link: bytes a second that a device sends to the others of its worker, or of its slice; network: those that a worker
-    sends to others, None if there is none between workers. memory_bytes: of one device, None if it does not limit.
-    fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on
-    TPUs, so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library,
-    which read and write whole tensors. input_cores: those of all input workers, None if `cores` prepare the input.
+    link: bytes per second from a device to the others of its worker or slice. network: bytes per second from a worker
+    to others, None without a network between workers. memory_bytes: of one device, None if it is no limit. fused: XLA
+    computes normalizations, activations and sums within the neighboring products, as on TPUs, so that only what the
+    backward pass reads is written to memory; a GPU's products are library calls, which read and write whole tensors.
+    input_cores: of all input workers, None if `cores` prepare the input.
     """
 
     name: str
@@ -47,19 +47,19 @@ class Hardware:
 
     @property
     def replicas(self) -> int:
-        """Devices of all workers."""
+        """The devices of all workers."""
         return self.workers * self.devices
 
     @property
     def cpu(self) -> bool:
-        """Whether the cores themselves train."""
+        """True if the cores themselves train."""
         return self.name == "CPU"
 
 
 def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardware:
-    """Return what the pool's workers deliver, and the environment's input workers beside them.
+    """Return the hardware of a pool's workers, with the environment's input workers.
 
-    Raises `ConfigurationError` if the catalog does not say.
+    Raises `ConfigurationError` if the catalog has no figures.
     """
     workers_pool = input_pool(environment)
     input_cores = environment.input_count * _cores(workers_pool, environment.platform) if workers_pool else None
@@ -75,7 +75,7 @@ def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardw
 
 
 def _cores(pool: Pool, platform: Platform) -> float:
-    """Return the cores that one pod of `pool` has."""
+    """Return the cores of one pod of `pool`."""
     machine = machines.machine_of(pool, platform)
     if pool.resources.limits.cpu or machine is None:
         return quantity.in_cores(pool.resources.limits.cpu or pool.resources.requests.cpu)
@@ -83,7 +83,7 @@ def _cores(pool: Pool, platform: Platform) -> float:
 
 
 def local_hardware(recipe: Recipe) -> Hardware:
-    """Return what this machine delivers: its GPUs if a driver shows them, else its cores."""
+    """Return the hardware of this machine: its GPUs if a driver shows them, otherwise its cores."""
     cores = len(os.sched_getaffinity(0))
     names = [named(product) for product in _gpus()]
     if names and names[0]:
@@ -92,7 +92,7 @@ def local_hardware(recipe: Recipe) -> Hardware:
 
 
 def cpu_hardware(cores: float, workers: int, network: float | None) -> Hardware:
-    """Return `workers` processes of `cores` each."""
+    """Return the hardware of `workers` processes with `cores` each."""
     core = catalog().core
     return Hardware(
         name="CPU",
@@ -108,7 +108,10 @@ def cpu_hardware(cores: float, workers: int, network: float | None) -> Hardware:
 def accelerator_hardware(
     precision: str, name: str, devices: int, workers: int, cores: float, network: float | None
 ) -> Hardware:
-    """Return `workers` workers with `devices` accelerators each. Raises `ConfigurationError` without figures."""
+    """Return the hardware of `workers` workers with `devices` accelerators each.
+
+    Raises `ConfigurationError` if the catalog has no figures.
+    """
     known = catalog().accelerators[name]
     tpu = known.kind == "tpu"
     mixed = precision != "float32"
@@ -132,7 +135,7 @@ def accelerator_hardware(
 
 
 def _gpus() -> list[str]:
-    """Return the product names of this machine's NVIDIA GPUs, as its driver tells them."""
+    """Return the product names of this machine's NVIDIA GPUs from its driver."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(_DRIVER.glob("*/information"))]
     lines = [line.partition(":") for text in texts for line in text.splitlines()]
     return [value.strip() for key, _, value in lines if key == "Model"]

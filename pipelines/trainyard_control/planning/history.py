@@ -1,4 +1,4 @@
-"""What an environment's storage remembers of earlier runs, asked for no longer than a plan may take."""
+"""The earlier runs in an environment's storage, read within the time that a plan may take."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUCKET_SECONDS = 1.2  # chosen: a plan answers within two seconds, whatever a bu
 
 @dataclass
 class History:
-    """The runs that the storage tells of, and the recipe's last preprocessing. warning: why that may not be all."""
+    """The recorded runs and the recipe's last preprocessing. warning: why they may be incomplete."""
 
     observations: list[Observation] = field(default_factory=list)
     examples: Examples | None = None
@@ -38,7 +38,7 @@ class History:
 
 
 def read_history(environment: Environment, recipe: Recipe) -> History:
-    """Return what the environment's storage remembers; of a bucket, what it answers within BUCKET_SECONDS."""
+    """Read the earlier runs of an environment; from a bucket, those that it returns within BUCKET_SECONDS."""
     history, root = History(), environment.storage
     if "://" not in root:
         _read(environment, recipe, history)
@@ -64,7 +64,7 @@ def _read(environment: Environment, recipe: Recipe, history: History) -> None:
 
 
 def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
-    """Return the manifest that this very source gave, else the newest that any gave, None if there is none."""
+    """Return the manifest of this source's last preprocessing, otherwise of any source's; None if there is none."""
     uris = outputs(root, recipe.name, "preprocess")
     exact = ""
     if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
@@ -75,7 +75,7 @@ def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
 
 
 def observations(root: str, one_machine: bool) -> Iterator[Observation]:
-    """Yield what the trainings committed below the storage `root` teach. Raises if a bucket cannot be read.
+    """Yield the observations of the trainings below the storage `root`. Raises if a bucket cannot be read.
 
     one_machine: the workers of a gang shared the cores that each of them saw.
     """
@@ -85,7 +85,7 @@ def observations(root: str, one_machine: bool) -> Iterator[Observation]:
 
 
 def outputs(root: str, recipe: str, step: str) -> list[str]:
-    """Return where the outputs of `step` are, the newest last; those of a bucket by name."""
+    """Return the output folders of `step`, the newest last; those in a bucket by name."""
     folder = storage.join(root, recipe, step)
     uris = [storage.join(folder, key) for key in storage.children(folder)]
     return uris if "://" in root else sorted(uris, key=lambda uri: Path(uri).stat().st_mtime)
@@ -99,13 +99,13 @@ def readable(document: type[_Document], uris: Iterable[str]) -> Iterator[_Docume
 
 
 def trainings(root: str, recipe: str) -> Iterator[Training]:
-    """Yield the trainings of `recipe` that are committed below the storage `root`."""
+    """Yield the committed trainings of `recipe` below the storage `root`."""
     folder = storage.join(root, recipe, "train")
     yield from readable(Training, (storage.join(folder, key) for key in storage.children(folder)[-MAX_RUNS:]))
 
 
 def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
-    """Yield what one training teaches; nothing if it is unfinished, or of a time before it recorded its cost."""
+    """Yield the observation of a training; none if it is unfinished or an older version recorded no cost."""
     hardware = _hardware(training, one_machine)
     if hardware is None or not training.flops_per_example or not training.finished:
         return
@@ -123,7 +123,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
 
 
 def _hardware(training: Training, one_machine: bool) -> Hardware | None:
-    """Return where it ran, None if the catalog does not know the device, or if no pool trains so: JAX on CPUs."""
+    """Return the hardware of a training, None if the catalog lacks it or no pool trains so (JAX on CPUs)."""
     if training.hardware == "CPU":
         if training.engine != "tensorflow":
             return None

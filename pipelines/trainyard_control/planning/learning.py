@@ -1,7 +1,7 @@
-"""What recorded runs teach: a factor on the predicted step time of this hardware and this model, and how sure it is.
+"""Learns from recorded runs a factor on the predicted step time of hardware and model, with its uncertainty.
 
-The logarithm of (measured / predicted) step time is taken as the sum of what is particular to the hardware, to the
-model on it, and to the single run, each normal. The prior says zero; records shrink it towards what they show.
+The logarithm of (measured / predicted) step time is modeled as the sum of three normal effects: of the hardware, of the
+model on it, and of the run. The prior is zero; records shrink the estimate towards what they show.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WITHIN = 1.2816
 
 @dataclass(frozen=True)
 class Observation:
-    """One run: how many times longer its steps were than predicted without having learned anything. xla: as it was."""
+    """A run: the ratio of its step time to the prediction without learning. xla: its setting."""
 
     hardware: str
     model: str
@@ -50,7 +50,7 @@ class Estimate:
 
 
 def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Estimate:
-    """Return what to multiply a predicted step time of `model` on `hardware` with, by the `observations`."""
+    """Return the factor for the predicted step time of `model` on `hardware`, given the `observations`."""
     groups: dict[str, list[float]] = defaultdict(list)
     for observation in observations:
         if observation.hardware == hardware:
@@ -67,7 +67,7 @@ def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Es
 
 
 def past_errors(model: str, hardware: str, observations: Sequence[Observation]) -> list[float]:
-    """Return, oldest first, the relative error of the speed predicted before each run of the model."""
+    """Return the relative errors of the speeds predicted before each run of the model, the oldest first."""
     ordered = sorted(observations, key=lambda observation: observation.finished)
     return [
         observation.ratio / factor(hardware, model, ordered[:index]).expected - 1
@@ -83,6 +83,6 @@ def _prior(hardware: str) -> str:
 
 
 def _update(mean: float, variance: float, value: float, noise: float) -> tuple[float, float]:
-    """Return mean and variance of a normal distribution after a value `seen` with the variance `noise`."""
+    """Update mean and variance of a normal distribution with a `value` of variance `noise`."""
     gain = variance / (variance + noise)
     return mean + gain * (value - mean), (1 - gain) * variance

@@ -1,4 +1,4 @@
-"""The plan: for every pool what the training would take there, and which one to take."""
+"""The plan: the forecast of a training on every pool."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ DECODED_PIXELS = 0.6 * 2800 * 224 * 224
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the training would take on one pool; None if it cannot run there, or if no price is known.
+    """The forecast on one pool; fields are None if the training cannot run there or no price is known.
 
-    input_cost_usd: the part of cost_usd that its input workers take; None without nodes of theirs too.
+    input_cost_usd: the part of cost_usd for input workers, None without them.
     """
 
     pool: str
@@ -62,12 +62,12 @@ class Candidate:
 
     @property
     def expected_hours(self) -> float:
-        """The hours that its training takes, infinite if it cannot run there."""
+        """The expected hours of the training, infinite if it cannot run."""
         return self.hours.expected if self.hours else math.inf
 
     @property
     def duration(self) -> Class | None:
-        """The class of its expected duration."""
+        """The class of the expected duration."""
         hours = self.hours
         return next((name for name, most in CLASSES.items() if hours.expected < most), "month") if hours else None
 
@@ -91,7 +91,7 @@ class Candidate:
 def candidates(
     recipe: Recipe, environment: Environment, data: DataSummary, work: ExampleCost, observations: list[Observation]
 ) -> list[Candidate]:
-    """Return what the training would take on each pool of the environment, or on this machine; none is chosen yet."""
+    """Forecast the training on each pool of the environment, or on this machine, without choosing one."""
     if environment.target == "local":
         hardware = local_hardware(recipe)
         return [
@@ -177,7 +177,7 @@ def _predicted(
 
 
 def _input_note(hardware: Hardware, speed: float, ceiling: float) -> str:
-    """Return whether the input keeps up with `speed`, as far as that is known; '' if it does without input workers."""
+    """Say if the input keeps up with `speed`, as far as it is known; '' if it does without input workers."""
     if speed == ceiling:
         return f"bound by decoding on {'the CPU' if hardware.input_cores is None else 'its input workers'}"
     if hardware.input_cores is None:
@@ -191,7 +191,7 @@ def _input_note(hardware: Hardware, speed: float, ceiling: float) -> str:
 
 
 def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candidate:
-    """Return `candidate` with its cost, if it can train and all its nodes have a price."""
+    """Add the cost of the candidate, if it can train and all its nodes have a price."""
     if candidate.hours is None:
         return candidate
     total, input_usd = usd_per_hour(environment, pool), input_usd_per_hour(environment)
@@ -206,7 +206,7 @@ def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candi
 
 
 def _smaller_parts(work: ExampleCost, batch: int, hardware: Hardware) -> str:
-    """Return what makes the batch fit: the fewest parts of it that do, or else more devices."""
+    """Advise how to fit the batch: the smallest number of parts, otherwise more devices."""
     for parts in range(2, batch // hardware.replicas + 1):
         if batch % (parts * hardware.replicas) == 0 and needed_bytes(work, batch, hardware, parts) <= (
             hardware.memory_bytes or 0
@@ -220,7 +220,7 @@ def _gib(size: float) -> str:
 
 
 def decoded_per_second(data: DataSummary, hardware: Hardware) -> float:
-    """Return the examples a second that who prepares them can decode; without a limit if they are decoded but once."""
+    """Return the examples/s that the cores or input workers can decode; infinite if examples are decoded only once."""
     if not data.streamed or data.image is None:
         return math.inf
     cores = hardware.workers * hardware.cores if hardware.input_cores is None else hardware.input_cores

@@ -1,8 +1,8 @@
-"""The time of one training step: what the hardware at its peak would need, divided by what it delivers of that.
+"""The time of a training step: what the hardware needs at its peak, divided by its utilization.
 
-A network's layers follow one another, and most are bound either by computing (products) or by moving memory (all
-others), so an accelerator's times for both add up. On a CPU the slower of the two counts: its caches hold what one
-layer hands to the next. Then replicas sum their gradients in a ring.
+Layers run one after another, and most are bound either by computing (products) or by moving memory (all others), so an
+accelerator's times for both add up. On a CPU the slower of the two counts, because its caches hold what one layer hands
+to the next. Then replicas sum their gradients in a ring.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NETWORK_SHARE = 0.5
 
 @dataclass(frozen=True)
 class ExampleCost:
-    """What one example costs a network; operations are those of a whole step, the mean over the epochs.
+    """The cost of an example in a network; operations are those of a whole step, averaged over the epochs.
 
-    activations: the numbers that its layers put out; saved_activations: those of them that the backward pass reads, if
-    all layers learn. backbone_share: the share of the epochs in which they do; else only the last one does, with `head`
+    activations: numbers that the layers produce. saved_activations: those that the backward pass reads if all layers
+    learn. backbone_share: share of the epochs in which all layers learn; otherwise only the last one does, with `head`
     of the parameters.
     """
 
@@ -48,14 +48,14 @@ class ExampleCost:
 
     @property
     def learning(self) -> float:
-        """The parameters that learn, the mean over the epochs."""
+        """The number of parameters that learn, averaged over the epochs."""
         return self.head + self.backbone_share * (self.parameters - self.head)
 
 
 def step_seconds(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
-    """Return the seconds that a step over `batch` examples takes, before anything was learned from runs.
+    """Return the seconds of a step over `batch` examples, before learning from runs.
 
-    slices: parts of the batch that are computed one after the other before their gradients are summed.
+    slices: parts of the batch that are computed one after another before their gradients are summed.
     """
     examples = batch / slices / hardware.replicas
     compute = examples * work.flops_per_example / hardware.flops
@@ -88,10 +88,9 @@ def communication_seconds(work: ExampleCost, hardware: Hardware) -> float:
 
 
 def needed_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
-    """Return the memory that a device must have at least: what the backward pass reads, the weights, and of those that
-    learn gradients and two moments.
+    """Return the minimum memory of a device: saved activations, weights, gradients and two moments.
 
-    slices: as for `step_seconds`; from two on, the gradients of those before are held as well.
+    slices: as in `step_seconds`; from two on, the gradients of the earlier ones are held as well.
     """
     return _device_bytes(
         work.saved_activations_per_example if work.backbone_share else 0, work, batch, hardware, slices
@@ -99,7 +98,7 @@ def needed_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int 
 
 
 def most_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
-    """Return the memory that a device takes if nothing is fused and every layer's output is held."""
+    """Return the memory of a device if nothing is fused and every layer's output is held."""
     return _device_bytes(work.activations_per_example, work, batch, hardware, slices)
 
 

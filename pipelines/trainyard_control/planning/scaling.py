@@ -1,7 +1,7 @@
-"""How a training's speed grows with its workers: a simulation of steps from the parts of one worker's step.
+"""Simulates the scaling of a training from the parts of one worker's step.
 
-Each worker keeps its batch, so n of them do n times the examples, and prepares it itself, without input workers. A step
-waits for its input, computes, for the slowest of all workers, and sums the gradients over them in a ring.
+Each worker keeps its batch, so n workers process n times the examples, and prepares it itself. A step waits for its
+input, computes, waits for the slowest worker, and sums the gradients in a ring.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ JITTER = 0.02
 
 @dataclass(frozen=True)
 class Parts:
-    """One worker's step when it is alone, in seconds. jitter: standard deviation of compute by its mean.
+    """The parts of one worker's step without others, in seconds. jitter: relative standard deviation of compute.
 
-    overlap: share of compute beside which gradients can be summed; Trainyard's loop sums after it, so 0.
-    origin: where the parts come from, for people.
+    overlap: share of compute during which gradients can be summed; 0, because Trainyard's loop sums after it. origin:
+    where the parts come from, for people.
     """
 
     examples: int
@@ -50,7 +50,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What a step of so many workers takes, in seconds, and where what is not compute goes."""
+    """The step time with `workers` workers, in seconds, and its losses."""
 
     workers: int
     seconds: float
@@ -61,16 +61,16 @@ class StepTimes:
     input: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of `trainyard plan --scale -o json`; shares of a step beside the efficiency, in sum 1."""
+        """Return the entry of `trainyard plan --scale -o json`. The efficiency and the shares of a step sum to 1."""
         shares = {name: round(getattr(self, name) / self.seconds, 4) for name in ("all_reduce", "stragglers", "input")}
         return {**asdict(self), **shares, "efficiency": round(self.efficiency, 4)}
 
 
 @dataclass(frozen=True)
 class ScalingForecast:
-    """How the training would grow on a pool, from one worker to the most that were asked for.
+    """The predicted scaling curve of a training on a pool.
 
-    largest: hosts of the largest TPU slice that exists, None for other pools.
+    largest: hosts of the largest TPU slice, None for other pools.
     """
 
     pool: str
@@ -93,10 +93,9 @@ def plan(
     observations: list[Observation],
     most: int,
 ) -> ScalingForecast:
-    """Return how the training grows on the pool that it is placed on, or on machines like this one.
+    """Predict the scaling curve of a training on its pool, or on machines like this one.
 
-    Raises `ConfigurationError` if the batch makes no equal parts, if no figures of the pool's hardware are known, or on
-    Vertex AI.
+    Raises `ConfigurationError` if the batch cannot be split equally, if the hardware has no figures, or on Vertex AI.
     """
     if environment.target == "vertex":
         raise ConfigurationError(
@@ -133,7 +132,7 @@ def plan(
 
 
 def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Hardware, int]:
-    """Return where the training is placed, hardware of several workers there, and how many share the batch."""
+    """Return the training's pool, hardware of several workers there, and the workers that share the batch."""
     if environment.target == "local":
         here = local_hardware(recipe)
         cores = here.cores * (here.workers if here.cpu else 1)
@@ -146,7 +145,7 @@ def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Hardw
 
 
 def _alike(training: Training, hardware: Hardware) -> bool:
-    """Whether a worker of the training had what one of `hardware` has, so that its parts hold there."""
+    """Return True if a worker of the training had the devices and cores of `hardware`, so that its step parts apply."""
     name = training.hardware if training.hardware == "CPU" else named(training.hardware)
     devices = training.replicas // training.workers
     same_cores = not hardware.cpu or abs(training.cores - hardware.cores) < 0.5
@@ -155,13 +154,13 @@ def _alike(training: Training, hardware: Hardware) -> bool:
 
 
 def curve(parts: Parts, work: ExampleCost, hardware: Hardware, most: int) -> list[StepTimes]:
-    """Return what 1, 2, 4 … workers like `hardware` take, and `most`."""
+    """Return the step times of 1, 2, 4 … and `most` workers."""
     numbers = [2**power for power in range(most.bit_length()) if 2**power < most]
     return [simulated(parts, all_reduce_seconds(work, hardware, number), number) for number in [*numbers, most]]
 
 
 def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:
-    """Return the mean over STEPS steps of `workers`, whose sum of gradients takes `all_reduce` seconds on its own."""
+    """Simulate STEPS steps of `workers` workers, whose gradients take `all_reduce` seconds to sum."""
     chance = random.Random(workers)  # noqa: S311  # no secret
     slowest = statistics.fmean(
         max(max(0.0, chance.gauss(parts.compute, parts.jitter * parts.compute)) for _ in range(workers))
@@ -186,9 +185,9 @@ def all_reduce_seconds(work: ExampleCost, hardware: Hardware, workers: int) -> f
 def predicted_parts(
     work: ExampleCost, batch: int, slices: int, hardware: Hardware, factor: float, decoding: float
 ) -> Parts:
-    """Return the parts of one worker's step as the roofline has them, times what runs taught (`factor`).
+    """Predict the parts of one worker's step by the roofline, times the learned `factor`.
 
-    batch: of one worker; decoding: images a second that its cores decode at most.
+    batch: of one worker. decoding: images per second that its cores decode at most.
     """
     one = replace(hardware, workers=1)
     compute = (step_seconds(work, batch, one, slices) - communication_seconds(work, one)) * factor
@@ -202,7 +201,7 @@ def predicted_parts(
 
 
 def measured_parts(training: Training) -> Parts:
-    """Return the parts of one worker's step as a training has recorded them."""
+    """Return the parts of one worker's step from a recorded training."""
     split = training.step_split_ms
     alone = split.get("compute", training.step_ms - training.all_reduce_ms) / 1000
     epochs = [epoch.examples_per_second for epoch in training.history[1:] if epoch.examples_per_second]
@@ -212,5 +211,5 @@ def measured_parts(training: Training) -> Parts:
 
 
 def _examples(training: Training) -> int:
-    """Return the examples of one worker's step."""
+    """Return the examples in one worker's step."""
     return round(training.examples_per_second * training.step_ms / 1000 / training.workers)

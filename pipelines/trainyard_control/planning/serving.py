@@ -35,7 +35,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests of one example a second, and the seconds within which 95 % of them must be answered."""
+    """A load: requests per second with one example each, and the p95 in seconds."""
 
     qps: float
     p95: float
@@ -43,9 +43,9 @@ class Demand:
 
 @dataclass(frozen=True)
 class Serving:
-    """What serving takes on one pool; None if nothing was measured there.
+    """The replicas on one pool; fields are None if nothing was measured there.
 
-    servers: cores or accelerators of a replica, and so the requests that it answers at once.
+    servers: cores or accelerators of a replica, which is the number of requests that it answers at once.
     """
 
     pool: str
@@ -62,7 +62,7 @@ class Serving:
 
 
 def demand(text: str) -> Demand:
-    """Return what `--serve` asks for. Raises `ConfigurationError` if it cannot be read.
+    """Parse the load of `--serve`. Raises `ConfigurationError` if it cannot be read.
 
     >>> demand("qps=200,p95=50ms")
     Demand(qps=200.0, p95=0.05)
@@ -91,9 +91,9 @@ def last_exports(recipe: Recipe, root: str) -> list[ExportedFile]:
 
 
 def answers(recipe: Recipe, root: str) -> dict[str, Latency]:
-    """Return what was measured of one answer on accelerators, by their names in the catalog; the last file wins.
+    """Read the latencies measured on accelerators, by their names in the catalog; the last file wins.
 
-    It stands in JSON files in the folder of `answers_folder`. Raises `ConfigurationError` for one that cannot be read.
+    They are JSON files in `answers_folder`. Raises `ConfigurationError` for one that cannot be read.
     """
     latencies: dict[str, Latency] = {}
     folder = answers_folder(recipe, root)
@@ -112,7 +112,7 @@ def answers(recipe: Recipe, root: str) -> dict[str, Latency]:
 
 
 def answers_folder(recipe: Recipe, root: str) -> str:
-    """Return the folder of the measured answers of `recipe`."""
+    """Return the folder of the recipe's latencies measured on accelerators."""
     return storage.join(root, recipe.name, "latency")
 
 
@@ -123,9 +123,9 @@ def plan(
     measured: Mapping[str, Latency] | None = None,
     folder: str = "",
 ) -> list[Serving]:
-    """Return what serving takes on each pool; the cheapest is chosen, or without prices that with the fewest servers.
+    """Size the replicas on each pool, and choose the cheapest; without prices, the one with the fewest servers.
 
-    measured: the time of one answer by accelerator, as `answers`; those of further ones would lie in `folder`.
+    measured: latencies by accelerator, as in `answers`. folder: where to put further ones.
 
     Raises `ConfigurationError` if no file can answer in time even without a queue.
     """
@@ -172,7 +172,7 @@ def _on_pool(name: str, pool: Pool, environment: Environment, files: Mapping[str
 def _on_accelerator(
     name: str, pool: Pool, environment: Environment, measured: Mapping[str, Latency], demand: Demand, folder: str
 ) -> Serving:
-    """Return what serving takes on a pool whose nodes have accelerators: a replica has those of one node."""
+    """Size the replicas on a pool with accelerators: a replica uses those of one node."""
     accelerator = pool.accelerator or ""
     if accelerator not in measured:
         return Serving(name, why=f"no latency is measured on {accelerator}: {_how(pool)} {folder}/")
@@ -181,7 +181,7 @@ def _on_accelerator(
 
 
 def _how(pool: Pool) -> str:
-    """Return what to run on the accelerator, as far as the folder of the result."""
+    """Say how to measure latencies on the accelerator, up to the folder of the result."""
     leave_answers = f'leave {{"answers": [{{"accelerator": "{pool.accelerator}", "p50": ms, "p95": ms}}]}} in'
     if pool.kind == "gpu":
         return "run `trainyard bench mine.keras -o json` there with the pushed .keras file, and leave what it prints in"
@@ -193,7 +193,7 @@ def _how(pool: Pool) -> str:
 
 
 def _priced(row: Serving, pool: Pool, environment: Environment, pods_a_node: int) -> Serving:
-    """Return `row` with the nodes that its replicas take, and what they cost."""
+    """Add the nodes that the replicas need, and their price."""
     nodes = math.ceil((row.replicas or 0) / pods_a_node)
     if pool.nodes is not None and nodes > pool.nodes:
         return replace(row, feasible=False, nodes=nodes, why=f"takes {nodes} nodes, and the pool has {pool.nodes}")
@@ -202,7 +202,7 @@ def _priced(row: Serving, pool: Pool, environment: Environment, pods_a_node: int
 
 
 def _sized(name: str, servers: int, files: Mapping[str, Latency], demand: Demand) -> Serving:
-    """Return the fewest replicas with so many `servers` each, by the format that needs the fewest."""
+    """Return the smallest number of replicas with `servers` servers each, over the formats."""
     rows = []
     for format_, took in files.items():
         service = Service(took.p50 / 1000, took.p95 / 1000)
@@ -225,7 +225,7 @@ def _sized(name: str, servers: int, files: Mapping[str, Latency], demand: Demand
 
 
 def _pods_a_node(pool: Pool, environment: Environment) -> int:
-    """Return how many pods with the pool's requests a node takes; one if its machine is not known."""
+    """Return the pods with the pool's requests that fit a node; 1 if its machine is not known."""
     machine = machines.machine_of(pool, environment.platform)
     if machine is None:
         return 1
@@ -237,7 +237,7 @@ def _pods_a_node(pool: Pool, environment: Environment) -> int:
 
 @dataclass(frozen=True)
 class Service:
-    """The time that one request takes a server, in seconds: median and 95th percentile."""
+    """The time of one request on a server, in seconds: median and 95th percentile."""
 
     p50: float
     p95: float
@@ -248,21 +248,21 @@ class Service:
 
     @property
     def mean(self) -> float:
-        """Seconds on average, of the log-normal distribution with these percentiles."""
+        """The mean of the log-normal service time, in seconds."""
         return self.p50 * math.exp(self._sigma**2 / 2)
 
     @property
     def squared_variation(self) -> float:
-        """Variance by the square of the mean."""
+        """The variance divided by the squared mean."""
         return math.exp(self._sigma**2) - 1
 
     def quantile(self, share: float) -> float:
-        """Return the seconds that `share` of the requests take at most."""
+        """Return the quantile of the service time, in seconds."""
         return self.p50 * math.exp(self._sigma * NormalDist().inv_cdf(share))
 
 
 def waiting_probability(servers: int, load: float) -> float:
-    """Return the probability that a request has to wait: Erlang's C formula. load: requests in service, below servers.
+    """Return the probability that a request waits, by Erlang's C formula. load: mean number of requests in service.
 
     Source: A. K. Erlang, Solution of some problems in the theory of probabilities of significance in automatic
     telephone exchanges, 1917.
@@ -277,11 +277,11 @@ def waiting_probability(servers: int, load: float) -> float:
 
 
 def response_p95(rate: float, servers: int, service: Service) -> float:
-    """Return the seconds within which 95 % of the requests are answered; infinite if they come faster than served.
+    """Return the 95th percentile of the response time; infinite if requests come faster than they are served.
 
-    The mean wait is Erlang's, times half of one plus the squared variation of the service time; who waits, waits an
-    exponential time. Source: A. M. Lee and P. A. Longton, Queueing processes associated with airline passenger
-    check-in, Operational Research Quarterly 10, 1959.
+    The mean wait is Erlang's, times half of one plus the squared variation of the service time; a request that waits
+    does so for an exponential time. Source: A. M. Lee and P. A. Longton, Queueing processes associated with airline
+    passenger check-in, Operational Research Quarterly 10, 1959.
     """
     load = rate * service.mean
     if load >= servers:
@@ -304,9 +304,9 @@ def response_p95(rate: float, servers: int, service: Service) -> float:
 
 
 def replicas(rate: float, limit: float, servers: int, service: Service) -> int:
-    """Return the fewest replicas of `servers` each whose p95 is at most `limit` if requests are spread at random.
+    """Return the smallest number of replicas whose p95 is at most `limit`, if requests are spread at random.
 
-    limit must be above the service time's own p95, or no number will do.
+    limit must exceed the service time's own p95; otherwise no number is enough.
     """
     low, high = 0, 1
     while response_p95(rate / high, servers, service) > limit:

@@ -1,7 +1,6 @@
-"""How fast a recipe trains on this machine: short trainings of its own model on its own data, in several settings.
+"""Measures how fast a recipe trains: short trainings of its own model on its own data, in several settings.
 
-They are ordinary trainings, so that what is measured is what a run would give, and the planner learns from them as from
-any other.
+They are ordinary trainings, so that the speed is that of a run, and the planner learns from them as from any other.
 """
 
 from __future__ import annotations
@@ -53,21 +52,21 @@ _START = ("import", "join", "probe", "build", "input", "compile")  # of Training
 
 
 class SpeedListener(Listener, Protocol):
-    """Receives what happens while a recipe is measured."""
+    """Receives the events of a benchmark."""
 
     def training_ended(self, setting: str, turn: int, rounds: int, rate: float) -> None:
-        """A training has ended in round `turn` of `rounds`, at so many examples a second."""
+        """Called after a training in round `turn` of `rounds`, with its examples/s."""
 
     def speed_measured(self, speed: Speed, base: Speed) -> None:
-        """A setting of a Keras model is measured; `base` is the first."""
+        """Called after a setting of a Keras model. base: the first setting."""
 
     def setting_skipped(self, setting: str, why: str) -> None:
-        """A setting cannot be trained."""
+        """Called for a setting that cannot be trained."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A name, and what it changes in the recipe. cores: those that it trains on, by default all."""
+    """A setting: its name and the values that it changes. cores: the cores to train on, by default all."""
 
     name: str
     values: dict[str, float | int | str | bool]
@@ -75,7 +74,7 @@ class Setting:
 
 
 def settings(recipe: Recipe, quick: bool) -> list[Setting]:
-    """Return what is measured: the recipe as it is, larger and smaller batches, XLA or none, another precision."""
+    """Return the settings to measure: the recipe's own, other batch sizes, XLA, and another precision."""
     train = recipe.train
     batches = (2,) if quick else (0.5, 2, 4)
     sizes = {factor: max(1, round(train.batch_size * factor)) for factor in batches}
@@ -89,13 +88,13 @@ def settings(recipe: Recipe, quick: bool) -> list[Setting]:
 
 
 def shortened(overrides: Sequence[str], quick: bool = False) -> list[str]:
-    """Return the overrides, and with them so few epochs as a measurement takes."""
+    """Return the overrides with the few epochs of a measurement."""
     epochs = _QUICK_EPOCHS if quick else _EPOCHS
     return [*overrides, override("train.epochs", epochs), override("train.early_stopping", None)]
 
 
 def short(name: str, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe. Raises `ConfigurationError` if a program of its own trains."""
+    """Load the recipe. Raises `ConfigurationError` for a custom training program."""
     recipe = recipes.load(name, list(overrides))
     if recipe.train.command is not None:
         raise ConfigurationError(
@@ -106,9 +105,9 @@ def short(name: str, overrides: Sequence[str]) -> Recipe:
 
 
 def gangs(recipe: Recipe, workers: int) -> list[Setting]:
-    """Return 1, 2, 4 … `workers` workers, each with an equal share of the cores and the batch that one has.
+    """Return settings of 1, 2, 4 … `workers` workers, each with an equal share of the cores and one worker's batch.
 
-    Raises `ConfigurationError` if there are too few cores, or none to compare.
+    Raises `ConfigurationError` if there are too few cores, or nothing to compare.
     """
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // max(1, workers)
@@ -138,13 +137,11 @@ def measure(
     rounds: int,
     listener: SpeedListener,
 ) -> BenchmarkReport:
-    """Train the recipe `name` for some epochs in each setting, `rounds` times in turn, and return how fast.
+    """Train the recipe `name` for a few epochs in each setting, `rounds` times in turn.
 
-    workers: instead of settings, by so many processes at most, each on cores of its own with a batch of its own.
-    A setting that does not fit the devices or contradicts the recipe is left out, with its reason; one that is far
-    slower than the first is trained once. Raises what the
-    training of the recipe as it is raises, and `ConfigurationError` before anything starts if it needs more memory than
-    there is.
+    workers: compare up to this number of workers instead of settings. A setting that does not fit the devices or the
+    recipe is left out, with its reason; one that is far slower than the first is trained once. Raises the error of the
+    recipe's own training, and `ConfigurationError` before anything starts if it needs more memory than there is.
     """
     start, input_seconds = time.monotonic(), 0.0
     overrides = shortened(overrides, quick)
@@ -195,7 +192,7 @@ def measure(
 def _trained(
     variant: Recipe, environment: Environment, setting: Setting, folder: str, listener: SpeedListener
 ) -> tuple[Training, str]:
-    """Train `variant` on the setting's cores; return what it left, and the folder of its examples."""
+    """Train `variant` on the setting's cores; return the training and the folder of its examples."""
     require_memory(variant, environment)
     # From train on: a speed that was measured before is not one of now.
     run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
@@ -204,12 +201,12 @@ def _trained(
 
 
 def _far_slower(trainings: Sequence[Training] | None, base: Sequence[Training] | None) -> bool:
-    """Return whether a setting was so slow in the first round that no further one could make it the faster."""
+    """Return True if a setting was so slow in the first round that more rounds cannot make it the fastest."""
     return trainings is not None and base is not None and epoch_rate(trainings[0]) < _FAR_SLOWER * epoch_rate(base[0])
 
 
 def measure_input(recipe: Recipe, examples: str) -> list[InputSpeed]:
-    """Return how fast the input gives the pictures of the preprocess output `examples`, from each source.
+    """Measure how fast the input yields the images of the preprocess output `examples`, from each source.
 
     Raises `InfrastructureError` with the reason if the process fails.
     """
@@ -228,7 +225,7 @@ def measure_input(recipe: Recipe, examples: str) -> list[InputSpeed]:
 
 
 def mean_inputs(rounds: Sequence[Sequence[InputSpeed]]) -> list[InputSpeed]:
-    """Return of each source the mean over the rounds with its 95 % interval; of one round what that measured."""
+    """Return the mean of each source over the rounds, with its 95 % interval; of one round, its own numbers."""
     if len(rounds) < 2:
         return list(rounds[0]) if rounds else []
     speeds = []
@@ -240,7 +237,7 @@ def mean_inputs(rounds: Sequence[Sequence[InputSpeed]]) -> list[InputSpeed]:
 
 
 def _emit_speeds(recipe: str, examples: str) -> None:
-    """Write an event for each source, in the process of its own."""
+    """Emit an event for each source, in a child process."""
     from trainyard.steps.train.input_speed import speeds
 
     for speed in speeds(Recipe.model_validate_json(recipe), examples):
@@ -248,7 +245,7 @@ def _emit_speeds(recipe: str, examples: str) -> None:
 
 
 def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> BenchmarkReport:
-    """Measure training steps of a Keras model on the CPU and on each kind of accelerator, and return how fast they are.
+    """Measure training steps of a Keras model on the CPU and on each kind of accelerator.
 
     Raises as `step_speeds`.
     """
@@ -307,12 +304,12 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
 
 
 def epoch_rate(training: Training) -> float:
-    """Return the examples a second of a training, its first epoch left out as warm-up."""
+    """Return the examples/s of a training without its first epoch, which warms up."""
     return statistics.harmonic_mean([epoch.examples_per_second for epoch in training.history[1:]])
 
 
 def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training], base: Sequence[Training]) -> Speed:
-    """Return what the trainings of a setting, one a round, tell of its speed, and beside `base` of the same rounds."""
+    """Return the speed of a setting from its trainings, one per round, compared with `base` in the same rounds."""
     speeds = [speed_from_training(setting, batch_size, training) for training in trainings]
     first = speeds[0]
     if len(trainings) == 1:
@@ -345,15 +342,15 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
 
 
 def _peak(training: Training) -> float:
-    """Return the TFLOP/s that its devices delivered: the chief's, and as much of each worker."""
+    """Return the measured TFLOP/s of the devices: the chief's, times the workers."""
     return training.workers * sum(device.tflops for device in training.measured)
 
 
 def speed_from_training(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
-    """Return what a training of the recipe with a setting tells of its speed, its first epoch left out as warm-up.
+    """Return the speed of one training, without its first epoch, which warms up.
 
-    batch_size: of the recipe, if the setting has no other. chips: accelerators that trained together, by default one a
-    replica.
+    batch_size: the recipe's, used if the setting has no other. chips: accelerators that trained together, by default
+    one per replica.
     """
     batch_size = int(setting.values.get("train.batch_size", batch_size))
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
@@ -388,7 +385,7 @@ def report_from_trainings(
     inputs: Sequence[InputSpeed] = (),
     seconds: dict[str, float] | None = None,
 ) -> BenchmarkReport:
-    """Return the report of `speeds`, which `trainings` of the same model gave, and of its `inputs`."""
+    """Build the report of `speeds`, measured by `trainings` of one model."""
     base = trainings[0]
     devices = {device.name: device for training in trainings for device in training.measured}
     return BenchmarkReport(
@@ -422,9 +419,9 @@ def _machine_name() -> str:
 
 
 def published_tflops(hardware: str, precision: str) -> float | None:
-    """Return the TFLOP/s of one chip in `precision` (as in `Training`), None if the catalog has no figure.
+    """Return the published TFLOP/s of a chip in `precision`, None if the catalog has no figure.
 
-    hardware: the catalog's name, or the product's as its driver tells it.
+    hardware: the catalog's name, or the driver's product name.
     """
     known = catalog().accelerators.get(hardware) or catalog().accelerators.get(named(hardware) or "")
     if known is None:
@@ -433,9 +430,9 @@ def published_tflops(hardware: str, precision: str) -> float | None:
 
 
 def require_memory(recipe: Recipe, environment: Environment, pool: str | None = None) -> None:
-    """Raise `ConfigurationError` if a step needs more memory than a device of `pool` has, by default of this machine.
+    """Raise `ConfigurationError` if a step needs more memory than a device of `pool`, by default of this machine.
 
-    Nothing is raised if the sizes are not known yet, such as of pictures that nothing has read.
+    Nothing is raised if the sizes are not known yet, such as of images that were never read.
     """
     try:
         hardware = (
@@ -468,9 +465,9 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
 def collect(
     recipe: Recipe, environment: Environment, runs: Mapping[str, str]
 ) -> tuple[BenchmarkReport | None, list[str]]:
-    """Return the report of what the runs have measured, None if nothing, and the pools that have not been.
+    """Build the report of finished runs, None without any, and list the pools that are not measured yet.
 
-    runs: their names by pool, with the first of which others are compared.
+    runs: names of runs by pool; the first is the base of the comparison.
 
     Raises `TransientError` if a bucket cannot be reached.
     """
@@ -487,7 +484,7 @@ def collect(
 
 
 def find_training(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:
-    """Return the model's folder and the training of the run that was given this name, None if there is none yet."""
+    """Return the model's folder and the training of the run with this name, None if there is none yet."""
     folder = storage.join(environment.storage, recipe, "train")
     for name in storage.children(folder):
         output = storage.join(folder, name)

@@ -25,17 +25,15 @@ _NO_PEAK = (
 
 
 class Speed(FrozenModel):
-    """One setting. examples_per_second: the mean over the rounds, and low and high its 95 % interval; of one round the
-    mean, the slowest and the fastest of the epochs after the first. rounds: the mean of each round. times: how many
-    times as fast as the first setting it is, with the 95 % interval over the rounds; None of one round.
+    """The speed of one setting.
 
-    input_examples_per_second: what the model would take if its input cost nothing; larger if training waits for it.
-    tflops: operations a second, peak_share their share of what the devices were measured to deliver, None if that was
-    not measured, and published_share of what their maker publishes, None if the catalog has no figure.
-    first_step_seconds: from the process's start to the first step, compilation included; of a Keras model, tracing and
-    compiling alone. workers trained together; step_split_ms is what a step was spent on, as in `Training`. pool: where
-    it trained, on which hardware; '' if it was this machine. dollars_per_hour: of all its nodes, None if no price is
-    known.
+    examples_per_second, low, high: mean and 95 % interval over the rounds; of one round the mean, the slowest and the
+    fastest epoch after the first. rounds: mean of each round. times: ratio to the first setting, with its interval;
+    None of one round. input_examples_per_second: speed of the model if its input cost nothing. tflops: operations per
+    second. peak_share: their share of the measured peak, None if it was not measured. published_share: their share of
+    the published peak, None if the catalog has no figure. first_step_seconds: from the start of the process to the
+    first step, with compilation; of a Keras model, tracing and compilation alone. step_split_ms: as in `Training`.
+    pool, hardware: where it trained, '' for this machine. dollars_per_hour: of all its nodes, None without a price.
     """
 
     setting: str
@@ -61,15 +59,15 @@ class Speed(FrozenModel):
 
     @property
     def examples_per_dollar(self) -> float | None:
-        """Return how many examples are trained for a dollar, None if no price is known."""
+        """The examples trained per dollar, None without a price."""
         return 3600 * self.examples_per_second / self.dollars_per_hour if self.dollars_per_hour else None
 
 
 class BenchmarkReport(FrozenModel):
-    """What was measured on which devices with which versions.
+    """The measured speeds of a recipe, with devices and versions.
 
-    inputs: the input alone, from each source; none of tables. seconds: of the trainings, of the input, and of all.
-    answers: of a Keras model, the time of one on each device, which `plan --serve` reads.
+    inputs: speed of the input alone from each source; empty for tables. seconds: of the trainings, of the input, and of
+    all. answers: of a Keras model, the latency on each device, which `plan --serve` reads.
     """
 
     recipe: str
@@ -91,7 +89,7 @@ class BenchmarkReport(FrozenModel):
         return framed(self.page())
 
     def page(self) -> str:
-        """Return the report as a page of HTML."""
+        """Render the report as a page of HTML."""
         speeds = self.speeds
         marks = [
             Mark(
@@ -134,17 +132,17 @@ class BenchmarkReport(FrozenModel):
 
     @property
     def peaks(self) -> list[str]:
-        """The peaks that a speed is compared with: the measured one, and the published one where there is one."""
+        """The names of the peaks that speeds are compared with: the measured one, and the published one if known."""
         published = any(speed.published_share is not None for speed in self.speeds)
         return ["of measured peak", *(["of published peak"] if published else [])]
 
     def shares(self, speed: Speed) -> list[str]:
-        """Return the share of each of `peaks`."""
+        """Format the share of each of `peaks`."""
         values = (speed.peak_share, speed.published_share)[: len(self.peaks)]
         return ["–" if value is None else f"{value:.1%}" for value in values]
 
     def compared(self, speed: Speed) -> str:
-        """Return how many times as fast as the first setting it is, with the interval over the rounds."""
+        """Format the ratio to the first setting, with its interval over the rounds."""
         if speed.times is None:
             return f"{speed.examples_per_second / self.speeds[0].examples_per_second:.2f}"
         if speed is self.speeds[0]:
@@ -153,7 +151,7 @@ class BenchmarkReport(FrozenModel):
 
     @property
     def sentences(self) -> list[str]:
-        """What to do about it: which accelerator trains, what is faster than the recipe as it is, and its input."""
+        """The conclusions: the accelerator in use, settings faster than the recipe's own, and the input."""
         base = self.speeds[0]
         if base.pool:
             return _pool_sentences(self.speeds)
@@ -179,7 +177,7 @@ class BenchmarkReport(FrozenModel):
         return lines
 
     def _fastest(self) -> str:
-        """Return which setting is faster than the first by more than what differs anyway."""
+        """Name the setting that is faster than the first beyond the noise."""
         base = self.speeds[0]
         best = max(self.speeds, key=lambda speed: speed.times or speed.examples_per_second)
         surely = best.low > base.high if best.times_low is None else best.times_low > 1
@@ -192,7 +190,7 @@ class BenchmarkReport(FrozenModel):
 
 
 def _pool_table(speeds: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of the page's table."""
+    """Return the header and rows of the table of pools."""
     base = speeds[0].examples_per_second
     rows = [
         [
@@ -212,7 +210,7 @@ def _pool_table(speeds: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
 
 
 def _pool_sentences(speeds: Sequence[Speed]) -> list[str]:
-    """Return how the other pools compare with the first, by speed and by money."""
+    """Compare the other pools with the first, by speed and money."""
     base, lines = speeds[0], []
     for speed in speeds[1:]:
         times = speed.examples_per_second / base.examples_per_second
@@ -250,11 +248,11 @@ def quotient(values: Sequence[float], base: Sequence[float]) -> tuple[float, flo
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """Some workers, each with the batch of the one worker.
+    """A number of workers, each with the batch of the single worker.
 
-    times: their speed over that of one. doubled: over that of half as many, None if that was not measured. A step
-    takes step_ms, and lost_ms longer than that of one worker: for the sum of gradients, for the input, and for all
-    else, which is waiting for the slowest, exchanging batch statistics, and sharing memory and caches.
+    times: speed relative to one worker. doubled: speed relative to half as many, None if that was not measured.
+    lost_ms: how much longer a step takes than one worker's, by cause: summing gradients, input, and the rest (waiting
+    for the slowest worker, exchanging batch statistics, sharing memory and caches).
     """
 
     speed: Speed
@@ -265,12 +263,12 @@ class ScalingPoint:
 
     @property
     def efficiency(self) -> float:
-        """Return the share that is reached of a perfect growth."""
+        """The share of perfect scaling."""
         return self.times / self.speed.workers
 
 
 def scaling_points(speeds: Sequence[Speed]) -> list[ScalingPoint]:
-    """Return the points of the curve, which begins at the first speed; none if all have one worker."""
+    """Return the points of the scaling curve; empty if all speeds have one worker."""
     if not any(speed.workers > 1 for speed in speeds):
         return []
     one, rates = speeds[0], {speed.workers: speed.examples_per_second for speed in speeds}
@@ -286,7 +284,7 @@ def scaling_points(speeds: Sequence[Speed]) -> list[ScalingPoint]:
 
 
 def scaling_chart(points: Sequence[ScalingPoint]) -> Chart:
-    """Return the curve beside the perfect one."""
+    """Draw the scaling curve, compared with perfect scaling."""
     one = points[0].speed.examples_per_second
     marks = [
         Mark(point.speed.workers, rate, f"{rate:,.0f}, {point.efficiency:.0%}", True, point.speed.low, point.speed.high)
@@ -300,7 +298,7 @@ def scaling_chart(points: Sequence[ScalingPoint]) -> Chart:
 
 
 def scaling_table(points: Sequence[ScalingPoint]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of the page's table."""
+    """Return the header and rows of the table of workers."""
     head = ["workers", "examples/s", "×", "of perfect", "by the last doubling", "step, ms"]
     head += ["longer for: sum of gradients, ms", "input, ms", "the rest, ms"]
     rows = [
@@ -319,7 +317,7 @@ def scaling_table(points: Sequence[ScalingPoint]) -> tuple[list[str], list[list[
 
 
 def scaling_sentences(points: Sequence[ScalingPoint]) -> list[str]:
-    """Return what the curve says of the most workers."""
+    """Describe the speed of the largest number of workers."""
     last, one = points[-1], points[0]
     lost = last.lost_ms
     low, high = last.speed.times_low, last.speed.times_high
@@ -350,9 +348,9 @@ def _part(speed: Speed, part: str) -> float:
 
 
 def input_sentence(inputs: Sequence[InputSpeed], model: float, cpu: bool) -> str:
-    """Return which of the input and the model bounds a training, whose model takes `model` examples/s from memory.
+    """Say if input or model bounds the training. model: examples/s of the model on a batch in memory.
 
-    cpu: whether both compute on the same cores, so that the training is slower than either.
+    cpu: both compute on the same cores, so that the training is slower than either.
     """
     used = next(speed for speed in inputs if speed.used)
     rates = f"its input alone gives {used.examples_per_second:,.0f} examples/s from {used.source}, its model takes"
@@ -370,7 +368,7 @@ def input_sentence(inputs: Sequence[InputSpeed], model: float, cpu: bool) -> str
 
 
 def input_chart(inputs: Sequence[InputSpeed], model: float) -> Chart:
-    """Return a bar for each source, the model's own speed as a line across."""
+    """Draw a bar for each source, and the model's speed as a line."""
     marks = [
         Mark(index, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", speed.used, speed.low, speed.high)
         for index, speed in enumerate(inputs)
@@ -381,7 +379,7 @@ def input_chart(inputs: Sequence[InputSpeed], model: float) -> Chart:
 
 
 def input_table(inputs: Sequence[InputSpeed]) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of the page's table."""
+    """Return the header and rows of the table of sources."""
     rows = [
         [
             speed.source,

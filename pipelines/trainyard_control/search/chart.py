@@ -1,4 +1,4 @@
-"""Places points, lines and ticks of small charts, for a template to draw as SVG on a page that opens offline."""
+"""Places the points, lines and ticks of small charts, which a template draws as SVG on an offline page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOM = 0.06  # chosen: share of the range that stays free at either end
 
 @dataclass(frozen=True)
 class Mark:
-    """A point at (x, y), what stands at it, and whether it is one of those to look at; low and high: its whisker."""
+    """A point with a title. strong: highlighted. low, high: its whisker."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of values along so many pixels; `names` are those of whole numbers, for categories."""
+    """An axis from `low` to `high` over pixels from `start` to `end`. names: of whole numbers, for categories."""
 
     title: str
     low: float
@@ -51,7 +51,7 @@ class Axis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Some round values, each with its pixel."""
+        """Round values, each with its pixel."""
         if self.names:
             room = int((self.end - self.start) / len(self.names) / _LETTER)
             return [(self.at(number), _shortened(name, room)) for number, name in enumerate(self.names)]
@@ -64,7 +64,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn: `lines` are named paths of pixels, `band` is a closed one; bar: a bar's width or 0."""
+    """A chart. lines: named paths in pixels. band: a closed path. bar: width of bars, 0 without bars."""
 
     title: str
     x: Axis
@@ -87,7 +87,7 @@ def chart(
     categories: tuple[str, ...] = (),
     from_zero: bool = False,
 ) -> Chart:
-    """Return a chart of `marks`, `lines` by name and `band`, in values; names: of the axes; from_zero: that of y."""
+    """Place `marks`, `lines` by name and `band` on a chart. names: of the axes. from_zero: of the y axis."""
     points = [point for line in (lines or {}).values() for point in line]
     xs = [mark.x for mark in marks] + [x for x, _ in (*points, *band)]
     ys = [y for mark in marks for y in (mark.y, mark.low, mark.high) if y is not None]
@@ -103,13 +103,13 @@ def chart(
 
 
 def page(title: str, notes: list[str], charts: list[Chart], tables: Sequence[Table]) -> str:
-    """Return a page of notes, charts and tables, each with its head and its rows, as HTML that requests nothing."""
+    """Render a page of notes, charts and tables as HTML without external requests."""
     template = template_of(Path(__file__).parent / "page.html.j2")
     return template.render(title=title, notes=notes, charts=charts, tables=tables, width=_WIDTH, height=_HEIGHT)
 
 
 def _shortened(name: str, room: int) -> str:
-    """Return `name` in at most `room` letters, its middle left out: names of a family differ at their ends."""
+    """Shorten `name` to `room` letters by cutting its middle, because names of a family differ at their ends."""
     half = max(1, (room - 1) // 2)
     return name if len(name) <= room else f"{name[:half]}…{name[-half:]}"
 
@@ -131,7 +131,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 of each decade, or its 1 alone if there are many, or as without logarithms within a decade."""
+    """Return 1, 2 and 5 of each decade, only 1 if there are many decades, or linear ticks within a decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     times = (1,) if math.log10(high / low) > 3 else (1, 2, 5)
     ticks = [factor * 10.0**decade for decade in decades for factor in times if low <= factor * 10.0**decade <= high]

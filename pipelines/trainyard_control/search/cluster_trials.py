@@ -1,6 +1,6 @@
-"""Searches a recipe's settings on a cluster: each trial is a run that preprocesses and trains, as `bench --pools` does.
+"""Runs the trials of a sweep on a cluster: each trial is a run that preprocesses and trains, as in `bench --pools`.
 
-Kubeflow starts no run twice that has a name, so a sweep that was ended goes on: what was begun is followed again.
+A run's name is unique at Kubeflow, so an interrupted sweep resumes by following the runs that it had started.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _LOG_LINES = 2_000  # chosen: minutes of a training's lines, of which a look eve
 
 
 class ClusterListener(SweepListener, Protocol):
-    """Receives what happens in a sweep on a cluster."""
+    """Receives the events of a sweep on a cluster."""
 
     def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
-        """The trial's run is at the server; attached: it had been sent before."""
+        """Called when the trial's run is on the server. attached: it had been sent before."""
 
     def trial_step(self, trial: Trial, step: StepView) -> None:
-        """A step of the trial's run has a new sentence."""
+        """Called when a step of the trial's run has a new sentence."""
 
 
 def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: KubeflowRuns) -> Result:
-    """Have the cluster train what is not trained yet, and return what was found; the winner is not judged there.
+    """Run or resume a sweep on the cluster. The winner is not evaluated there.
 
-    A step that waits for a node longer than `pending_limit` seconds ends its run and the sweep. Raises as
-    `sweep.run`, and as what `runs` asks the servers.
+    If a step waits for a node longer than `pending_limit` seconds, its run and the sweep end. Raises as `sweep.run`,
+    and as the calls of `runs`.
     """
     require_room(sweep)
     _submission(sweep, Trial(number=sweep.count - 1, values={}))  # refuses a name or a path that no run can have
@@ -65,7 +65,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
 
 
 def require_room(sweep: Sweep) -> None:
-    """Raise `ConfigurationError` if the pool of train cannot have nodes for so many trials at a time."""
+    """Raise `ConfigurationError` if the pool of train has too few nodes for this many trials at a time."""
     where, max_parallel = sweep.environment, sweep.max_parallel
     name = where.pool_name("train")
     pool = where.pools[name]
@@ -81,7 +81,7 @@ def require_room(sweep: Sweep) -> None:
 
 
 def packages(sweep: Sweep) -> list[Submission]:
-    """Return the runs that would be sent at first, if none was before."""
+    """Return the submissions that a new sweep would send first."""
     if sweep.environment.target == "local":
         raise ConfigurationError("--dry-run: shows the runs of a cluster. Name its environment with -e.")
     require_room(sweep)
@@ -99,7 +99,7 @@ def _submission(sweep: Sweep, trial: Trial) -> Submission:
 
 @dataclass
 class _ClusterTrials:
-    """Has trials trained as runs of a cluster. examples: set once a run has made them; the first one goes alone."""
+    """Trains trials as runs of a cluster. examples: set when a run has preprocessed; the first run goes alone."""
 
     study: Study
     listener: ClusterListener
@@ -109,7 +109,7 @@ class _ClusterTrials:
     _first: threading.Lock = field(default_factory=threading.Lock)
 
     def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
-        """Return the trial as it ended."""
+        """Train a trial, and return it as it ended."""
         try:
             what = _submission(self.study.sweep, trial)
         except ConfigurationError as error:
@@ -129,15 +129,15 @@ class _ClusterTrials:
         return trial
 
     def _wait_for_examples(self, lane: Lane) -> None:
-        """Return at once in the first lane that comes, in the others when its run has made the examples."""
+        """Wait until the first run has preprocessed; the first caller returns at once."""
         first = self._first.acquire(blocking=False)
         while not (first or self.examples.wait(_POLL_SECONDS)):
             _require_going_on(lane)
 
     def _judge(self, drawn: optuna.Trial, run_id: str, epochs: list[Epoch]) -> None:
-        """Add to `epochs` what the log of the run's training tells of new ones. Raises `Pruned` as the study does.
+        """Add new epochs from the log of the run's training to `epochs`. Raises `Pruned` as the study does.
 
-        Whoever may not read it, or too late, has the trial trained to its end.
+        Without access to the log, the trial is trained to its end.
         """
         try:
             log = self.runs.log(run_id, TRAIN, _LOG_LINES)
@@ -146,7 +146,7 @@ class _ClusterTrials:
         judge_new(epochs, map(events.parse, log.splitlines()), partial(self.study.require_promising, drawn))
 
     def _followed(self, trial: Trial, run_id: str, lane: Lane, judge: Callable[[], None]) -> RunView:
-        """Return the trial's run as it ended; `judge` is called while it trains.
+        """Follow the trial's run to its end; `judge` is called while it trains.
 
         Raises `TransientError` if it waits too long for a node.
         """

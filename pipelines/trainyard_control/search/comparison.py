@@ -1,4 +1,4 @@
-"""Lays runs side by side: the settings that differ, metrics with their intervals, speed, and the exported files."""
+"""Compares runs: settings that differ, metrics with their intervals, speed, and exported files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OTHER_EXAMPLES = "Their test splits hold different examples, so the metrics may
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the comparison: a cell a run. certain: by its intervals the value differs from the first run's."""
+    """A row of the comparison, with a cell per run. certain: its interval shows a difference from the first run."""
 
     name: str
     cells: list[str]
@@ -41,10 +41,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side. settings: by key of the recipe, those that differ; curves: the epochs of each training.
+    """A comparison of runs. settings: keys of the recipe that differ. curves: epochs of each training.
 
-    caution: why the metrics may differ for another reason than the models; '' if there is none. paired: every run was
-    judged on the same examples, so differences come from resamples that draw the same examples for both.
+    caution: another reason for different metrics than the models, '' if there is none. paired: all runs were evaluated
+    on the same examples, so that differences come from resamples of the same examples.
     """
 
     runs: list[LocalRunView]
@@ -58,14 +58,14 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """What the runs are called, with the recipe if there are several."""
+        """The names of the runs, with their recipes if they differ."""
         if len({run.recipe for run in self.runs}) == 1:
             return [run.name for run in self.runs]
         return [f"{run.recipe} {run.name}" for run in self.runs]
 
     @property
     def method(self) -> str:
-        """How metrics were found to differ."""
+        """How differences between metrics were tested."""
         return "paired on the same test examples" if self.paired else "their intervals do not overlap"
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Comparison:
         return framed(self.page())
 
     def page(self) -> str:
-        """Return the comparison as a page of HTML."""
+        """Render the comparison as a page of HTML."""
         names, titles = self.names, {"eval_loss": "Eval loss", "train_loss": "Training loss", "metric": "Eval metric"}
         curves = {name: curve for name, curve in zip(names, self.curves, strict=True) if curve}
         charts = []
@@ -94,16 +94,16 @@ class Comparison:
         return page(" and ".join(names), [note, *filter(None, [self.caution])], charts, tables)
 
     def document(self) -> dict[str, Any]:
-        """Return the comparison as JSON has it."""
+        """Return the JSON fields of the comparison."""
         parts = {name: getattr(self, name) for name in ("settings", "metrics", "training", "exports")}
         rows = {name: {row.name: row.cells for row in part} for name, part in parts.items()}
         return {"runs": [run.document() for run in self.runs], **rows}
 
 
 def compare(runs: list[LocalRunView]) -> Comparison:
-    """Return two or more `runs` side by side.
+    """Compare two or more `runs`.
 
-    Raises `ConfigurationError` for fewer or for one given twice, `DataError` if the outputs of one cannot be read.
+    Raises `ConfigurationError` for fewer or repeated runs, `DataError` if an output cannot be read.
     """
     if len(runs) < 2 or len({run.folder for run in runs}) < len(runs):
         raise ConfigurationError("name two or more runs, each once.")
@@ -157,7 +157,7 @@ def _difference(value: float, first: float | None) -> str:
 
 
 def _apart(interval: Interval | None, first: Interval | None) -> bool:
-    """Return whether both intervals are known, and hold no common value."""
+    """Return True if both intervals are known and do not overlap."""
     return bool(interval and first and (interval.low > first.high or interval.high < first.low))
 
 
@@ -193,7 +193,7 @@ def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
 
 
 def _predictions(run: LocalRunView) -> _Predictions | None:
-    """Return the run's predictions of the test split by name, in the order of their keys; None if it left none."""
+    """Return the run's predictions of the test split by name, sorted by key; None if it has none."""
     folder = run.record.get("folders", {}).get("evaluate")
     content = storage.read(folder, "predictions.npz") if folder else None
     if content is None:
@@ -208,9 +208,9 @@ def _predictions(run: LocalRunView) -> _Predictions | None:
 def _differences(
     run: LocalRunView, first: _Predictions | None, other: _Predictions | None
 ) -> dict[str, Interval] | None:
-    """Return the paired interval of other - first of each metric; None if they were judged on other examples.
+    """Return the paired interval of other - first of each metric; None if the examples differ.
 
-    run: the first one, whose recipe gives the task and the number of resamples.
+    run: the first run, whose recipe gives the task and the number of resamples.
     """
     if not first or not other or first.keys() != other.keys():
         return None

@@ -1,4 +1,4 @@
-"""How long the models of trials take for one answer."""
+"""Measures the latency of the models of trials."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainyard_control.search.trials import Trial
 
 
 def untrained(recipe: Recipe, data: DataSummary, cores: frozenset[int] | None, stop: Stop) -> float:
-    """Return the milliseconds that an answer of the recipe's network takes on one core, before it is trained.
+    """Measure the milliseconds of a prediction of the recipe's untrained network on one core.
 
-    Raises `ConfigurationError` if the network cannot be built of such data.
+    Raises `ConfigurationError` if the network cannot be built for such data.
     """
     features = json.dumps([feature.model_dump() for feature in data.features])
     with cache.temporary_folder() as folder:
@@ -32,9 +32,9 @@ def untrained(recipe: Recipe, data: DataSummary, cores: frozenset[int] | None, s
 
 
 def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
-    """Return `trials`, those that are complete with their model's latency, as far as it is there and can be measured.
+    """Add missing latencies to the complete `trials`, as far as their models exist.
 
-    All are measured one after the other.
+    The models are measured one after another.
     """
     missing = [
         trial
@@ -55,7 +55,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
 def _measure(
     function: str, arguments: tuple[str, ...], cores: frozenset[int] | None, stop: Stop
 ) -> tuple[list[float | None], str]:
-    """Return the milliseconds that `function` of trainyard.models.costs.measure measures, and why there are no more."""
+    """Call `function` of trainyard.models.costs.measure; return its milliseconds, and why there are not more."""
     with forked(_call, (function, arguments), "latency", stop, cores) as running:
         lines = list(running.child.lines)
         running.wait()
@@ -66,7 +66,7 @@ def _measure(
 
 
 def _call(function: str, arguments: tuple[str, ...]) -> None:
-    """Measure in the new process, which has TensorFlow imported; this one never has."""
+    """Measure in the child process, which has imported TensorFlow; this process never does."""
     try:
         getattr(import_module("trainyard.models.costs.measure"), function)(*arguments)
     except TrainyardError as error:

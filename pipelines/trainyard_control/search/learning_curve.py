@@ -1,4 +1,4 @@
-"""How the error falls with more data: the recipe trained on nested parts of its data, and a power law through them."""
+"""The learning curve: the recipe trained on nested parts of its data, and a power law through the errors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _SMALLEST = 1e-6  # of an error whose logarithm is taken; chosen
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One training: on `examples`, the share `fraction` of the training split.
+    """A training on `examples` examples, the share `fraction` of the training split.
 
-    error: on the test split, one minus accuracy or F1, or the mean absolute error, with its interval of 95 %.
-    classes: one minus the recall of each class. log_deviation: how far the error's logarithm may be off.
+    error: on the test split (one minus accuracy or F1, or the mean absolute error), with its 95 % interval. classes:
+    one minus the recall of each class. log_deviation: standard deviation of the error's logarithm.
     """
 
     fraction: float
@@ -47,27 +47,27 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """error = scale * examples ** -exponent. draws: (n, 2) of both, as far as the points leave them open."""
+    """error = scale * examples ** -exponent. draws: (n, 2) samples of both, for intervals."""
 
     scale: float
     exponent: float
     draws: NDArray[np.float64]
 
     def error(self, examples: float) -> tuple[float, float, float]:
-        """Return the error at so many examples, and its interval of 95 %."""
+        """Return the error at `examples` examples, with its 95 % interval."""
         drawn = self.draws[:, 0] * examples ** -self.draws[:, 1]
         low, high = np.quantile(drawn, [0.025, 0.975])
         return self.scale * examples**-self.exponent, float(low), float(high)
 
     def gain(self, examples: float) -> tuple[float, float, float]:
-        """Return by how much twice as many examples lower the error, and the interval of 95 %."""
+        """Return the decrease of the error with twice as many examples, with its 95 % interval."""
         drawn = self.draws[:, 0] * examples ** -self.draws[:, 1] * (1 - 2 ** -self.draws[:, 1])
         low, high = np.quantile(drawn, [0.025, 0.975])
         return self.error(examples)[0] * (1 - 2**-self.exponent), float(low), float(high)
 
 
 def fractions(text: str) -> list[float]:
-    """Return the shares that `text` lists, ascending. Raises `ConfigurationError` for fewer than three."""
+    """Parse the shares in `text`, ascending. Raises `ConfigurationError` for fewer than three."""
     try:
         shares = sorted({float(part) for part in text.split(",")})
     except ValueError as error:
@@ -83,9 +83,9 @@ def fractions(text: str) -> list[float]:
 def measure(
     name: str, overrides: list[str], shares: list[float], environment: Environment, listener: Listener
 ) -> Iterator[CurvePoint]:
-    """Train and judge the recipe `name` on each share of its training split, and yield what came.
+    """Train and evaluate the recipe `name` on each share of its training split.
 
-    Each training takes about as many steps as that on all examples, so that a smaller share is not trained less.
+    Each training takes about as many steps as the one on all examples, so that a smaller share is not trained less.
     """
     recipe = recipes.load(name, overrides)
     variants = [
@@ -104,11 +104,11 @@ def measure(
 
 
 def fit(points: list[CurvePoint], seed: int = 1) -> PowerLaw:
-    """Return the power law through the points, each weighed by how well its error is known.
+    """Fit the power law to the points, weighted by the precision of their errors.
 
     Source: Hestness et al., "Deep learning scaling is predictable, empirically" (2017): in its power-law region the
-    error falls as a power of the number of examples. The interval comes from fits to errors redrawn around the points
-    and, if these lie off the line by more than their own intervals explain, by as much more.
+    error falls as a power of the number of examples. The interval comes from fits to errors resampled around the
+    points, with a larger deviation if the points lie off the line by more than their own intervals explain.
     """
     x = np.log([point.examples for point in points])
     y = np.log([point.error for point in points])
@@ -122,7 +122,7 @@ def fit(points: list[CurvePoint], seed: int = 1) -> PowerLaw:
 
 
 def sentence(points: list[CurvePoint], law: PowerLaw, *, is_percentage: bool) -> str:
-    """Return what twice the data would give, and which class gained most so far."""
+    """Say what twice the data would gain, and which class gained most so far."""
     last = points[-1]
     gain, low, high = (value * (100 if is_percentage else 1) for value in law.gain(last.examples))
     unit = " percentage points" if is_percentage else ""
@@ -159,13 +159,13 @@ def _point(share: float, examples: int, evaluation: Evaluation) -> CurvePoint:
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[Any]:
-    """Return intercept and slope of the weighted least squares."""
+    """Fit a line by weighted least squares; return intercept and slope."""
     slope, intercept = np.polyfit(x, y, 1, w=1 / deviations)
     return np.array([intercept, slope])
 
 
 def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, error: str) -> str:
-    """Return the page of a learning curve as HTML; error: what it is."""
+    """Render the page of a learning curve. error: the name of the error."""
     marks = [
         Mark(point.examples, point.error, f"{point.fraction:g} of the data", True, point.low, point.high)
         for point in points

@@ -1,4 +1,4 @@
-"""What a sweep found: its trials, the winner, and what they cost beside what they reach."""
+"""The result of a sweep: its trials, the winner, and charts of metric and cost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainyard_control.search.trials import Trial
 
 @dataclass(frozen=True)
 class Result:
-    """What a sweep found. best: the best trial, recipe: its recipe, test: its model on the test split, if judged there.
+    """The result of a sweep. best: the best trial. recipe: its recipe. test: its evaluation on the test split, if any.
 
-    importance: share of the differences in the metric that each key makes, if known.
+    importance: share of each key in the variance of the metric, if known.
     """
 
     folder: str
@@ -32,24 +32,24 @@ class Result:
 
     @property
     def metric(self) -> str:
-        """The name of the metric that chose."""
+        """The name of the metric that selects."""
         return MAIN_METRIC[self.recipe.task]
 
     @property
     def larger_is_better(self) -> bool:
-        """Whether a larger metric is the better one."""
+        """True if a larger metric is better."""
         return LARGER_MAIN_IS_BETTER[self.recipe.task]
 
     @property
     def skipped(self) -> int:
-        """How many networks were left out by the latency's budget."""
+        """The number of networks that the latency budget excluded."""
         return sum(trial.draws + (trial.state == "skipped") for trial in self.trials)
 
     def _repr_html_(self) -> str:
         return framed(self.page())
 
     def page(self) -> str:
-        """Return what was found as a page of HTML."""
+        """Render the result as a page of HTML."""
         metric = f"eval {METRIC_TITLES[self.metric]}"
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
         charts = [*_costs(self, done, metric), _history(self, done, metric)]
@@ -64,14 +64,14 @@ class Result:
 
     @property
     def front(self) -> list[Trial]:
-        """The complete trials that no other beats in both metric and operations, the cheapest first."""
+        """The Pareto-optimal trials by metric and operations, the cheapest first."""
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
         return self.unbeaten(done, lambda trial: trial.operations)
 
     def unbeaten(self, done: list[Trial], cost: Callable[[Trial], float]) -> list[Trial]:
-        """Return those of `done` that no other beats in both metric and `cost`, the cheapest first.
+        """Return the trials of `done` that are Pareto-optimal by metric and `cost`, the cheapest first.
 
-        Of equal ones that with the smaller eval loss, as of the best.
+        Of tied trials, the one with the smaller eval loss counts, as for the best.
         """
         sign = -1 if self.larger_is_better else 1
         front: list[Trial] = []
@@ -82,7 +82,7 @@ class Result:
 
 
 def _costs(result: Result, done: list[Trial], metric: str) -> Iterator[Chart]:
-    """Yield what trials cost beside what they reach, a chart each for operations, time and money as far as known."""
+    """Yield a chart of metric and cost for operations, latency and money, as far as known."""
     counted = all(trial.operations for trial in done)
     costs: tuple[tuple[str, str, Callable[[Trial], float]], ...] = (
         (

@@ -1,4 +1,4 @@
-"""The search space of a sweep: values or ranges by key of a recipe, and blocks of cnn_small that a grammar allows."""
+"""The search space of a sweep: values or ranges by key of a recipe, and blocks of cnn_small by a grammar."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SECTIONS = sorted(model_sections() - {"task"})  # models of different tasks can
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key and what it may be: `values`, or from `low` to `high`, whole numbers if both are."""
+    """One key with its `values`, or its range from `low` to `high`, of whole numbers if both are."""
 
     key: str
     values: tuple[Any, ...] = ()
@@ -42,7 +42,7 @@ class Dimension:
         return self.values or (self.low, self.high)
 
     def suggest(self, drawn: BaseTrial) -> Any:
-        """Return the recipe's value that the sampler draws for a trial; of `values` it draws their JSON."""
+        """Sample a value for a trial. The sampler chooses among the JSON of `values`."""
         if self.values:
             return self.value(drawn.suggest_categorical(self.key, [json.dumps(value) for value in self.values]))
         if isinstance(self.low, int) and isinstance(self.high, int):
@@ -50,25 +50,25 @@ class Dimension:
         return self.value(drawn.suggest_float(self.key, self.low, self.high, log=self.log))
 
     def value(self, drawn: Any) -> Any:
-        """Return what the recipe is given for what a sampler drew; of a number six digits."""
+        """Convert a sampled value to the recipe's; numbers have six digits."""
         if self.values:
             return json.loads(drawn)
         return drawn if isinstance(drawn, int) else min(self.high, max(self.low, float(f"{drawn:.6g}")))
 
     def parameters(self, value: Any) -> dict[str, Any]:
-        """Return what a sampler would have drawn for `value`, by name."""
+        """Return the sampler's parameters that give `value`."""
         return {self.key: json.dumps(value) if self.values else value}
 
 
 def override(key: str, value: Any) -> str:
-    """Return the `--set` that gives `key` the `value`."""
+    """Format a value as an override of `--set`."""
     return f"{key}={json.dumps(value)}"
 
 
 def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]:
-    """Return the dimensions that `over` describes, each KEY=WHAT.
+    """Parse dimensions, each KEY=WHAT.
 
-    Raises `ConfigurationError` if a form is unknown, a range is empty, or the recipe does not take a value or an end.
+    Raises `ConfigurationError` if a form is unknown, a range is empty, or the recipe does not take a value.
     """
     dimensions: list[Dimension] = []
     for text in over:
@@ -117,7 +117,7 @@ def _number(key: str, text: str) -> float:
 
 @dataclass(frozen=True)
 class BlockSpace:
-    """Lists of blocks: from `fewest` to `most` stages, in each a kind, channels and repeats out of these."""
+    """Lists of blocks: from `fewest` to `most` stages, each with one of the kinds, channels and repeats."""
 
     fewest: int
     most: int
@@ -130,13 +130,13 @@ class BlockSpace:
 
     @property
     def size(self) -> int:
-        """How many networks there are."""
+        """The number of networks."""
         a_stage = len(self.kinds) * len(self.channels) * len(self.repeats)
         return sum(a_stage**stages for stages in range(self.fewest, self.most + 1))
 
     @property
     def cheapest(self) -> list[list[str]]:
-        """Of each kind a network of the fewest stages and one of the most, with the fewest channels and repeats."""
+        """For each kind the networks with the fewest and the most stages, with the fewest channels and repeats."""
         return [
             _with_pools([_block(kind, min(self.channels), min(self.repeats))] * stages)
             for kind in self.kinds
@@ -144,7 +144,7 @@ class BlockSpace:
         ]
 
     def suggest(self, drawn: BaseTrial) -> list[str]:
-        """Return the blocks that the sampler draws for a trial."""
+        """Sample the blocks of a trial."""
         stages = drawn.suggest_categorical("stages", list(range(self.fewest, self.most + 1)))
         return _with_pools(
             [
@@ -158,7 +158,7 @@ class BlockSpace:
         )
 
     def parameters(self, value: list[str]) -> dict[str, Any]:
-        """Return what a sampler would have drawn for the blocks `value`, by name."""
+        """Return the sampler's parameters that give the blocks `value`."""
         stages = [block for block in map(blocks.parse, value) if block.kind != "pool"]
         drawn: dict[str, Any] = {"stages": len(stages)}
         for number, block in enumerate(stages, 1):
@@ -169,9 +169,9 @@ class BlockSpace:
 
 
 def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
-    """Return the grammar that `text` writes.
+    """Parse a grammar of blocks.
 
-    Raises `ConfigurationError` if it writes none, or the recipe does not take the network of the most stages.
+    Raises `ConfigurationError` if it cannot be parsed, or the recipe does not take its largest network.
     """
     match = _BLOCKS.fullmatch(text.strip())
     parts = match[3].split(":") if match else []
@@ -205,5 +205,5 @@ def _block(kind: str, channels: int, repeats: int) -> str:
 
 
 def _with_pools(stages: list[str]) -> list[str]:
-    """Return the blocks with a pool between two of them."""
+    """Insert a pool between stages."""
     return [block for stage in stages for block in ("pool", stage)][1:]

@@ -1,4 +1,4 @@
-"""A sweep, its trials as they are kept beside the outputs, and Optuna's study of them, for several threads."""
+"""A sweep, its stored trials, and the Optuna study of them, shared by several threads."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _TRIALS = TypeAdapter(list[Trial])
 
 @dataclass(frozen=True)
 class Sweep:
-    """Variants of the recipe `name`, with `overrides` for all of them.
+    """A sweep over variants of the recipe `name`, all with `overrides`.
 
-    trials: how many; None tries each combination if all dimensions are values. prune: leave a trial that is worse than
-    the median of those before it at the same epoch. max_parallel: how many train at a time. latency_budget: the most
-    milliseconds that an answer may take on one core. run: what the trials' runs on a cluster are called.
+    trials: number of trials; None tries each combination if all dimensions are values. prune: stop a trial that is
+    worse than the median of the earlier ones at the same epoch. max_parallel: trials at a time. latency_budget: maximum
+    milliseconds of a prediction on one core. run: prefix of the names of runs on a cluster.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Sweep:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of which variants are tried."""
+        """The recipe whose variants are tried."""
         return recipes.load(self.name, self.overrides)
 
     def variant(self, values: dict[str, Any]) -> Recipe:
-        """Return the recipe of a trial."""
+        """Load the recipe of a trial."""
         return recipes.load(self.name, [*self.overrides, *(override(key, value) for key, value in values.items())])
 
     @property
     def digest(self) -> str:
-        """What tells one search from another: the same for the same sweep, however many trials it has."""
+        """The digest of the search, equal for the same sweep with more trials."""
         described: list[Any] = [self.recipe.model_dump(mode="json"), [repr(dimension) for dimension in self.dimensions]]
         if self.latency_budget is not None:
             described.append(self.latency_budget)
@@ -79,13 +79,13 @@ class Sweep:
 
     @property
     def folder(self) -> str:
-        """Where trials and results are."""
+        """The folder of trials and results."""
         parts = [self.run, self.digest] if self.run else [self.digest]
         return storage.join(self.environment.storage, self.recipe.name, "sweeps", "-".join(parts))
 
     @property
     def combinations(self) -> list[tuple[Any, ...]] | None:
-        """All combinations, in the order in which they are tried, or None if a dimension is a range."""
+        """All combinations in their order, or None if a dimension is a range."""
         if not all(dimension.values for dimension in self.dimensions):
             return None
         combinations = list(itertools.product(*(dimension.values for dimension in self.dimensions)))
@@ -94,7 +94,7 @@ class Sweep:
 
     @property
     def count(self) -> int:
-        """How many trials there are in all."""
+        """The total number of trials."""
         combinations = self.combinations
         if combinations is None:
             return self.trials or 12
@@ -102,10 +102,10 @@ class Sweep:
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """What an hour of a trial costs, None if no price is known: of all its nodes, or of its part of this machine.
+        """The price per hour of a trial, None if it is unknown: of all its nodes, or of its share of this machine.
 
-        Nodes of input workers are among them. This machine costs what the environment says of the pool that train is
-        placed on, and nothing else.
+        Nodes of input workers are included. This machine costs the price of the pool that train is placed on, if it has
+        one.
         """
         where = self.environment
         pool = where.pools.get(where.pool_name("train"))
@@ -117,9 +117,9 @@ class Sweep:
 
 
 class Study:
-    """The trials of a sweep: those that are done, and those that threads have taken.
+    """The trials of a sweep, done and in progress.
 
-    kept: False reads and writes nothing, to show what would be tried first.
+    stored: False reads and writes nothing, to show the first trials.
     """
 
     def __init__(self, sweep: Sweep, stored: bool = True) -> None:
@@ -133,12 +133,12 @@ class Study:
         self.optuna = _of(sweep, done)
 
     def take(self) -> tuple[Trial, optuna.Trial] | None:
-        """Return the next trial, None if there is none; those that were begun before come first."""
+        """Start the next trial, None if there is none. Trials that were started before come first."""
         with self._lock:
             return self._begin(self._waiting.pop(0)) if self._waiting else None
 
     def again(self, trial: Trial, drawn: optuna.Trial) -> tuple[Trial, optuna.Trial] | None:
-        """Return other values for a trial that is left out, None if there is no choice."""
+        """Start a trial again with other values, None if there is no choice."""
         with self._lock:
             if self.sweep.combinations is not None:
                 return None
@@ -148,14 +148,14 @@ class Study:
             return self._begin(trial.number)
 
     def require_promising(self, drawn: optuna.Trial, epoch: Epoch) -> None:
-        """Note the epoch. Raises `Pruned` if the trial would hardly become the best."""
+        """Report the epoch. Raises `Pruned` if the trial is unlikely to become the best."""
         with self._lock:
             drawn.report(epoch.metric, epoch.epoch)
             if self.sweep.prune and drawn.should_prune():
                 raise Pruned(f"worse after epoch {epoch.epoch} than the median of the trials before it")
 
     def end(self, trial: Trial, drawn: optuna.Trial) -> Trial | None:
-        """The trial is kept as it ended; returns the best of all so far."""
+        """Store the trial as it ended; return the best so far."""
         with self._lock:
             if (price := self.sweep.dollars_per_hour) is not None and trial.state in ("complete", "pruned"):
                 trial = trial.model_copy(update={"dollars": float(f"{trial.seconds * price / 3600:.4g}")})
@@ -169,14 +169,14 @@ class Study:
 
     @property
     def best(self) -> Trial | None:
-        """The best of the complete trials; of equal ones that with the smaller loss."""
+        """The best complete trial; of tied ones, the one with the smaller loss."""
         sign = -1 if LARGER_MAIN_IS_BETTER[self.sweep.recipe.task] else 1
         complete = [trial for trial in self.trials if trial.metric is not None and trial.state == "complete"]
         return min(complete, key=lambda trial: (sign * (trial.metric or 0), trial.eval_loss or 0), default=None)
 
     @property
     def importance(self) -> dict[str, float]:
-        """The share of the differences in the metric that each parameter makes, if it can be computed."""
+        """The share of each parameter in the variance of the metric, if it can be computed."""
         complete = [trial for trial in self.optuna.trials if trial.state == TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
             return {}
@@ -184,7 +184,7 @@ class Study:
         return optuna.importance.get_param_importances(self.optuna, evaluator=evaluator)
 
     def write(self) -> None:
-        """Keep the trials as they are."""
+        """Store the trials."""
         text = _TRIALS.dump_json(self.trials, indent=1).decode()
         if self._stored:
             storage.write_text(storage.join(self.sweep.folder, "trials.json"), text)
@@ -220,7 +220,7 @@ def _parameters(dimensions: Sequence[Dimension | BlockSpace], values: dict[str, 
 
 
 def _of(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
-    """Return Optuna's study, which knows the trials that are `done`."""
+    """Create Optuna's study with the trials that are `done`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     recipe = sweep.recipe
     study = optuna.create_study(

@@ -1,7 +1,7 @@
-"""Searches a recipe's settings: trials on this machine, one after the other or some at a time on cores of their own.
+"""Runs the trials of a sweep on this machine, one at a time or several on their own cores.
 
-Samplers and pruners are Optuna's. What a trial gave is kept beside the outputs, so that a sweep that was ended goes on
-where it stopped, in the middle of a training too.
+Samplers and pruners are Optuna's. Trials are stored beside the outputs, so that an interrupted sweep resumes, even in
+the middle of a training.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # by the 
 
 
 class SweepListener(Listener, Protocol):
-    """Receives what happens in a sweep; `of` gives what receives the steps of one trial."""
+    """Receives the events of a sweep."""
 
     def of(self, trial: Trial) -> Listener:
-        """Return the receiver of what happens in `trial`."""
+        """Return the receiver of the events of `trial`."""
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
-        """The trial is complete, pruned, failed or left out; `best` of all so far."""
+        """Called when a trial is complete, pruned, failed or skipped. best: of all so far."""
 
 
 Train = Callable[[Trial, optuna.Trial, Lane], Trial]
 
 
 def run(sweep: Sweep, listener: SweepListener) -> Result:
-    """Train what is not trained yet, and return what was found; `best.yaml` in the sweep's folder is the winner.
+    """Run or resume a sweep; `best.yaml` in its folder is the winner's recipe.
 
-    Raises what a trial raises if the others would meet it too, `ConfigurationError` if there are fewer cores than
-    trials at a time or nothing meets the latency's budget, and `DataError` if no trial is completed.
+    Raises the error of a trial if the others would have it too, `ConfigurationError` if there are fewer cores than
+    trials at a time or nothing meets the latency budget, and `DataError` if no trial is complete.
     """
     cores = lanes.shares(sweep.max_parallel)
     require_possible(sweep)
@@ -74,7 +74,7 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
 
 
 def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train, listener: SweepListener) -> None:
-    """Have all trials of the study trained, one at a time in each lane; those over the budget are left out before."""
+    """Train all trials of the study, one at a time per lane, without those over the latency budget."""
     inputs: dict[str, DataSummary] = {}
     timing = threading.Lock()  # of two networks at a time each would seem slower
 
@@ -100,7 +100,7 @@ class _Local:
     _equal: dict[str, threading.Lock] = field(default_factory=dict)
 
     def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
-        """Return the trial as it ended."""
+        """Train a trial, and return it as it ended."""
         sweep = self.study.sweep
         folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.of(trial)
         try:
@@ -121,7 +121,10 @@ class _Local:
 def _within_budget(
     study: Study, trial: Trial, drawn: optuna.Trial, lane: Lane, inputs: dict[str, DataSummary]
 ) -> tuple[Trial, optuna.Trial]:
-    """Return the trial, with other values if need be: its network untrained keeps the budget, or it is left out."""
+    """Return the trial, if needed with other values, so that its untrained network meets the latency budget.
+
+    If none does, the trial is skipped.
+    """
     budget = study.sweep.latency_budget
     if budget is None:
         return trial, drawn
@@ -140,7 +143,7 @@ def _within_budget(
 
 
 def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSummary]) -> float:
-    """Return the milliseconds of an answer; `inputs` are the network's by the section that says them."""
+    """Return the milliseconds of a prediction. inputs: cached features by data section."""
     variant = sweep.variant(trial.values)
     section = variant.data.model_dump_json()
     if section not in inputs:  # finding it out lists the source
@@ -149,7 +152,7 @@ def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSum
 
 
 def require_possible(sweep: Sweep) -> None:
-    """Raise `ConfigurationError` if the images are too small for the grammar, or none of its networks fast enough."""
+    """Raise `ConfigurationError` if the images are too small for the grammar, or no network is fast enough."""
     grammar = next((dimension for dimension in sweep.dimensions if isinstance(dimension, BlockSpace)), None)
     if sweep.latency_budget is not None or grammar:
         known = _known_features(sweep)
@@ -176,7 +179,7 @@ def require_possible(sweep: Sweep) -> None:
 
 
 def features(recipe: Recipe, sweep: Sweep) -> DataSummary:
-    """Return what the network of `recipe` takes, from its last preprocessing or what the recipe says."""
+    """Return the features of the network's input, from the last preprocessing or from the recipe."""
     known = data.find(recipe, last_preprocessed(recipe, sweep.environment.storage), 1)
     if known.image is None or recipe.data.image_size is None:
         return known
@@ -195,7 +198,7 @@ def _known_features(sweep: Sweep) -> DataSummary | None:
 
 
 def write_winner(study: Study) -> Recipe:
-    """Return the recipe of the best trial, which is in the sweep's folder too. Raises `DataError` if there is none."""
+    """Return the recipe of the best trial, and store it. Raises `DataError` if no trial is complete."""
     sweep, best = study.sweep, study.best
     study.write()
     if best is None:
@@ -208,7 +211,7 @@ def write_winner(study: Study) -> Recipe:
 
 
 def result(study: Study, winner: Recipe, test: Evaluation | None) -> Result:
-    """Return what was found."""
+    """Build the result of a study."""
     best = study.best
     assert best is not None  # noqa: S101 - else there is no winner
     return Result(study.sweep.folder, study.sweep.dimensions, study.trials, best, winner, test, study.importance)

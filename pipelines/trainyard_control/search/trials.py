@@ -1,4 +1,4 @@
-"""One training of a variant of a recipe, and what is kept of it."""
+"""A trial: the training of one variant of a recipe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trainyard_control.local.local_run import LocalRun
 
 
 class Trial(FrozenModel):
-    """A variant that was trained: `values` by key of the recipe.
+    """A trained variant. values: by key of the recipe.
 
-    metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.
-    operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
-    None if it was not measured. dollars: of its seconds, None if no price is known. why: of one that failed, was
-    pruned, or was left out because no answer may take so long. draws: those that were left out before it for that.
+    metric: the main one on the eval split, of the best epoch. epochs: the metric of each epoch. operations: of a
+    training step per example. milliseconds: of a prediction on one core of this machine, None if not measured. dollars:
+    None without a price. why: why it failed, was pruned or was skipped. draws: samples that the latency budget excluded
+    before it.
     """
 
     number: int
@@ -46,13 +46,13 @@ class Trial(FrozenModel):
 
 
 class Pruned(Exception):
-    """The trial is left: it would hardly become the best."""
+    """Raised to stop a trial that is unlikely to become the best."""
 
 
 def judge_new(epochs: list[Epoch], events: Iterable[dict[str, Any]], judge: Callable[[Epoch], None]) -> None:
-    """Add to `epochs` those that the events of a training tell of, and have `judge` judge each.
+    """Add the epochs among `events` to `epochs`, and call `judge` with each new one.
 
-    A training that goes on tells of the earlier ones again.
+    A resumed training repeats its earlier epochs.
     """
     for event in events:
         if event.get("event") != "epoch":
@@ -67,10 +67,10 @@ def judge_new(epochs: list[Epoch], events: Iterable[dict[str, Any]], judge: Call
 
 
 def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, judge: Callable[[Epoch], None]) -> Trial:
-    """Return `trial` with what the training of `run` gave; `judge` receives each new epoch, and may raise `Pruned`.
+    """Train the variant of `run` and return the trial; `judge` gets each new epoch and may raise `Pruned`.
 
-    Examples and a model that are there already are used; others are made by one trial at a time, on all cores. Raises
-    what ends the sweep as well: `Preempted`, Ctrl-C.
+    Existing examples and models are reused; others are made by one trial at a time, on all cores. Raises what also ends
+    the sweep: `Preempted`, Ctrl-C.
     """
     epochs: list[Epoch] = []
 
@@ -93,7 +93,7 @@ def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, judge: Cal
 
 
 def as_pruned(trial: Trial, epochs: list[Epoch], seconds: float, pruned: Pruned) -> Trial:
-    """Return `trial` as it was left after `epochs`."""
+    """Return the trial as pruned after `epochs`."""
     metrics = [epoch.metric for epoch in epochs]
     return trial.model_copy(
         update={"state": "pruned", "epochs": metrics, "seconds": round(seconds, 2), "why": str(pruned)}
@@ -101,7 +101,7 @@ def as_pruned(trial: Trial, epochs: list[Epoch], seconds: float, pruned: Pruned)
 
 
 def with_training(trial: Trial, recipe: str, model: str, trained: Training) -> Trial:
-    """Return `trial` with what its training gave. Raises `ConfigurationError` if that has no epochs to compare."""
+    """Return the trial with the results of its training. Raises `ConfigurationError` if that has no epochs."""
     best = next((epoch for epoch in trained.history if epoch.epoch == trained.best_epoch), None)
     if best is None:
         raise ConfigurationError(
@@ -125,7 +125,7 @@ def with_training(trial: Trial, recipe: str, model: str, trained: Training) -> T
 
 
 def _forget(model: str) -> None:
-    """Remove what a training that nobody goes on with left: its checkpoints and its record."""
+    """Delete the checkpoints and the record of an abandoned training."""
     if model:
         with storage.lease(model):
             storage.remove(keys.checkpoints(model))

@@ -1,1 +1,1 @@
-"""The verbs of the `trainyard` command, one a file."""
+"""The verbs of the `trainyard` command, one per module."""

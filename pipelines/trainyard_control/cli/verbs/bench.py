@@ -1,4 +1,4 @@
-"""`trainyard bench`: how fast a recipe trains on this machine, and in which settings."""
+"""`trainyard bench`: measure how fast a recipe trains."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def bench(
 
 
 def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> BenchmarkReport | None:
-    """Send the run of each pool, and return what they have measured so far."""
+    """Send the run of each pool, and return the speeds measured so far."""
     from trainyard_control.cli.follow import send_all
     from trainyard_control.search.bench import collect
 

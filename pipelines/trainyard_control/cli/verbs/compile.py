@@ -1,4 +1,4 @@
-"""`trainyard compile`: a recipe as a pipeline package for Kubeflow or Vertex AI."""
+"""`trainyard compile`: compile a recipe to a pipeline package for Kubeflow or Vertex AI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compile(
 
 
 def write(file: str, text: str) -> None:
-    """Leave `text` in the file `file`, whole or not at all; '-' is stdout."""
+    """Write `text` to `file` atomically; '-' is stdout."""
     from trainyard import uris
     from trainyard.storage import storage
 

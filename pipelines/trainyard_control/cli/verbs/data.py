@@ -1,4 +1,4 @@
-"""`trainyard data`: look into data before anything is trained from them, check them and compare them."""
+"""`trainyard data`: inspect, check and compare data before training."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
 
 
 def _recipe(source: str, recipe: str | None) -> Recipe | None:
-    """Return the recipe whose data are meant, None for the source's. Raises `ConfigurationError` for both or none."""
+    """Load the recipe that names the data, None for a source. Raises `ConfigurationError` for both or none."""
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes
 
@@ -150,7 +150,7 @@ def _recipe(source: str, recipe: str | None) -> Recipe | None:
 
 
 def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
-    """Return the profile of the source or of the recipe's. Raises as `_recipe`."""
+    """Profile the source or the recipe's data. Raises as `_recipe`."""
     loaded = _recipe(source, recipe)
     from trainyard.quality.inspect import inspect, inspect_recipe
 

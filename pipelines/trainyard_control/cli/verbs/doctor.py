@@ -1,4 +1,4 @@
-"""`trainyard doctor`: whether a run would find all that it needs."""
+"""`trainyard doctor`: check an environment before a run."""
 
 from __future__ import annotations
 

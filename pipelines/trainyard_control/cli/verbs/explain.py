@@ -1,4 +1,4 @@
-"""`trainyard explain`: why a run waits, failed or goes on."""
+"""`trainyard explain`: say why a run waits or failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainyard learn-curve`: how far more data would go."""
+"""`trainyard learn-curve`: measure how the error falls with more data."""
 
 from __future__ import annotations
 

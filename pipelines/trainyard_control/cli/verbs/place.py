@@ -1,4 +1,4 @@
-"""`trainyard place`: any compiled pipeline, placed on the pools of an environment."""
+"""`trainyard place`: place a compiled pipeline on the pools of an environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the IR in `file`, and the platform spec if the package has one."""
+    """Read the IR in `file`, and the platform spec if the package has one."""
     from trainyard.spec import plain_yaml
     from trainyard.spec.documents import read_text
 

@@ -1,4 +1,4 @@
-"""`trainyard plan`: what a training takes on each pool, which one to take, and why."""
+"""`trainyard plan`: predict the time and cost of a training on each pool."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def plan(
 
 
 def _write_choice(name: str, environment: Environment, chosen: Candidate) -> None:
-    """Write the choice into the environment's file, with a timeout of the training if it names none."""
+    """Write the choice to the environment's file, with a timeout of the training if the file sets none."""
     from trainyard.spec.environment import DEFAULT
     from trainyard_control.planning.environment_file import ROOM, set_train_pool, timeout
 
@@ -95,7 +95,7 @@ def _write_choice(name: str, environment: Environment, chosen: Candidate) -> Non
 
 
 def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Output) -> None:
-    """Show how many replicas on which pool answer the load."""
+    """Print the number of replicas that answer the load on each pool."""
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
     from trainyard_control.planning import serving
@@ -109,7 +109,7 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
 
 
 def _show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, rows: list[Serving]) -> None:
-    """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
+    """Print the replicas that each pool needs, the latencies behind them, and the assumptions."""
     from trainyard_control.api.drawing import markup, plain_table, table_console
 
     console = table_console()
@@ -154,7 +154,7 @@ def _show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, r
 
 
 def _show_scaling(scaling: ScalingForecast) -> None:
-    """Print the speed at each number of workers beside the ideal one, and where the rest of a step goes."""
+    """Print the speed at each number of workers, compared with ideal scaling, and the losses of a step."""
     from trainyard_control.api.drawing import markup, plain_table, table_console
 
     parts, console = scaling.parts, table_console()

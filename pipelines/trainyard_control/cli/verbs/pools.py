@@ -1,4 +1,4 @@
-"""`trainyard pools`: the pools of an environment, what they cost, and what of them a cluster has."""
+"""`trainyard pools`: list the pools of an environment with prices and nodes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _rows(environment: Environment) -> list[dict[str, Any]]:
 
 
 def _count_nodes(rows: list[dict[str, Any]], environment: Environment, cluster: Cluster) -> None:
-    """Fill in what the cluster has for each pool."""
+    """Add the cluster's node counts to the row of each pool."""
     from dataclasses import asdict
 
     from trainyard_control.cluster.scheduling import count_nodes
@@ -96,7 +96,7 @@ def _all(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
 
 
 def _has_cluster(context: str) -> bool:
-    """Return whether this process could know a cluster."""
+    """Return True if a cluster is configured for this process."""
     default = Path("~/.kube/config").expanduser()
     return bool(
         context or os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST") or default.exists()

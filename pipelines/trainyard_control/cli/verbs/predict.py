@@ -1,4 +1,4 @@
-"""`trainyard predict`: the answers of a pushed model to a folder of pictures or a table."""
+"""`trainyard predict`: predict with a pushed model."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def predict(
 def _predict_here(
     model: str, environment: str, inputs: str, out: str, key: str | None, force: bool
 ) -> PredictionSummary:
-    """Write the answers to the file `out`, with progress on the screen. Ends the program if it is interrupted."""
+    """Write predictions to the file `out`, with progress. Exits if it is interrupted."""
     from trainyard_control.api.model import load, require_tensorflow
     from trainyard_control.api.progress import Screen
 
@@ -116,7 +116,7 @@ def _predict_here(
 
 
 def _answers(folder: str) -> str:
-    """Return where the answers of a run that has ended are, and how many, if that can be read from here."""
+    """Say where the predictions of a finished run are and how many, as far as this machine can read them."""
     from trainyard_control.api.packages import predicted
 
     found = predicted(folder)

@@ -1,4 +1,4 @@
-"""`trainyard prune`: room in an environment's storage."""
+"""`trainyard prune`: delete old runs and unused outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainyard recipe`: write a recipe, check one, and the JSON Schema that editors read."""
+"""`trainyard recipe`: write and check recipes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def new(
 
 
 def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
-    """Return the recipe that `source` suggests, for `file`; say what was guessed."""
+    """Draft the recipe for `source`, to be saved as `file`, and print the guesses."""
     from trainyard_control.api import draft
 
     if table:

@@ -1,4 +1,4 @@
-"""`trainyard run`: the whole recipe on this machine."""
+"""`trainyard run`: train a recipe on this machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(
 
 
 def _drafted(recipe: str, label: str | None) -> str:
-    """Return `recipe`, or the file of the recipe that is drafted if it names data, and printed."""
+    """Return `recipe`; if it names data, draft a recipe, print and save it, and return its file."""
     from trainyard import escape
     from trainyard_control.api import draft
 

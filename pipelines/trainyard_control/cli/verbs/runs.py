@@ -1,4 +1,4 @@
-"""`trainyard runs`: the runs of an environment, of this machine or of a cluster, and what became of them."""
+"""`trainyard runs`: list, follow, compare and cancel runs."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> 
 
 
 def _local(environment: str) -> str:
-    """Return the storage of an environment whose runs are this machine's own; '' of others."""
+    """Return the storage of a local environment, '' for others."""
     from trainyard.spec import environment as environments
 
     loaded = environments.load(environment)
@@ -142,7 +142,7 @@ def _local(environment: str) -> str:
 
 
 def _watch_local(root: str, name: str) -> int:
-    """Show the run as it goes on, and return its exit code."""
+    """Follow a local run, and return its exit code."""
     from trainyard_control.api.progress import Screen
     from trainyard_control.local import journal, local_runs
 
@@ -185,7 +185,7 @@ def _show_view(view: RunView) -> None:
 
 
 def _cost_text(view: RunView) -> str:
-    """Return what the run cost, and its training beside what the plan said of it; '' if nothing is known."""
+    """Format the cost of the run, and that of its training compared with the plan; '' if nothing is known."""
     from trainyard_control.planning.choice import usd
 
     cost = view.cost

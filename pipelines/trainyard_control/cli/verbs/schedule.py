@@ -1,4 +1,4 @@
-"""`trainyard schedule`: schedules as files, and the server made to do what they say."""
+"""`trainyard schedule`: run recipes on a schedule that a file defines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainyard sweep`: variants of a recipe, here or on a cluster, one after the other or side by side; the best."""
+"""`trainyard sweep`: search a recipe's settings."""
 
 from __future__ import annotations
 
