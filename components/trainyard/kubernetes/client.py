@@ -199,12 +199,12 @@ class Cluster:
             ) from error
 
     def _refused(self, method: str, path: str, error: Any) -> InfrastructureError | TransientError:
-        what = f"kubernetes: {method} {path}"
+        request = f"kubernetes: {method} {path}"
         if error.status in (401, 403):
-            return InfrastructureError(f"{what}: refused ({message(error)}). {self.remedy}")
+            return InfrastructureError(f"{request}: refused ({message(error)}). {self.remedy}")
         busy = error.status in _BUSY
         self.unreachable = self.unreachable or busy
-        return (TransientError if busy else InfrastructureError)(f"{what}: {error.status} ({message(error)}).")
+        return (TransientError if busy else InfrastructureError)(f"{request}: {error.status} ({message(error)}).")
 
 
 def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], None] | None = None) -> T:

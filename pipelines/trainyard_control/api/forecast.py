@@ -114,9 +114,9 @@ def plan(
     most = None if deadline is None else hours(deadline)
     if budget is not None and not 0 < budget < math.inf:
         raise ConfigurationError(f"budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
-    loaded, where = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
-    past, known, work = _known(loaded, where, examples)
-    forecasts = choose(candidates(loaded, where, known, work, past.observations), most, budget)
+    loaded, loaded_environment = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
+    past, known, work = _known(loaded, loaded_environment, examples)
+    forecasts = choose(candidates(loaded, loaded_environment, known, work, past.observations), most, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
     one = one or min(feasible, key=lambda row: row.expected_hours, default=None)
@@ -124,18 +124,20 @@ def plan(
     if one is not None:
         sentences = [
             _trials_sentence(one, most, budget),
-            _help_sentence(one, forecasts, loaded, where, known, past.observations),
+            _help_sentence(one, forecasts, loaded, loaded_environment, known, past.observations),
         ]
-    return Forecast(loaded, where, known, work, forecasts, len(past.observations), tuple(filter(None, sentences)))
+    return Forecast(
+        loaded, loaded_environment, known, work, forecasts, len(past.observations), tuple(filter(None, sentences))
+    )
 
 
 def simulate(
     recipe: str, workers: int, *, environment: str = LOCAL, set_: Sequence[str] = (), examples: int | None = None
 ) -> ScalingForecast:
     """Simulate how the training scales to `workers` workers of its pool. The other arguments are as in `plan`."""
-    loaded, where = recipes.load(recipe, list(set_)), environments.load(environment)
-    past, known, work = _known(loaded, where, examples)
-    return scaling.plan(loaded, where, known, work, past.observations, workers)
+    loaded, loaded_environment = recipes.load(recipe, list(set_)), environments.load(environment)
+    past, known, work = _known(loaded, loaded_environment, examples)
+    return scaling.plan(loaded, loaded_environment, known, work, past.observations, workers)
 
 
 def _known(recipe: Recipe, environment: Environment, examples: int | None) -> tuple[History, DataSummary, ExampleCost]:
@@ -219,20 +221,19 @@ def _trials_sentence(candidate: Candidate, deadline: float | None, budget: float
     paid = None if budget is None or not candidate.cost_usd else math.floor(budget / candidate.cost_usd)
     if 0 in (in_turn, paid) or (in_turn is None and paid is None):
         return ""  # of a missed limit the pool's own line says by how much
-    where = f"on {candidate.pool}"
     if paid is None:
-        return f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
+        return f"A sweep of {in_turn:,} such trainings on {candidate.pool}, one after the other, fits {deadline:g} h."
     if in_turn is None:
-        return f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD."
+        return f"A sweep of {paid:,} such trainings on {candidate.pool} fits {budget:g} USD."
     if paid <= in_turn:
         return (
-            f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD, and one after the other they fit "
-            f"{deadline:g} h."
+            f"A sweep of {paid:,} such trainings on {candidate.pool} fits {budget:g} USD, and one after the other they "
+            f"fit {deadline:g} h."
         )
     beside = math.ceil(paid / in_turn)
     return (
-        f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD; one after the other only {in_turn:,} fit "
-        f"{deadline:g} h, so run {beside:,} side by side."
+        f"A sweep of {paid:,} such trainings on {candidate.pool} fits {budget:g} USD; one after the other only "
+        f"{in_turn:,} fit {deadline:g} h, so run {beside:,} side by side."
     )
 
 

@@ -142,11 +142,11 @@ def run(
     >>> run.metrics["accuracy"], run.verdict  # doctest: +SKIP
     """
     loaded = recipes.load(recipe, overrides(set_, settings))
-    where = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
+    loaded_environment = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = local_runs.new_name()
     screen, first = Screen(), known_step(from_step)
-    with Journal(keys.run_folder(where.storage, loaded, run_id), screen) as journal:
-        local_run = LocalRun(loaded, where, run_id, first, journal, day, push=push)
+    with Journal(keys.run_folder(loaded_environment.storage, loaded, run_id), screen) as journal:
+        local_run = LocalRun(loaded, loaded_environment, run_id, first, journal, day, push=push)
         _executed(local_run, screen)
     return Run.of(local_runs.view(local_run.root, loaded.name, run_id))
 
@@ -237,5 +237,8 @@ def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs
     >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP
     """
     at_least_one("count", count)
-    where = of_this_machine(environment, ELSEWHERE)
-    return Runs(where.storage, [Run.of(view) for view in local_runs.newest(where.storage, count, recipe)])
+    loaded_environment = of_this_machine(environment, ELSEWHERE)
+    return Runs(
+        loaded_environment.storage,
+        [Run.of(view) for view in local_runs.newest(loaded_environment.storage, count, recipe)],
+    )

@@ -96,17 +96,19 @@ def describe_sweep(recipe: str, sets: list[str], options: SweepOptions) -> Sweep
     at_least_one("trials", options.trials)
     dimensions = _dimensions(recipe, sets, options)
     budget = None if options.latency_budget is None else _milliseconds(options.latency_budget)
-    where = environments.load(options.environment)
-    if where.target == "local" and options.name is not None:
+    loaded_environment = environments.load(options.environment)
+    if loaded_environment.target == "local" and options.name is not None:
         raise ConfigurationError("name: is of the runs of a cluster. Name its environment, or leave it out.")
     if find_spec("optuna") is None:
         raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
     from trainyard_control.search.study import Sweep
 
-    what = Sweep(recipe, sets, dimensions, where, options.trials, options.prune, options.max_parallel, budget)
-    if where.target == "local":
-        return what
-    return replace(what, run=options.name or f"{what.recipe.name}-sweep-{what.digest[:6]}")
+    described = Sweep(
+        recipe, sets, dimensions, loaded_environment, options.trials, options.prune, options.max_parallel, budget
+    )
+    if loaded_environment.target == "local":
+        return described
+    return replace(described, run=options.name or f"{described.recipe.name}-sweep-{described.digest[:6]}")
 
 
 def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dimension | BlockSpace]:
@@ -125,17 +127,17 @@ def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dim
     return dimensions
 
 
-def run_sweep(what: Sweep, pending_limit: float = math.inf) -> Result:
+def run_sweep(sweep: Sweep, pending_limit: float = math.inf) -> Result:
     """Run or resume a sweep. pending_limit: as in `cluster_trials.run`."""
-    with SweepScreen(what.count, MAIN_METRIC[what.recipe.task]) as screen:
-        if what.environment.target == "local":
+    with SweepScreen(sweep.count, MAIN_METRIC[sweep.recipe.task]) as screen:
+        if sweep.environment.target == "local":
             from trainyard_control.search import sweep as sweeps
 
-            return sweeps.run(what, screen)
+            return sweeps.run(sweep, screen)
         from trainyard_control.kubeflow.runs import KubeflowRuns
         from trainyard_control.search import cluster_trials
 
-        return cluster_trials.run(what, screen, pending_limit, KubeflowRuns(what.environment))
+        return cluster_trials.run(sweep, screen, pending_limit, KubeflowRuns(sweep.environment))
 
 
 def _milliseconds(text: str) -> float:
@@ -160,8 +162,8 @@ def _as_texts(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[s
     """Format each dimension as `KEY=WHAT`."""
     if not isinstance(over, Mapping):
         return list(over)
-    texts = {key: what if isinstance(what, str) else ",".join(map(str, what)) for key, what in over.items()}
-    return [f"{key.replace('__', '.')}={what}" for key, what in texts.items()]
+    texts = {key: values if isinstance(values, str) else ",".join(map(str, values)) for key, values in over.items()}
+    return [f"{key.replace('__', '.')}={text}" for key, text in texts.items()]
 
 
 def bench(
@@ -206,9 +208,9 @@ def bench(
         raise ConfigurationError(
             f"rounds {turns}: is not from 1 to {MAX_ROUNDS}. Three show how much a machine changes."
         )
-    where = of_this_machine(environment, "A speed is measured on this machine.")
+    loaded_environment = of_this_machine(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
-        return benchmark.measure(recipe, sets, where, quick, workers, turns, screen)
+        return benchmark.measure(recipe, sets, loaded_environment, quick, workers, turns, screen)
 
 
 def _loaded(model: str | keras.Model) -> keras.Model:

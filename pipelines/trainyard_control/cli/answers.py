@@ -64,8 +64,8 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
     except FileExistsError as error:
         raise ConfigurationError(f"{file}: is there already. Name another file.") from error
     except OSError as error:
-        where = f"{option} {str(file)[:200]}".lstrip()
+        location = f"{option} {str(file)[:200]}".lstrip()
         raise ConfigurationError(
-            f"{where}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+            f"{location}: cannot be written ({error.strerror}). Name a file in a folder that is there."
         ) from error
     say(f"✓ wrote {file}", err=True)

@@ -80,16 +80,16 @@ def _line(step: StepView) -> str:
     return f"{_MARKS[step.state]} {step.name.ljust(10)}  {step.sentence}"
 
 
-def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> None:
+def send_and_follow(submission: Submission, *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> None:
     """Send the run, or print it for a dry run; with `wait` exit with the run's exit code."""
     from trainyard_control.api.packages import send
 
     if dry_run:
-        typer.echo(_dry(what), nl=False)
+        typer.echo(_dry(submission), nl=False)
         return
-    vertex = what.environment.target == "vertex"
-    _require_kubeflow(what, wait)
-    done = send(what)
+    vertex = submission.environment.target == "vertex"
+    _require_kubeflow(submission, wait)
+    done = send(submission)
     how = "was submitted before" if done.attached else "submitted"
     number = done.run_id if vertex else f"run {done.run_id}, {done.pipeline} {done.version}"
     typer.echo(f"✓ {done.name} {how}: {number}", err=True)
@@ -99,7 +99,7 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
     if wait:
         from trainyard_control.kubeflow.runs import KubeflowRuns
 
-        view, code = follow(KubeflowRuns(what.environment), done.run_id, pending_limit)
+        view, code = follow(KubeflowRuns(submission.environment), done.run_id, pending_limit)
         record |= {"run": view.document()}
     if output is Output.JSON:
         typer.echo(json.dumps(record))
@@ -107,8 +107,8 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
         raise typer.Exit(code)
 
 
-def _require_kubeflow(what: Submission, wait: bool) -> None:
-    if wait and what.environment.target == "vertex":
+def _require_kubeflow(submission: Submission, wait: bool) -> None:
+    if wait and submission.environment.target == "vertex":
         raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
 
 
@@ -119,43 +119,43 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
     if dry_run:
         show_all(runs)
         return 0
-    for what in runs:
-        _require_kubeflow(what, wait)
+    for submission in runs:
+        _require_kubeflow(submission, wait)
     sent, worst = [], 0
-    for what in runs:
-        sent.append((what, send(what)))
+    for submission in runs:
+        sent.append((submission, send(submission)))
         how = "was submitted before" if sent[-1][1].attached else "submitted"
-        typer.echo(f"✓ {what.run} {how}: {sent[-1][1].run_id}", err=True)
-    for what, done in sent if wait else ():
+        typer.echo(f"✓ {submission.run} {how}: {sent[-1][1].run_id}", err=True)
+    for submission, done in sent if wait else ():
         from trainyard_control.kubeflow.runs import KubeflowRuns
 
-        typer.echo(f"· {what.run}", err=True)
-        worst = max(worst, follow(KubeflowRuns(what.environment), done.run_id, pending_limit)[1])
+        typer.echo(f"· {submission.run}", err=True)
+        worst = max(worst, follow(KubeflowRuns(submission.environment), done.run_id, pending_limit)[1])
     return worst
 
 
 def show_all(runs: Collection[Submission]) -> None:
     """Print the packages and requests that would be sent."""
-    typer.echo("---\n".join(_dry(what) for what in runs), nl=False)
+    typer.echo("---\n".join(_dry(submission) for submission in runs), nl=False)
 
 
-def _dry(what: Submission) -> str:
+def _dry(submission: Submission) -> str:
     """Return the package and the request as YAML documents, with the server's ids in angle brackets."""
     import yaml
 
     from trainyard_control.compiler.submission import request
 
-    if what.environment.target == "vertex":
+    if submission.environment.target == "vertex":
         from google.auth.credentials import AnonymousCredentials
         from google.protobuf import json_format
 
         from trainyard_control.compiler.vertex import job
 
-        sent = json_format.MessageToDict(job(what, AnonymousCredentials())._gca_resource._pb)
+        sent = json_format.MessageToDict(job(submission, AnonymousCredentials())._gca_resource._pb)
         return str(yaml.safe_dump(sent, sort_keys=False, width=120))
     import kfp_server_api
 
-    experiment = what.environment.kubeflow.experiment
-    ids = (f"<experiment {experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
-    body = kfp_server_api.ApiClient().sanitize_for_serialization(request(what, *ids))
-    return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"
+    experiment = submission.environment.kubeflow.experiment
+    ids = (f"<experiment {experiment}>", f"<pipeline {submission.pipeline}>", f"<version {submission.version}>")
+    body = kfp_server_api.ApiClient().sanitize_for_serialization(request(submission, *ids))
+    return f"{submission.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"

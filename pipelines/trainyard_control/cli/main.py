@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 import typer.core
@@ -37,9 +37,6 @@ from trainyard_control.cli.verbs import (
     submit,
     sweep,
 )
-
-if TYPE_CHECKING:
-    from typer import _click as click
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
@@ -75,7 +72,7 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 class _Group(typer.core.TyperGroup):
     """The verbs of the program, listed by panel."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - types of typer's private click
         """Write the verbs of each panel with their short help."""
         width = max(map(len, self.commands))
         for title, verbs in _PANELS.items():

@@ -68,8 +68,8 @@ def draft(nodes: list[Manifest]) -> str:
                 if isinstance(error, ValidationError)
                 else str(error)
             )
-            what = f"{group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}"
-            skipped.append(plain_yaml.comment(what))
+            note = f"{group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}"
+            skipped.append(plain_yaml.comment(note))
             continue
         if machines.faults(pool, platform):  # a type that the catalog knows otherwise: the nodes themselves are right
             del fields["machine"]

@@ -230,7 +230,7 @@ class KubeflowServer:
                 "Check kubeflow.endpoint in the environment and the network, and run the same command again."
             ) from error
 
-    def _refused(self, what: str, error: Any) -> Exception:
+    def _refused(self, call: str, error: Any) -> Exception:
         text = message(error)
         if error.status in (401, 403):
             return InfrastructureError(
@@ -243,7 +243,7 @@ class KubeflowServer:
                 f"kubeflow: {self.host}: {text}. Check the name or id, kubeflow.endpoint and the namespace."
             )
         if error.status in (400, 409):
-            return ConfigurationError(f"kubeflow: {what}: refused ({text}).")
+            return ConfigurationError(f"kubeflow: {call}: refused ({text}).")
         return TransientError(f"kubeflow: {self.host}: {error.status} ({text}). Run the same command again.")
 
 

@@ -11,8 +11,9 @@ from trainyard.kubernetes import client
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard_control.compiler import about
+from trainyard_control.compiler import submission as submissions
 from trainyard_control.compiler.compilation import compiled
-from trainyard_control.compiler.submission import Submission, submission
+from trainyard_control.compiler.submission import Submission
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER
 from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, digest, older_schedule
@@ -38,15 +39,15 @@ class Schedules:
         runs = self.server.recurring_runs(experiment) if experiment else []
         return [self._recurring(run) for run in runs if (name := schedule_of(run)) and schedule in ("", name)]
 
-    def perform(self, action: Action, schedule: Schedule | None = None, what: Submission | None = None) -> None:
+    def perform(self, action: Action, schedule: Schedule | None = None, submission: Submission | None = None) -> None:
         """Perform one action. A creation needs the schedule and its submission."""
         if action.verb == "disable":
             self.server.disable_recurring(action.id)
         elif action.verb == "delete":
             self.server.delete_recurring(action.id)
-        elif action.verb == "create" and schedule and what and action.start:
-            pipeline, version = self.server.upload(what.pipeline, what.version, what.package)
-            body = request(schedule, action, what, self.server.experiment(), pipeline, version)
+        elif action.verb == "create" and schedule and submission and action.start:
+            pipeline, version = self.server.upload(submission.pipeline, submission.version, submission.package)
+            body = request(schedule, action, submission, self.server.experiment(), pipeline, version)
             self.server.create_recurring(body)
 
     def check_time_zone(self, schedule: Schedule) -> None:
@@ -91,25 +92,27 @@ def package(schedule: Schedule, environment: Environment) -> tuple[Submission, s
     """Build the submission of the schedule, and the name of the recurring run for exactly this content."""
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
-    what = submission(recipe.name, environment, placed, schedule.name)
-    what = replace(what, about=replace(what.about, schedule=schedule.name))
-    return what, f"{schedule.name}.{digest(schedule, what.package, environment.service_accounts.run)}"
+    submission = submissions.submission(recipe.name, environment, placed, schedule.name)
+    submission = replace(submission, about=replace(submission.about, schedule=schedule.name))
+    return submission, f"{schedule.name}.{digest(schedule, submission.package, environment.service_accounts.run)}"
 
 
-def request(schedule: Schedule, action: Action, what: Submission, experiment: str, pipeline: str, version: str) -> Any:
+def request(
+    schedule: Schedule, action: Action, submission: Submission, experiment: str, pipeline: str, version: str
+) -> Any:
     """Build the body of Kubeflow's CreateRecurringRun. The last three arguments are ids of the server."""
     import kfp_server_api as kfp
 
     trigger = kfp.V2beta1CronSchedule(cron=schedule.server_cron, start_time=action.start)
     return kfp.V2beta1RecurringRun(
         display_name=action.name,
-        description=f"schedule {schedule.name}: {what.pipeline} {what.version}",
+        description=f"schedule {schedule.name}: {submission.pipeline} {submission.version}",
         experiment_id=experiment,
         pipeline_version_reference=kfp.V2beta1PipelineVersionReference(
             pipeline_id=pipeline, pipeline_version_id=version
         ),
-        runtime_config=kfp.V2beta1RuntimeConfig(parameters=what.about.parameters()),
-        service_account=what.environment.service_accounts.run or None,
+        runtime_config=kfp.V2beta1RuntimeConfig(parameters=submission.about.parameters()),
+        service_account=submission.environment.service_accounts.run or None,
         trigger=kfp.V2beta1Trigger(cron_schedule=trigger),
         max_concurrency=str(schedule.max_concurrency),
         no_catchup=not schedule.catch_up,

@@ -223,15 +223,17 @@ class KubeflowRuns:
 
         by_task: the steps that Kubeflow knows, for their durations.
         """
-        purpose, where = about.of_run(run), self.environment
+        purpose, environment = about.of_run(run), self.environment
         ours = purpose != about.UNKNOWN
-        if ours and purpose.environment != about.about("", where).environment:
+        if ours and purpose.environment != about.about("", environment).environment:
             return views
-        if purpose.trains_on in where.pools:
-            where = where.model_copy(update={"placement": where.placement | {TRAIN: purpose.trains_on}})
+        if purpose.trains_on in environment.pools:
+            environment = environment.model_copy(
+                update={"placement": environment.placement | {TRAIN: purpose.trains_on}}
+            )
         lasted = {step.task: step.machine_seconds for step in by_task}
         over = str(run.state) in OVER
-        costs = [step_cost(step, where, ours, lasted.get(step.task, 0.0)) for step in views]
+        costs = [step_cost(step, environment, ours, lasted.get(step.task, 0.0)) for step in views]
         return tuple(
             replace(step, cost=replace(cost, so_far=cost.so_far and not over) if cost else None)
             for step, cost in zip(views, costs, strict=True)

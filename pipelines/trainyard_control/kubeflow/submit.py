@@ -19,31 +19,33 @@ _SETTLE_SECONDS = 15.0  # chosen: longer than another command takes from the cre
 _POLL_SECONDS = 0.5
 
 
-def submit(what: Submission, server: KubeflowServer) -> tuple[str, bool]:
+def submit(submission: Submission, server: KubeflowServer) -> tuple[str, bool]:
     """Return the id of the run of this name, and True if it existed before: it is active or has succeeded.
 
     If a run of this name failed or was cancelled, a new one is created and reuses its finished steps. If an answer is
     lost, the run is looked up. Raises `ConfigurationError` if a run of this name has other content.
     """
-    pipeline, version = server.upload(what.pipeline, what.version, what.package)
-    if going := _going(server, what.run):
-        return _attached(going[0], what, version)
-    made = _made(server, what, pipeline, version)
-    if _stays(server, made, what.run):
+    pipeline, version = server.upload(submission.pipeline, submission.version, submission.package)
+    if going := _going(server, submission.run):
+        return _attached(going[0], submission, version)
+    made = _made(server, submission, pipeline, version)
+    if _stays(server, made, submission.run):
         return str(made.run_id), False
     server.delete(str(made.run_id))
-    if not (going := _going(server, what.run)):
-        raise TransientError(f"--name {what.run}: another command withdrew its run too. Run the same command again.")
-    return _attached(going[0], what, version)
+    if not (going := _going(server, submission.run)):
+        raise TransientError(
+            f"--name {submission.run}: another command withdrew its run too. Run the same command again."
+        )
+    return _attached(going[0], submission, version)
 
 
-def _made(server: KubeflowServer, what: Submission, pipeline: str, version: str) -> Any:
-    body = request(what, server.experiment(), pipeline, version)
-    before = {run.run_id for run in server.find_runs(what.run)}
+def _made(server: KubeflowServer, submission: Submission, pipeline: str, version: str) -> Any:
+    body = request(submission, server.experiment(), pipeline, version)
+    before = {run.run_id for run in server.find_runs(submission.run)}
     try:
         return server.create_run(body)
     except TransientError:
-        arrived = next((run for run in server.find_runs(what.run) if run.run_id not in before), None)
+        arrived = next((run for run in server.find_runs(submission.run) if run.run_id not in before), None)
         if arrived is None:
             raise
         return arrived
@@ -75,11 +77,11 @@ def _age(run: Any) -> tuple[Any, str]:
     return run.created_at, str(run.run_id)
 
 
-def _attached(run: Any, what: Submission, version: str) -> tuple[str, bool]:
+def _attached(run: Any, submission: Submission, version: str) -> tuple[str, bool]:
     reference = run.pipeline_version_reference
     if reference is None or reference.pipeline_version_id != version:
         raise ConfigurationError(
-            f"--name {what.run}: a run of that name exists ({run.run_id}, {run.state}) and is of another recipe, "
+            f"--name {submission.run}: a run of that name exists ({run.run_id}, {run.state}) and is of another recipe, "
             "environment or code. Give this one another name."
         )
     return str(run.run_id), True

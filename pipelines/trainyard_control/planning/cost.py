@@ -136,9 +136,9 @@ def _scaled(recipe: Recipe, image: tuple[int, int, int], classes: int) -> Exampl
     described = f"{_COUNTS}\0{model.model_dump_json()}\0{features}\0{classes}\0".encode() + source.read_bytes()
     key = hashlib.sha256(described).hexdigest()[:24]
     blocks = f"blocks {' '.join(model.blocks)}, " if model.blocks else ""
-    what = f"{model.name} of {blocks}width {model.width:g} and depth {model.depth:g}"
-    failure = f"model: {what} cannot be built"
-    return _remembered(key, what, lambda: _built(recipe, features, classes, failure))
+    description = f"{model.name} of {blocks}width {model.width:g} and depth {model.depth:g}"
+    failure = f"model: {description} cannot be built"
+    return _remembered(key, description, lambda: _built(recipe, features, classes, failure))
 
 
 def _built(recipe: Recipe, features: str, classes: int, failure: str) -> str:
@@ -153,10 +153,10 @@ def _teacher(version: str) -> ExampleCost:
     return _remembered(key, "the teacher", lambda: _measured([version], f"train.teacher: {version}: cannot be loaded"))
 
 
-def _remembered(key: str, what: str, measure: Callable[[], str]) -> ExampleCost:
+def _remembered(key: str, description: str, measure: Callable[[], str]) -> ExampleCost:
     counts = storage.read_text(str(_CACHE / f"{key}.json"))
     if counts is None:
-        print(f"· building {what} once, to count what it costs", file=sys.stderr)
+        print(f"· building {description} once, to count what it costs", file=sys.stderr)
         counts = measure()
         storage.write_text(str(_CACHE / f"{key}.json"), counts)
     return ExampleCost(*json.loads(counts))

@@ -184,7 +184,7 @@ def measure(
     done = [training for of_setting in trainings.values() for training in of_setting]
     trained = sum(sum(training.seconds.values()) for training in done)
     spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
-    seconds = {what: round(value, 1) for what, value in spent.items()}
+    seconds = {part: round(value, 1) for part, value in spent.items()}
     of_sources = mean_inputs(inputs)
     return report_from_trainings(recipe.name, done, _machine_name(), speeds, skipped, of_sources, seconds)
 
@@ -455,10 +455,10 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
         work, train.batch_size, hardware, train.accumulation_steps
     )
     if needed > most:
-        where = f"pool '{pool}'" if pool else "this machine"
+        place = f"pool '{pool}'" if pool else "this machine"
         raise ConfigurationError(
             f"{recipe.name}: train.batch_size {train.batch_size:,} needs at least {needed / _GIB:,.1f} GiB of memory, "
-            f"and {where} has {most / _GIB:,.1f} GiB. Give fewer examples, or split it by train.accumulation_steps."
+            f"and {place} has {most / _GIB:,.1f} GiB. Give fewer examples, or split it by train.accumulation_steps."
         )
 
 
@@ -478,9 +478,9 @@ def collect(
     if not results:
         return None, missing
     speeds = [_speed(recipe, environment, pool, training) for pool, training in results.items()]
-    where = f"pools of {environment.name}"
+    place = f"pools of {environment.name}"
     skipped = dict.fromkeys(missing, "It has not been measured yet.")
-    return report_from_trainings(recipe.name, list(results.values()), where, speeds, skipped), missing
+    return report_from_trainings(recipe.name, list(results.values()), place, speeds, skipped), missing
 
 
 def find_training(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:

@@ -21,8 +21,9 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardE
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import duration_text
+from trainyard_control.compiler import submission as submissions
 from trainyard_control.compiler.compilation import compiled_benchmark
-from trainyard_control.compiler.submission import Submission, submission
+from trainyard_control.compiler.submission import Submission
 from trainyard_control.kubeflow.run_view import RunView, StepView
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
 from trainyard_control.kubeflow.submit import submit
@@ -66,9 +67,9 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
 
 def require_room(sweep: Sweep) -> None:
     """Raise `ConfigurationError` if the pool of train has too few nodes for this many trials at a time."""
-    where, max_parallel = sweep.environment, sweep.max_parallel
-    name = where.pool_name("train")
-    pool = where.pools[name]
+    environment, max_parallel = sweep.environment, sweep.max_parallel
+    name = environment.pool_name("train")
+    pool = environment.pools[name]
     room = max_parallel if pool.nodes is None else pool.nodes // pool.workers
     if not 1 <= max_parallel <= room:
         per_trial = "one" if pool.workers == 1 else f"{pool.workers}"
@@ -93,8 +94,8 @@ def packages(sweep: Sweep) -> list[Submission]:
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
     variant, name = sweep.variant(trial.values), f"{sweep.run}-{trial.number + 1}"
     placed = compiled_benchmark(variant, sweep.environment, label=name)
-    what = submission(variant.name, sweep.environment, placed, name)
-    return replace(what, pipeline=f"trainyard-sweep-{variant.name}")
+    submission = submissions.submission(variant.name, sweep.environment, placed, name)
+    return replace(submission, pipeline=f"trainyard-sweep-{variant.name}")
 
 
 @dataclass
@@ -111,12 +112,12 @@ class _ClusterTrials:
     def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
         """Train a trial, and return it as it ended."""
         try:
-            what = _submission(self.study.sweep, trial)
+            submission = _submission(self.study.sweep, trial)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)})
         self._wait_for_examples(lane)
-        run_id, attached = submit(what, self.runs.server)
-        self.listener.trial_sent(trial, what.run, run_id, attached)
+        run_id, attached = submit(submission, self.runs.server)
+        self.listener.trial_sent(trial, submission.run, run_id, attached)
         epochs: list[Epoch] = []
         try:
             view = self._followed(trial, run_id, lane, lambda: self._judge(drawn, run_id, epochs))
@@ -124,7 +125,7 @@ class _ClusterTrials:
             self.runs.cancel(run_id)
             trial = as_pruned(trial, epochs, sum(epoch.seconds for epoch in epochs), pruned)
         else:
-            trial = self._ended(trial, what.run, view)
+            trial = self._ended(trial, submission.run, view)
         self.examples.set()
         return trial
 

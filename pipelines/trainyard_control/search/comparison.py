@@ -188,8 +188,8 @@ def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
         exports = [exported.get(name) for exported in files]
         sizes = [f"{file['bytes'] / 1024:,.0f}" if file else _MISSING for file in exports]
         latencies = [f"{file['latency_ms']['p50']:.3f}" if file else _MISSING for file in exports]
-        for what, cells in (("KiB", sizes), ("p50 ms", latencies)):
-            yield Row(f"{name}, {what}", cells, [False] * len(cells))
+        for unit, cells in (("KiB", sizes), ("p50 ms", latencies)):
+            yield Row(f"{name}, {unit}", cells, [False] * len(cells))
 
 
 def _predictions(run: LocalRunView) -> _Predictions | None:

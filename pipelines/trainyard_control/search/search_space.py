@@ -72,8 +72,8 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
     """
     dimensions: list[Dimension] = []
     for text in over:
-        key, equals, what = text.partition("=")
-        if not equals or not what:
+        key, equals, described = text.partition("=")
+        if not equals or not described:
             raise ConfigurationError(f"over {text[:200]!r}: has no values. {_FORM}")
         if key.partition(".")[0] not in _SECTIONS:
             raise ConfigurationError(
@@ -81,27 +81,29 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
             )
         if any(key == other.key for other in dimensions):
             raise ConfigurationError(f"over {key}: is given twice. Name all its values at once.")
-        dimensions.append(_dimension(key, what))
+        dimensions.append(_dimension(key, described))
     for dimension in dimensions:
         for value in dimension.ends:
             recipes.load(recipe, [*overrides, override(dimension.key, value)])
     return dimensions
 
 
-def _dimension(key: str, what: str) -> Dimension:
-    match = _RANGE.fullmatch(what)
+def _dimension(key: str, described: str) -> Dimension:
+    match = _RANGE.fullmatch(described)
     if match is None:
-        read = plain_yaml.YamlText(f"[{what}]", f"over {key}")
+        read = plain_yaml.YamlText(f"[{described}]", f"over {key}")
         values = read.content or []
         if read.faults:
             raise ConfigurationError(f"{str(read.faults[0])[:300]} {_FORM}")
         if len({json.dumps(value) for value in values}) < max(2, len(values)):
-            raise ConfigurationError(f"over {key}={what[:200]}: names fewer than two values, or one twice. {_FORM}")
+            raise ConfigurationError(
+                f"over {key}={described[:200]}: names fewer than two values, or one twice. {_FORM}"
+            )
         return Dimension(key, values=tuple(values))
     low, high = (_number(key, text) for text in match.groups()[1:])
     if low >= high or (match[1] and low <= 0):
         allowed = "a lower end above 0 and below the upper one" if match[1] else "a lower end below the upper one"
-        raise ConfigurationError(f"over {key}={what}: the range is empty. Give {allowed}.")
+        raise ConfigurationError(f"over {key}={described}: the range is empty. Give {allowed}.")
     return Dimension(key, low=low, high=high, log=bool(match[1]))
 
 

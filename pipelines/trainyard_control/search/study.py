@@ -107,13 +107,13 @@ class Sweep:
         Nodes of input workers are included. This machine costs the price of the pool that train is placed on, if it has
         one.
         """
-        where = self.environment
-        pool = where.pools.get(where.pool_name("train"))
+        environment = self.environment
+        pool = environment.pools.get(environment.pool_name("train"))
         if pool is None:
             return None
-        if where.target == "local":
+        if environment.target == "local":
             return None if pool.price_per_hour is None else pool.price_per_hour / self.max_parallel
-        return usd_per_hour(where, pool)
+        return usd_per_hour(environment, pool)
 
 
 class Study:

@@ -135,8 +135,8 @@ def _show(report: BenchmarkReport) -> None:
                 "as this recipe does" if source.used else "",
             )
         console.print(alone)
-    for what, why in report.skipped.items():
-        console.print(f"– {markup(what)}: left out. {markup(why)}", soft_wrap=True)
+    for setting, why in report.skipped.items():
+        console.print(f"– {markup(setting)}: left out. {markup(why)}", soft_wrap=True)
     for sentence in report.sentences:
         console.print(f"· {markup(sentence)}", soft_wrap=True)
     console.print(f"measured {report.measured}", style="dim")

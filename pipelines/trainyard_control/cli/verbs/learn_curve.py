@@ -36,11 +36,11 @@ def learn_curve(
 
     loaded = recipes.load(recipe, set_)
     shares = learning_curve.fractions(fractions)
-    where = of_this_machine(environment, "A learning curve is measured on this machine.")
+    loaded_environment = of_this_machine(environment, "A learning curve is measured on this machine.")
     metric, is_share = MAIN_METRIC[loaded.task], LARGER_MAIN_IS_BETTER[loaded.task]
     points = []
     with CurveScreen() as screen:
-        for point in learning_curve.measure(recipe, set_ or [], shares, where, screen):
+        for point in learning_curve.measure(recipe, set_ or [], shares, loaded_environment, screen):
             screen.point_measured(point)
             points.append(point)
     law = learning_curve.fit(points)

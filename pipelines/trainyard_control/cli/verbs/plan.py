@@ -100,11 +100,13 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
     from trainyard.spec import recipe as recipes
     from trainyard_control.planning import serving
 
-    loaded, where = recipes.load(recipe, set_), environments.load(environment)
+    loaded, loaded_environment = recipes.load(recipe, set_), environments.load(environment)
     demand = serving.demand(load)
-    exports = serving.last_exports(loaded, where.storage)
-    folder = serving.answers_folder(loaded, where.storage)
-    rows = serving.plan(where, exports, demand, serving.answers(loaded, where.storage), folder)
+    exports = serving.last_exports(loaded, loaded_environment.storage)
+    folder = serving.answers_folder(loaded, loaded_environment.storage)
+    rows = serving.plan(
+        loaded_environment, exports, demand, serving.answers(loaded, loaded_environment.storage), folder
+    )
     print_answer(output, [vars(row) for row in rows], lambda: _show_serving(loaded, exports, demand, rows))
 
 

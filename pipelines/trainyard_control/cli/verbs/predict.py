@@ -73,8 +73,8 @@ def predict(
         from trainyard_control.api.packages import prepare_prediction
         from trainyard_control.cli.follow import send_and_follow
 
-        what = prepare_prediction(model, input_, environment, out, key, name)
-        send_and_follow(what, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
+        submission = prepare_prediction(model, input_, environment, out, key, name)
+        send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
         if not dry_run:
             typer.echo(f"✓ {_answers(out.rstrip('/'))}" if wait else f"· the answers will be in {out}", err=True)
         return

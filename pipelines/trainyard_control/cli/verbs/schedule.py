@@ -25,10 +25,10 @@ _File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
 @app.command("apply")
 def apply(file: _File, dry_run: DryRun = False) -> None:
     """Create or update the schedule of a file on the server."""
-    schedules, schedule, what, actions = _planned(file)
+    schedules, schedule, submission, actions = _planned(file)
     for action in actions:
         if not dry_run:
-            schedules.perform(action, schedule, what)
+            schedules.perform(action, schedule, submission)
         typer.echo(f"{'would ' if dry_run else '✓ '}{action}")
 
 
@@ -102,5 +102,10 @@ def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]
     schedule = load(file)
     schedules = Schedules(environments.load(schedule.environment))
     schedules.check_time_zone(schedule)
-    what, name = package(schedule, schedules.environment)
-    return schedules, schedule, what, plan(name, schedule.paused, schedules.existing(schedule.name), datetime.now(UTC))
+    submission, name = package(schedule, schedules.environment)
+    return (
+        schedules,
+        schedule,
+        submission,
+        plan(name, schedule.paused, schedules.existing(schedule.name), datetime.now(UTC)),
+    )

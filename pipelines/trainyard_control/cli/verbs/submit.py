@@ -40,5 +40,5 @@ def submit(
     from trainyard_control.api.packages import prepare
     from trainyard_control.cli.follow import send_and_follow
 
-    what = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
-    send_and_follow(what, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
+    submission = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
+    send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)

@@ -104,14 +104,14 @@ def sweep(
         name=name,
         prune=prune,
     )
-    what = describe_sweep(recipe, set_ or [], options)
+    described = describe_sweep(recipe, set_ or [], options)
     if dry_run:
         from trainyard_control.cli.follow import show_all
         from trainyard_control.search.cluster_trials import packages
 
-        show_all(packages(what))
+        show_all(packages(described))
         return
-    result = run_sweep(what, pending_limit)
+    result = run_sweep(described, pending_limit)
     write_page(html, result.page)
     print_answer(output, _document(result), lambda: _show(result))
 
