@@ -45,7 +45,7 @@ def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be
     known = data.find(recipe, None, 1_281_167)
     by_pool = {
         candidate.pool: candidate
-        for candidate in candidates(recipe, environment, known, cost.of_recipe(recipe, known), [])
+        for candidate in candidates(recipe, environment, known, cost.from_recipe(recipe, known), [])
     }
     l4, more = by_pool["l4"], (recipe, environment, known, [])
     alone, beside = forecast._help_sentence(l4, [l4], *more), forecast._help_sentence(l4, [*by_pool.values()], *more)

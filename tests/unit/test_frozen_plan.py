@@ -36,7 +36,7 @@ FROZEN = recipe({"weights": "imagenet", "freeze": "backbone"}, {})
 
 
 def works() -> tuple[ExampleCost, ExampleCost, ExampleCost]:
-    whole, tuned, frozen = (cost.of_recipe(variant, DATA) for variant in (WHOLE, TUNED, FROZEN))
+    whole, tuned, frozen = (cost.from_recipe(variant, DATA) for variant in (WHOLE, TUNED, FROZEN))
     return whole, tuned, frozen
 
 

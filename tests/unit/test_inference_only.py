@@ -97,7 +97,7 @@ def test_every_command_that_reads_the_pools_refuses_it_before_anything_else(tmp_
 def test_the_plan_shows_them_with_the_reason_and_never_chooses_one(tmp_path: Path) -> None:
     environment, recipe = load(tmp_path, "{default: cpu, train: l4}"), recipes.load("digits")
     known = data.find(recipe, None, None)
-    choices = choose(candidates(recipe, environment, known, cost.of_recipe(recipe, known), []), None, None)
+    choices = choose(candidates(recipe, environment, known, cost.from_recipe(recipe, known), []), None, None)
     by_name = {candidate.pool: candidate for candidate in choices}
     assert by_name["serving"].why.startswith(
         "cannot train: its pool says trains: false. The nearest that trains is 'l4'"

@@ -30,6 +30,6 @@ NODE_NAME = "workflows.argoproj.io/node-name"
 """Annotation of Argo: the name of that node."""
 
 
-def of_step(step: str) -> dict[str, str]:
+def step_labels(step: str) -> dict[str, str]:
     """Return the labels of an object that works for `step`."""
     return {APPLICATION: "trainyard", STEP: step}

@@ -62,13 +62,13 @@ def read(folders: dict[str, str], skip_unreadable: bool = False) -> Outputs:
             documents[step] = _DOCUMENTS[step].read(uri)
     return Outputs(
         {step: folders[step] for step in documents},
-        examples if (examples := _of(Examples, documents)) and examples.splits else None,
-        _of(Training, documents),
-        _of(Evaluation, documents),
-        _of(Exports, documents),
-        _of(Pushed, documents),
+        examples if (examples := _find(Examples, documents)) and examples.splits else None,
+        _find(Training, documents),
+        _find(Evaluation, documents),
+        _find(Exports, documents),
+        _find(Pushed, documents),
     )
 
 
-def _of(kind: type[D], documents: dict[str, Document]) -> D | None:
+def _find(kind: type[D], documents: dict[str, Document]) -> D | None:
     return next((document for document in documents.values() if isinstance(document, kind)), None)

@@ -38,35 +38,35 @@ def figures(
     examples: Examples | None, training: Training | None, evaluation: Evaluation | None, seconds: dict[str, float]
 ) -> dict[str, Figure]:
     """Return the figures for the available documents, by name."""
-    drawn: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     if examples and examples.labels:
-        drawn["balance"] = _balance(examples, examples.labels)
+        figures["balance"] = _balance(examples, examples.labels)
     if training and training.history:
-        drawn |= {"loss": _loss(training), "metric": _metric(training, examples)}
+        figures |= {"loss": _loss(training), "metric": _metric(training, examples)}
         if training.examples_per_second:  # a program of the recipe's own need not tell
-            drawn["throughput"] = _throughput(training)
+            figures["throughput"] = _throughput(training)
     if evaluation:
-        drawn |= _answers(evaluation)
+        figures |= _answers(evaluation)
     if seconds:
-        drawn["seconds"] = _seconds(seconds)
-    return drawn
+        figures["seconds"] = _seconds(seconds)
+    return figures
 
 
 def _answers(evaluation: Evaluation) -> dict[str, Figure]:
-    drawn: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     if 0 < len(evaluation.confusion) <= DRAWN:
-        drawn["confusion"] = _confusion(evaluation)
+        figures["confusion"] = _confusion(evaluation)
     if evaluation.roc:
-        drawn["roc"] = _roc(evaluation)
+        figures["roc"] = _roc(evaluation)
     if evaluation.calibration:
-        drawn["calibration"] = _calibration(evaluation)
+        figures["calibration"] = _calibration(evaluation)
     if evaluation.scatter:
-        drawn["scatter"] = _scatter(evaluation.scatter, "target")
+        figures["scatter"] = _scatter(evaluation.scatter, "target")
     for index, target in enumerate(evaluation.targets):
-        drawn[f"scatter{index}"] = _scatter(target.scatter, plain(target.name))
+        figures[f"scatter{index}"] = _scatter(target.scatter, plain(target.name))
     if evaluation.slices:
-        drawn["slices"] = _slices(evaluation)
-    return drawn
+        figures["slices"] = _slices(evaluation)
+    return figures
 
 
 def _figure(data: list[Figure], x: str, y: str, height: int = 300, **layout: Any) -> Figure:

@@ -15,7 +15,7 @@ from trainyard.spec.environment import Environment
 LOCAL = "local"  # the environment of every verb and function that is given none
 
 
-def of_this_machine(name: str, sentence: str) -> Environment:
+def local_environment(name: str, sentence: str) -> Environment:
     """Load the environment `name`, which must be local. Otherwise raise `ConfigurationError` with `sentence` as the
     reason.
     """

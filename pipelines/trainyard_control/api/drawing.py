@@ -41,11 +41,11 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
-def plain_table(first: str, *others: str) -> Table:
+def plain_table(first: str, *columns: str) -> Table:
     """Create a table without lines. The first column, which tells rows apart, is aligned left and never cut."""
     table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(first, overflow="fold")
-    for name in others:
+    for name in columns:
         table.add_column(name, justify="right")
     return table
 

@@ -111,19 +111,19 @@ def plan(
     >>> ty.plan("digits", examples=50_000).chosen.pool
     'this machine'
     """
-    most = None if deadline is None else hours(deadline)
+    limit = None if deadline is None else hours(deadline)
     if budget is not None and not 0 < budget < math.inf:
         raise ConfigurationError(f"budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
     loaded, loaded_environment = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
     past, known, work = _known(loaded, loaded_environment, examples)
-    forecasts = choose(candidates(loaded, loaded_environment, known, work, past.observations), most, budget)
+    forecasts = choose(candidates(loaded, loaded_environment, known, work, past.observations), limit, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
     one = one or min(feasible, key=lambda row: row.expected_hours, default=None)
     sentences: list[str] = []
     if one is not None:
         sentences = [
-            _trials_sentence(one, most, budget),
+            _trials_sentence(one, limit, budget),
             _help_sentence(one, forecasts, loaded, loaded_environment, known, past.observations),
         ]
     return Forecast(
@@ -148,7 +148,7 @@ def _known(recipe: Recipe, environment: Environment, examples: int | None) -> tu
     if past.warning:
         print(f"! the plan learns from {len(past.observations)} recorded runs alone: {past.warning}", file=sys.stderr)
     known = data.find(recipe, past.examples, examples)
-    return past, known, cost.of_recipe(recipe, known)
+    return past, known, cost.from_recipe(recipe, known)
 
 
 def hours(text: str) -> float:
@@ -207,8 +207,8 @@ def _time(values: Estimate | None) -> str:
         return "–"
     unit, factor = next(
         (name, factor)
-        for name, factor, most in (("s", 3600, 1 / 30), ("min", 60, 1), ("h", 1, 48), ("d", 1 / 24, 1e18))
-        if values.expected < most
+        for name, factor, limit in (("s", 3600, 1 / 30), ("min", 60, 1), ("h", 1, 48), ("d", 1 / 24, 1e18))
+        if values.expected < limit
     )
     return f"{values.expected * factor:.3g} {unit} ({values.low * factor:.3g} – {values.high * factor:.3g})"
 
@@ -239,7 +239,7 @@ def _trials_sentence(candidate: Candidate, deadline: float | None, budget: float
 
 def _help_sentence(
     candidate: Candidate,
-    others: list[Candidate],
+    alternatives: list[Candidate],
     recipe: Recipe,
     environment: Environment,
     data: DataSummary,
@@ -253,7 +253,7 @@ def _help_sentence(
         model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
         other = recipe.model_copy(update={"model": model})
         try:
-            forecasts = candidates(other, environment, data, cost.of_recipe(other, data), observations)
+            forecasts = candidates(other, environment, data, cost.from_recipe(other, data), observations)
         except TrainyardError:
             return None
         pools = (row for row in forecasts if row.pool == candidate.pool and row.hours and row.feasible)
@@ -261,8 +261,8 @@ def _help_sentence(
 
     times = candidate.expected_hours / _DAY
     advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
-    able = [other for other in others if other.feasible and other.hours]
-    faster = min(able, key=lambda other: other.expected_hours, default=candidate)
+    feasible = [other for other in alternatives if other.feasible and other.hours]
+    faster = min(feasible, key=lambda other: other.expected_hours, default=candidate)
     if faster.expected_hours < _DAY:
         advice.append(f"{faster.pool} takes {faster.expected_hours:.2g} h.")
     pictures = recipe.data.is_image and recipe.model.name is not None

@@ -142,7 +142,7 @@ class SweepScreen(TrialScreen):
         super().__init__()
         self._count, self._metric = count, metric
 
-    def of(self, trial: Trial) -> TrialScreen:
+    def for_trial(self, trial: Trial) -> TrialScreen:
         """Return the screen of one trial, whose bar and lines start with the trial's number."""
         one = copy(self)
         one._prefix, one._task, one._first_epoch = f"{trial.number + 1}/{self._count} ", None, None

@@ -19,7 +19,7 @@ from trainyard.report import summary
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware import machines
 from trainyard.storage import disk, storage
-from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, of_this_machine, overrides
+from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
 from trainyard_control.local import local_runs
@@ -70,7 +70,7 @@ class Run(LocalRunView):
     """
 
     @classmethod
-    def of(cls, view: LocalRunView) -> Self:
+    def from_view(cls, view: LocalRunView) -> Self:
         """Convert a `LocalRunView`."""
         return cls(**{name: getattr(view, name) for name in view.__dataclass_fields__})
 
@@ -142,13 +142,13 @@ def run(
     >>> run.metrics["accuracy"], run.verdict  # doctest: +SKIP
     """
     loaded = recipes.load(recipe, overrides(set_, settings))
-    loaded_environment = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
+    loaded_environment = local_environment(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = local_runs.new_name()
     screen, first = Screen(), known_step(from_step)
     with Journal(keys.run_folder(loaded_environment.storage, loaded, run_id), screen) as journal:
         local_run = LocalRun(loaded, loaded_environment, run_id, first, journal, day, push=push)
         _executed(local_run, screen)
-    return Run.of(local_runs.view(local_run.root, loaded.name, run_id))
+    return Run.from_view(local_runs.view(local_run.root, loaded.name, run_id))
 
 
 def _predicted(run: LocalRun) -> dict[str, float] | None:
@@ -213,7 +213,7 @@ class Runs(Sequence[Run]):
     def __getitem__(self, index: slice) -> Runs: ...
     def __getitem__(self, index: int | str | slice) -> Run | Runs:
         if isinstance(index, str):
-            return Run.of(local_runs.find(self._root, index))
+            return Run.from_view(local_runs.find(self._root, index))
         return Runs(self._root, self._runs[index]) if isinstance(index, slice) else self._runs[index]
 
     def __repr__(self) -> str:
@@ -237,8 +237,8 @@ def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs
     >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP
     """
     at_least_one("count", count)
-    loaded_environment = of_this_machine(environment, ELSEWHERE)
+    loaded_environment = local_environment(environment, ELSEWHERE)
     return Runs(
         loaded_environment.storage,
-        [Run.of(view) for view in local_runs.newest(loaded_environment.storage, count, recipe)],
+        [Run.from_view(view) for view in local_runs.newest(loaded_environment.storage, count, recipe)],
     )

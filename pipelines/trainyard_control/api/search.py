@@ -16,7 +16,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.networks import MODEL_FAMILIES
-from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine, overrides
+from trainyard_control.api.arguments import LOCAL, at_least_one, local_environment, overrides
 from trainyard_control.api.progress import BenchScreen, SweepScreen
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def bench(
         raise ConfigurationError(
             f"rounds {turns}: is not from 1 to {MAX_ROUNDS}. Three show how much a machine changes."
         )
-    loaded_environment = of_this_machine(environment, "A speed is measured on this machine.")
+    loaded_environment = local_environment(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
         return benchmark.measure(recipe, sets, loaded_environment, quick, workers, turns, screen)
 

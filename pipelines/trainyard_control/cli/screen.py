@@ -24,7 +24,7 @@ def show(run: Run) -> None:
     badge = "[bold green]✓ blessed[/]" if blessed else "[bold red]✗ refused[/]"
     console.print()
     console.rule(f"[bold]{markup(run.recipe)}[/] · {badge}", align="left")
-    console.print(_facts_of(record, run.settings["model"].get("name")))
+    console.print(_facts(record, run.settings["model"].get("name")))
     console.print(_metrics(record, run.intervals))
     if record.get("remark"):
         console.print(_remark(record["remark"]))
@@ -34,7 +34,7 @@ def show(run: Run) -> None:
         console.print(_exports(record["exports"]))
 
 
-def _facts_of(record: dict[str, Any], network: str | None) -> Table:
+def _facts(record: dict[str, Any], network: str | None) -> Table:
     data, train = record["data"], record["train"]
     facts = facts_table()
     if data:

@@ -73,8 +73,8 @@ def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
     nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows if cancelled(workflow)]
     return {
         name
-        for of_run in nodes
-        for name, node in of_run.items()
+        for run_nodes in nodes
+        for name, node in run_nodes.items()
         if node.get("message") == _DEADLINE or (node.get("type") == "Pod" and _KILLED.search(node.get("message") or ""))
     }
 
@@ -94,8 +94,8 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
     names = set()
     for workflow in workflows:
         nodes = workflow.get("status", {}).get("nodes") or {}
-        going_on = [node for node in nodes.values() if node.get("type") == "Retry" and node.get("phase") == "Running"]
-        last_attempts = {(node.get("children") or [""])[-1] for node in going_on}
+        retrying = [node for node in nodes.values() if node.get("type") == "Retry" and node.get("phase") == "Running"]
+        last_attempts = {(node.get("children") or [""])[-1] for node in retrying}
         names |= {name for name in last_attempts if nodes.get(name, {}).get("phase") in ("Failed", "Error")}
     return names
 
@@ -109,9 +109,9 @@ def cached(workflows: Iterable[Manifest]) -> set[str]:
     """
     nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows]
     return {
-        _ATTEMPT.sub("", str(of_run.get(node.get("boundaryID"), {}).get("displayName", "")))
-        for of_run in nodes
-        for node in of_run.values()
+        _ATTEMPT.sub("", str(run_nodes.get(node.get("boundaryID"), {}).get("displayName", "")))
+        for run_nodes in nodes
+        for node in run_nodes.values()
         if node.get("displayName") == "executor" and node.get("phase") == "Skipped"
     }
 
@@ -129,7 +129,7 @@ def step_lines(log: str) -> list[str]:
     return lines
 
 
-def node_of(pod: Manifest) -> str:
+def node_id(pod: Manifest) -> str:
     """Return the id of the pod's Workflow node, '' if it has none."""
     return str((pod["metadata"].get("annotations") or {}).get(labels.NODE_ID, ""))
 

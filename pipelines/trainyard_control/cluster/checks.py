@@ -231,8 +231,8 @@ def used_pools(environment: Environment) -> list[str]:
 def _workers(environment: Environment, name: str, pool: Pool) -> int:
     trains = environment.pool_name("train") == name
     workers = environment.input_workers
-    input_workers = workers.count if workers and workers.pool == name else 0
-    return (pool.workers if trains else 1) + input_workers
+    input_pods = workers.count if workers and workers.pool == name else 0
+    return (pool.workers if trains else 1) + input_pods
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -265,13 +265,13 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
         spec["serviceAccountName"] = account
     if seconds := environment.timeout_of(step):
         spec["activeDeadlineSeconds"] = seconds
-    return _pod(labels.of_step(step) | {labels.POOL: name}, spec)
+    return _pod(labels.step_labels(step) | {labels.POOL: name}, spec)
 
 
 def _steps(environment: Environment) -> list[str]:
     """Return Trainyard's steps and those of other pipelines that the environment names."""
-    others = {*environment.placement, *environment.timeout_seconds, *environment.retries} - {DEFAULT}
-    return list(dict.fromkeys([*OUTPUTS, *STEPS, *sorted(others)]))
+    other_steps = {*environment.placement, *environment.timeout_seconds, *environment.retries} - {DEFAULT}
+    return list(dict.fromkeys([*OUTPUTS, *STEPS, *sorted(other_steps)]))
 
 
 def _pod(own_labels: dict[str, str], spec: Manifest) -> Manifest:

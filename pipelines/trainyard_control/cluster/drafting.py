@@ -196,9 +196,9 @@ def _tolerations(node: Manifest, fields: dict[str, Any], platform: Platform) -> 
 def _placement(pools: dict[str, Pool]) -> dict[str, str]:
     """Return a first placement: everything on a CPU pool, training on the first pool with accelerators."""
     cpus = [name for name, pool in pools.items() if pool.kind == "cpu" and not pool.tolerations]
-    others = [name for name, pool in pools.items() if pool.kind != "cpu" and not pool.why_no_training]
+    accelerated = [name for name, pool in pools.items() if pool.kind != "cpu" and not pool.why_no_training]
     default = next(iter(cpus), next(iter(pools)))
-    return {"default": default} | ({"train": others[0]} if others else {})
+    return {"default": default} | ({"train": accelerated[0]} if accelerated else {})
 
 
 def _block(group: Group, fields: dict[str, Any]) -> str:

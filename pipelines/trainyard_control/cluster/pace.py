@@ -103,10 +103,10 @@ def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str
 
 def _input_workers_advice(pace: dict[str, float]) -> str:
     """Advise a number of input workers, as the start of a sentence; '' if it cannot be computed."""
-    input_workers = int(pace.get("input_workers", 0))
-    hosts = input_workers or int(pace.get("workers", 1))
+    present = int(pace.get("input_workers", 0))
+    hosts = present or int(pace.get("workers", 1))
     needed = input_workers_needed(hosts, pace["step_ms"], pace["rested_step_ms"])
     if needed is None:
         return ""
-    who = f"{needed} input workers instead of {input_workers}" if input_workers else f"{needed} input workers"
+    who = f"{needed} input workers instead of {present}" if present else f"{needed} input workers"
     return f"{who}, each with the cores of one that prepares its batches now (input_workers.count), would feed it, or "

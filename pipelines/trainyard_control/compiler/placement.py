@@ -392,7 +392,7 @@ def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environmen
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
     spec = pod_spec(placement.pool, environment.platform, environment.volume)
     result = copy.deepcopy(config)
-    own = labels.of_step(placement.step) | {labels.POOL: placement.name}
+    own = labels.step_labels(placement.step) | {labels.POOL: placement.name}
     if placement.use:
         own[labels.USE] = placement.use
     metadata = result.setdefault("podMetadata", {})

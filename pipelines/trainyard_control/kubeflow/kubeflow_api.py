@@ -127,7 +127,7 @@ class KubeflowServer:
         call = self._recurring.recurring_run_service_list_recurring_runs
         return list(self._pages(call, "recurring_runs", experiment_id=experiment))
 
-    def runs_of(self, recurring_run: str) -> list[Any]:
+    def runs_made_by(self, recurring_run: str) -> list[Any]:
         """Return the newest runs of a recurring run."""
         pages = self._pages(self._runs.run_service_list_runs, "runs", {"recurring_run_id": recurring_run})
         return list(islice(pages, _PAGE))

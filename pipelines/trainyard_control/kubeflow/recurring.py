@@ -37,7 +37,7 @@ class Schedules:
         """Return the recurring runs of `schedule`, or of all schedule files if it is ''."""
         experiment = self.server.find_experiment()
         runs = self.server.recurring_runs(experiment) if experiment else []
-        return [self._recurring(run) for run in runs if (name := schedule_of(run)) and schedule in ("", name)]
+        return [self._recurring(run) for run in runs if (name := schedule_name(run)) and schedule in ("", name)]
 
     def perform(self, action: Action, schedule: Schedule | None = None, submission: Submission | None = None) -> None:
         """Perform one action. A creation needs the schedule and its submission."""
@@ -70,7 +70,7 @@ class Schedules:
             )
 
     def _recurring(self, recurring: Any) -> Recurring:
-        runs = self.server.runs_of(str(recurring.recurring_run_id))
+        runs = self.server.runs_made_by(str(recurring.recurring_run_id))
         cron = recurring.trigger.cron_schedule.cron if recurring.trigger and recurring.trigger.cron_schedule else ""
         return Recurring(
             id=str(recurring.recurring_run_id),
@@ -83,7 +83,7 @@ class Schedules:
         )
 
 
-def schedule_of(run: Any) -> str:
+def schedule_name(run: Any) -> str:
     """Return the schedule that made the recurring `run`, '' if no schedule file did."""
     return about.of_run(run).schedule or older_schedule(str(run.display_name))
 

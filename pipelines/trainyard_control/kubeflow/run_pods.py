@@ -41,7 +41,7 @@ def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
     return own + _owned(jobs, own)
 
 
-def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
+def run_objects(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
     """Return the run's pods (gangs included, oldest first), the Jobs of its gangs, and its Workflow."""
     flows, pods = workflows(cluster, run_id), cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
     jobs = gangs(cluster, [*flows, *pods])
@@ -90,7 +90,7 @@ def evidence(
             log=_log(cluster, pod, silent_nodes),
             expected=expected,
             run_ends=ends,
-            stop_reason=stop_reasons.get(argo.node_of(pod), ""),
+            stop_reason=stop_reasons.get(argo.node_id(pod), ""),
             again=_again(pod, replacing, retried),
             cancelled=_ended_with_run(pod, workflows, cancelled),
         )
@@ -133,7 +133,7 @@ def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
     job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
     if job and not _ends_job(job, pod):
         return "Its Job replaces it, and training goes on from its last checkpoint"
-    return "It is tried again" if argo.node_of(pod) in nodes else ""
+    return "It is tried again" if argo.node_id(pod) in nodes else ""
 
 
 def _ends_job(job: Manifest, pod: Manifest) -> bool:
@@ -157,7 +157,7 @@ def _ended_with_run(pod: Manifest, workflows: Sequence[Manifest], nodes: set[str
     A killed driver has no message: Argo's executor in it ends with exit code 64.
     """
     failed_driver = task_of(pod).step == DRIVER and pod.get("status", {}).get("phase") == "Failed"
-    return argo.node_of(pod) in nodes or (failed_driver and any(argo.cancelled(workflow) for workflow in workflows))
+    return argo.node_id(pod) in nodes or (failed_driver and any(argo.cancelled(workflow) for workflow in workflows))
 
 
 def _replaces(job: Manifest) -> bool:

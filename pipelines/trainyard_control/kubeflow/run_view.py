@@ -85,7 +85,7 @@ class StepView(Finding):
     cost: Cost | None = None
 
     @property
-    def going_on(self) -> bool:
+    def active(self) -> bool:
         """True if it runs or waits."""
         return self.state in ("running", "waiting")
 
@@ -226,7 +226,7 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
     """
     views = {}
     for task in tasks:
-        known = _task_of(str(task.display_name))
+        known = _parse_task(str(task.display_name))
         if known not in _TASKS or str(task.state) not in _STATES:  # a task that Argo omitted has no state
             continue
         start, end = _text(task.start_time), _text(task.end_time)
@@ -252,11 +252,11 @@ def with_podless(
 
     If no pod is left, all tasks count. cached: the tasks that needed no pod, by their names at Kubeflow.
     """
-    taken = {_task_of(name) for name in cached}
+    cached_tasks = {_parse_task(name) for name in cached}
     known = {replace(view.task, worker="") for view in by_pod}
     views = list(by_pod)
     for view in by_task:
-        if view.task in taken - known:
+        if view.task in cached_tasks - known:
             sentence = "done, and nothing ran: an earlier run's output was taken"
             views.append(replace(view, cause=CACHED, sentence=sentence, machine_seconds=0.0))
         elif not by_pod:
@@ -289,7 +289,7 @@ def _running(steps: list[StepView]) -> list[str]:
     return sentences
 
 
-def _task_of(name: str) -> PodTask:
+def _parse_task(name: str) -> PodTask:
     """Parse the task name of KFP, such as `check-2` for the second task of one component."""
     step, _, use = name.partition("-")
     return PodTask(step, use)
@@ -338,12 +338,12 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     name = step.pool if step.pod and not launches else placed
     if step.task.worker or not name:
         return None
-    at_most, so_far = launches or not step.pod, step.going_on
+    at_most, so_far = launches or not step.pod, step.active
     seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
     if not seconds:
         return Cost(0.0, so_far=so_far)
-    feeding = [environment.input_workers.pool] if launches and environment.input_workers else []
-    prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *feeding]}
+    input_pools = [environment.input_workers.pool] if launches and environment.input_workers else []
+    prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *input_pools]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
     hourly = usd_per_hour(environment, environment.pools[name]) if launches else prices[name]

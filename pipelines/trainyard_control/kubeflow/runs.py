@@ -91,7 +91,7 @@ class KubeflowRuns:
         view, now = self._bare(run), datetime.now(UTC)
         overdue, cached = None, set[str]()
         try:
-            pods, jobs, workflows = run_pods.of_run(self.cluster, run_id)
+            pods, jobs, workflows = run_pods.run_objects(self.cluster, run_id)
             findings = run_pods.findings(self.cluster, pods, jobs, view.expected, workflows)
             findings += run_pods.uncreated_steps(workflows)
             views_by_pod, overdue, cached = steps(findings, now), argo.overdue(workflows), argo.cached(workflows)
@@ -121,7 +121,7 @@ class KubeflowRuns:
 
         tail: number of last lines, not counting those of Kubeflow's launcher and of Argo.
         """
-        pods, _, _ = run_pods.of_run(self.cluster, run_id)
+        pods, _, _ = run_pods.run_objects(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
         chief = [pod for pod, task in zip(pods, tasks, strict=True) if task == PodTask(step, worker="0")]
         candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
@@ -148,7 +148,7 @@ class KubeflowRuns:
         heartbeats: set[str] = set()
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
-            pods, jobs, _ = run_pods.of_run(self.cluster, run_id)
+            pods, jobs, _ = run_pods.run_objects(self.cluster, run_id)
             heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):

@@ -151,20 +151,20 @@ def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> l
     would be lost.
     """
     keeper = next((schedule for schedule in existing if schedule.name == name and schedule.enabled is not paused), None)
-    others = [schedule for schedule in existing if schedule is not keeper]
-    actions = [Action("disable", schedule.name, schedule.id) for schedule in others if schedule.enabled]
+    outdated = [schedule for schedule in existing if schedule is not keeper]
+    actions = [Action("disable", schedule.name, schedule.id) for schedule in outdated if schedule.enabled]
     if keeper:
         actions.append(Action("keep", keeper.name, keeper.id, why="unchanged, paused" if paused else "unchanged"))
     elif name and paused:
         actions.append(Action("create", name, start=now, why="paused: it runs nothing until paused is taken out"))
     elif name:
-        stopped = [max(schedule.last or schedule.created, now - SETTLE) for schedule in others if schedule.enabled]
+        stopped = [max(schedule.last or schedule.created, now - SETTLE) for schedule in outdated if schedule.enabled]
         actions.append(Action("create", name, start=max(stopped, default=now)))
     return actions + [
         Action("keep", schedule.name, schedule.id, why="disabled; a run of it goes on, and would end with it")
         if schedule.running
         else Action("delete", schedule.name, schedule.id, why="its runs stay listed, their pods and logs go")
-        for schedule in others
+        for schedule in outdated
     ]
 
 

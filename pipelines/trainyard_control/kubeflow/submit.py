@@ -59,10 +59,10 @@ def _stays(server: KubeflowServer, made: Any, name: str) -> bool:
     """
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
-        others = [run for run in _going(server, name) if run.run_id != made.run_id]
-        if not others:
+        competing = [run for run in _going(server, name) if run.run_id != made.run_id]
+        if not competing:
             return True
-        if _age(others[0]) < _age(made) or time.monotonic() > deadline:
+        if _age(competing[0]) < _age(made) or time.monotonic() > deadline:
             return False
         time.sleep(_POLL_SECONDS)
 

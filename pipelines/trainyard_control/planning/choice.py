@@ -20,13 +20,15 @@ def choose(candidates: list[Candidate], deadline: float | None, budget: float | 
     within_limits = [candidate for candidate in feasible if not _objection(candidate, deadline, budget)]
     within_a_day = [candidate for candidate in within_limits if candidate.duration in ("minutes", "hours")]
     if deadline is not None or budget is not None:
-        best, why = _cheapest(within_limits), f"{_of('cheapest', within_limits)} within {_limits(deadline, budget)}"
+        best = _cheapest(within_limits)
+        why = f"{_compared('cheapest', within_limits)} within {_limits(deadline, budget)}"
     elif within_a_day:
-        best, why = _cheapest(within_a_day), f"{_of('cheapest', within_a_day)} whose training takes minutes or hours"
+        best = _cheapest(within_a_day)
+        why = f"{_compared('cheapest', within_a_day)} whose training takes minutes or hours"
     else:
-        best, why = _fastest(within_limits), f"{_of('fastest', within_limits)}; none takes less than a day"
+        best, why = _fastest(within_limits), f"{_compared('fastest', within_limits)}; none takes less than a day"
     if best and best.cost_usd is None:
-        why = _of("fastest", within_limits) + ("" if best.pool == THIS_MACHINE else "; it has no price")
+        why = _compared("fastest", within_limits) + ("" if best.pool == THIS_MACHINE else "; it has no price")
     unpriced = [candidate for candidate in feasible if candidate.cost_usd is None]
     unpriced.sort(key=lambda candidate: candidate.expected_hours)
 
@@ -96,9 +98,9 @@ def _cheapest(pools: list[Candidate]) -> Candidate | None:
 
 def _fastest(pools: list[Candidate]) -> Candidate | None:
     """Return the fastest pool; of similar ones, the one with the fewest devices."""
-    most = ALIKE * min((candidate.expected_hours for candidate in pools), default=0.0)
+    limit = ALIKE * min((candidate.expected_hours for candidate in pools), default=0.0)
     return min(
-        (candidate for candidate in pools if candidate.expected_hours <= most),
+        (candidate for candidate in pools if candidate.expected_hours <= limit),
         key=lambda candidate: (candidate.devices, candidate.expected_hours),
         default=None,
     )
@@ -112,7 +114,7 @@ def _number(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _of(adjective: str, pools: list[Candidate]) -> str:
+def _compared(adjective: str, pools: list[Candidate]) -> str:
     """Describe the pools that the choice was compared with; prices compare only pools that have one."""
     compared = _priced(pools) if adjective == "cheapest" else pools
     with_price = " with a price" if len(compared) < len(pools) else ""

@@ -28,7 +28,7 @@ _COUNTS = "parameters, operations, activations, kept, head"  # what a remembered
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
-def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
+def from_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return the cost of an example, averaged over the epochs, with the teacher's forward pass.
 
     A custom network and the teacher are built once in another process, and cached. Raises as `require_network`.

@@ -63,7 +63,7 @@ def _forecasts(recipe: Recipe, environment: Environment, before: str | None = No
     seen = [observation for observation in past.observations if before is None or observation.finished < before]
     try:
         known = data.find(recipe, past.examples, None)
-        return candidates(recipe, environment, known, cost.of_recipe(recipe, known), seen)
+        return candidates(recipe, environment, known, cost.from_recipe(recipe, known), seen)
     except TrainyardError:  # such as a bucket that was never preprocessed: nobody knows how many examples it holds
         return []
 

@@ -61,8 +61,10 @@ def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardw
 
     Raises `ConfigurationError` if the catalog has no figures.
     """
-    workers_pool = input_pool(environment)
-    input_cores = environment.input_count * _cores(workers_pool, environment.platform) if workers_pool else None
+    input_workers_pool = input_pool(environment)
+    input_cores = (
+        environment.input_count * _cores(input_workers_pool, environment.platform) if input_workers_pool else None
+    )
     machine, cores = machines.machine_of(pool, environment.platform), _cores(pool, environment.platform)
     gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None

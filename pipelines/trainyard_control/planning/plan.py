@@ -17,7 +17,7 @@ from trainyard_control.planning import learning
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.hardware import THIS_MACHINE, Hardware, local_hardware, pool_hardware
 from trainyard_control.planning.learning import Estimate, Observation
-from trainyard_control.planning.roofline import ExampleCost, most_bytes, needed_bytes, step_seconds
+from trainyard_control.planning.roofline import ExampleCost, max_bytes, needed_bytes, step_seconds
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
 
@@ -69,7 +69,7 @@ class Candidate:
     def duration(self) -> Class | None:
         """The class of the expected duration."""
         hours = self.hours
-        return next((name for name, most in CLASSES.items() if hours.expected < most), "month") if hours else None
+        return next((name for name, limit in CLASSES.items() if hours.expected < limit), "month") if hours else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of `trainyard plan -o json`."""
@@ -113,7 +113,7 @@ def candidates(
             selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
             tolerations=()
             if vertex
-            else tuple(dict.fromkeys(_written(taint.key, taint.value, taint.effect) for taint in needs.tolerations)),
+            else tuple(dict.fromkeys(_taint_text(taint.key, taint.value, taint.effect) for taint in needs.tolerations)),
         )
         if why := pool.why_no_training:
             return replace(candidate, why=f"cannot train: {why}. {nearest_that_trains(environment.pools)}")
@@ -149,14 +149,14 @@ def _predicted(
         return replace(
             candidate, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does"
         )
-    needed, most = needed_bytes(work, batch, hardware, slices), most_bytes(work, batch, hardware, slices)
+    needed, limit = needed_bytes(work, batch, hardware, slices), max_bytes(work, batch, hardware, slices)
     if hardware.memory_bytes and needed > hardware.memory_bytes:
         least = f"{_gib(needed)} GiB a device, of {_gib(hardware.memory_bytes)}"
         return replace(candidate, why=f"needs at least {least}; {_smaller_parts(work, batch, hardware)}")
     notes = []
-    if hardware.memory_bytes and most > hardware.memory_bytes and not (hardware.fused or recipe.train.xla):
+    if hardware.memory_bytes and limit > hardware.memory_bytes and not (hardware.fused or recipe.train.xla):
         notes.append(
-            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(hardware.memory_bytes)}: set train.xla, and "
+            f"needs {_gib(needed)} to {_gib(limit)} GiB a device, of {_gib(hardware.memory_bytes)}: set train.xla, and "
             "raise train.accumulation_steps if its memory runs out"
         )
     model = recipe.model.name or recipe.name
@@ -194,15 +194,15 @@ def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candi
     """Add the cost of the candidate, if it can train and all its nodes have a price."""
     if candidate.hours is None:
         return candidate
-    total, input_usd = usd_per_hour(environment, pool), input_usd_per_hour(environment)
+    total, input_price = usd_per_hour(environment, pool), input_usd_per_hour(environment)
     workers = environment.input_workers
-    if workers and input_usd is None:
+    if workers and input_price is None:
         unpriced = f"its input workers have no price: set price_per_hour of pool '{workers.pool}'"
         return replace(candidate, why="; ".join(filter(None, [candidate.why, unpriced])))
-    if total is None or input_usd is None:
+    if total is None or input_price is None:
         return candidate
     hours = candidate.hours.expected
-    return replace(candidate, cost_usd=hours * total, input_cost_usd=hours * input_usd or None)
+    return replace(candidate, cost_usd=hours * total, input_cost_usd=hours * input_price or None)
 
 
 def _smaller_parts(work: ExampleCost, batch: int, hardware: Hardware) -> str:
@@ -235,7 +235,7 @@ def _hours(recipe: Recipe, data: DataSummary, speed: float, pods: bool) -> float
     return (recipe.train.epochs * steps * batch / speed + start) / 3600
 
 
-def _written(key: str, value: str | None, effect: str | None) -> str:
+def _taint_text(key: str, value: str | None, effect: str | None) -> str:
     return f"{key}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
 
 

@@ -97,7 +97,7 @@ def needed_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int 
     )
 
 
-def most_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
+def max_bytes(work: ExampleCost, batch: int, hardware: Hardware, slices: int = 1) -> float:
     """Return the memory of a device if nothing is fused and every layer's output is held."""
     return _device_bytes(work.activations_per_example, work, batch, hardware, slices)
 

@@ -91,7 +91,7 @@ def plan(
     data: DataSummary,
     work: ExampleCost,
     observations: list[Observation],
-    most: int,
+    max_workers: int,
 ) -> ScalingForecast:
     """Predict the scaling curve of a training on its pool, or on machines like this one.
 
@@ -128,7 +128,7 @@ def plan(
     known = catalog().accelerators.get(hardware.name)
     slices = [chips(topology) for topology in known.slices] if known else []
     largest = max(slices) // hardware.devices if slices else None
-    return ScalingForecast(name, hardware, parts, curve(parts, work, hardware, most), largest)
+    return ScalingForecast(name, hardware, parts, curve(parts, work, hardware, max_workers), largest)
 
 
 def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Hardware, int]:
@@ -153,10 +153,10 @@ def _alike(training: Training, hardware: Hardware) -> bool:
     return bool(alone) and name == hardware.name and devices == hardware.devices and same_cores
 
 
-def curve(parts: Parts, work: ExampleCost, hardware: Hardware, most: int) -> list[StepTimes]:
-    """Return the step times of 1, 2, 4 … and `most` workers."""
-    numbers = [2**power for power in range(most.bit_length()) if 2**power < most]
-    return [simulated(parts, all_reduce_seconds(work, hardware, number), number) for number in [*numbers, most]]
+def curve(parts: Parts, work: ExampleCost, hardware: Hardware, max_workers: int) -> list[StepTimes]:
+    """Return the step times of 1, 2, 4 … and `max_workers` workers."""
+    numbers = [2**power for power in range(max_workers.bit_length()) if 2**power < max_workers]
+    return [simulated(parts, all_reduce_seconds(work, hardware, number), number) for number in [*numbers, max_workers]]
 
 
 def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:

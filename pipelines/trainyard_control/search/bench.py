@@ -440,13 +440,13 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
         )
     except ConfigurationError:  # the catalog has no figures of it
         return
-    most = memory.usable_bytes() if pool is None and hardware.cpu else hardware.memory_bytes
-    if most is None:
+    available = memory.usable_bytes() if pool is None and hardware.cpu else hardware.memory_bytes
+    if available is None:
         return
     try:
         root = environment.storage
         document = None if storage.is_bucket(root) else last_preprocessed(recipe, root)  # a bucket may not answer
-        work = cost.of_recipe(recipe, data.find(recipe, document, 1))  # how many examples there are does not matter
+        work = cost.from_recipe(recipe, data.find(recipe, document, 1))  # how many examples there are does not matter
     except TrainyardError:
         return
     train = recipe.train
@@ -454,11 +454,12 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
     needed = (hardware.workers if hardware.cpu and pool is None else 1) * needed_bytes(
         work, train.batch_size, hardware, train.accumulation_steps
     )
-    if needed > most:
+    if needed > available:
         place = f"pool '{pool}'" if pool else "this machine"
         raise ConfigurationError(
             f"{recipe.name}: train.batch_size {train.batch_size:,} needs at least {needed / _GIB:,.1f} GiB of memory, "
-            f"and {place} has {most / _GIB:,.1f} GiB. Give fewer examples, or split it by train.accumulation_steps."
+            f"and {place} has {available / _GIB:,.1f} GiB. Give fewer examples, or split it by "
+            "train.accumulation_steps."
         )
 
 

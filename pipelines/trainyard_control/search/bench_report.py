@@ -99,7 +99,9 @@ class BenchmarkReport(FrozenModel):
         ]
         names = tuple(speed.setting for speed in speeds)
         whisker = "the 95 % interval of the rounds" if speeds[0].rounds else "the range of the epochs"
-        drawn = chart(f"Speed, with {whisker}", ("setting", "examples/s"), marks, categories=names, from_zero=True)
+        speeds_chart = chart(
+            f"Speed, with {whisker}", ("setting", "examples/s"), marks, categories=names, from_zero=True
+        )
         devices = ", ".join(f"{device.name} ({device.product})" for device in self.devices)
         notes = [
             f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
@@ -119,7 +121,7 @@ class BenchmarkReport(FrozenModel):
             ]
             for speed in speeds
         ]
-        charts, tables = [drawn], [(head, rows)]
+        charts, tables = [speeds_chart], [(head, rows)]
         if speeds[0].pool:
             tables.append(_pool_table(speeds))
         elif points := scaling_points(speeds):

@@ -87,8 +87,8 @@ def packages(sweep: Sweep) -> list[Submission]:
         raise ConfigurationError("--dry-run: shows the runs of a cluster. Name its environment with -e.")
     require_room(sweep)
     study = Study(sweep, stored=False)
-    drawn = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
-    return [_submission(sweep, trial) for trial, _ in filter(None, drawn)]
+    sampled = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
+    return [_submission(sweep, trial) for trial, _ in filter(None, sampled)]
 
 
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
@@ -109,7 +109,7 @@ class _ClusterTrials:
     examples: threading.Event = field(default_factory=threading.Event)
     _first: threading.Lock = field(default_factory=threading.Lock)
 
-    def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
+    def train(self, trial: Trial, sampled: optuna.Trial, lane: Lane) -> Trial:
         """Train a trial, and return it as it ended."""
         try:
             submission = _submission(self.study.sweep, trial)
@@ -120,7 +120,7 @@ class _ClusterTrials:
         self.listener.trial_sent(trial, submission.run, run_id, attached)
         epochs: list[Epoch] = []
         try:
-            view = self._followed(trial, run_id, lane, lambda: self._judge(drawn, run_id, epochs))
+            view = self._followed(trial, run_id, lane, lambda: self._judge(sampled, run_id, epochs))
         except Pruned as pruned:
             self.runs.cancel(run_id)
             trial = as_pruned(trial, epochs, sum(epoch.seconds for epoch in epochs), pruned)
@@ -135,7 +135,7 @@ class _ClusterTrials:
         while not (first or self.examples.wait(_POLL_SECONDS)):
             _require_going_on(lane)
 
-    def _judge(self, drawn: optuna.Trial, run_id: str, epochs: list[Epoch]) -> None:
+    def _judge(self, sampled: optuna.Trial, run_id: str, epochs: list[Epoch]) -> None:
         """Add new epochs from the log of the run's training to `epochs`. Raises `Pruned` as the study does.
 
         Without access to the log, the trial is trained to its end.
@@ -144,7 +144,7 @@ class _ClusterTrials:
             log = self.runs.log(run_id, TRAIN, _LOG_LINES)
         except TrainyardError:
             return
-        judge_new(epochs, map(events.parse, log.splitlines()), partial(self.study.require_promising, drawn))
+        judge_new(epochs, map(events.parse, log.splitlines()), partial(self.study.require_promising, sampled))
 
     def _followed(self, trial: Trial, run_id: str, lane: Lane, judge: Callable[[], None]) -> RunView:
         """Follow the trial's run to its end; `judge` is called while it trains.

@@ -169,14 +169,14 @@ def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> It
     def row(name: str, cells: list[str]) -> Row:
         return Row(name, cells, [False] * len(cells))
 
-    def of(training: Training | None, text: str) -> str:
+    def cell(training: Training | None, text: str) -> str:
         return _MISSING if training is None else text.format(training)
 
     data = [run.record.get("data") or {} for run in runs]
     yield row("training examples", [f"{examples['train']:,}" if examples else _MISSING for examples in data])
-    yield row("parameters", [of(training, "{0.parameters:,}") for training in trainings])
-    yield row("best epoch", [of(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
-    yield row("examples/s", [of(training, "{0.examples_per_second:,.0f}") for training in trainings])
+    yield row("parameters", [cell(training, "{0.parameters:,}") for training in trainings])
+    yield row("best epoch", [cell(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
+    yield row("examples/s", [cell(training, "{0.examples_per_second:,.0f}") for training in trainings])
     for step in dict.fromkeys(step for run in runs for step in run.record.get("seconds", {})):
         cells = [run.record.get("seconds", {}).get(step) for run in runs]
         yield row(f"{step}, s", [_MISSING if cell is None else f"{cell:.1f}" for cell in cells])

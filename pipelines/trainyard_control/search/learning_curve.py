@@ -23,7 +23,7 @@ from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.search_space import override
 
 _DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
-_DRAWN = 40  # points along a curve
+_CURVE_POINTS = 40  # points along a curve
 _Z = 1.96  # of a normal distribution, 95 % lie so many deviations around the mean
 _SMALLEST = 1e-6  # of an error whose logarithm is taken; chosen
 
@@ -55,14 +55,14 @@ class PowerLaw:
 
     def error(self, examples: float) -> tuple[float, float, float]:
         """Return the error at `examples` examples, with its 95 % interval."""
-        drawn = self.draws[:, 0] * examples ** -self.draws[:, 1]
-        low, high = np.quantile(drawn, [0.025, 0.975])
+        samples = self.draws[:, 0] * examples ** -self.draws[:, 1]
+        low, high = np.quantile(samples, [0.025, 0.975])
         return self.scale * examples**-self.exponent, float(low), float(high)
 
     def gain(self, examples: float) -> tuple[float, float, float]:
         """Return the decrease of the error with twice as many examples, with its 95 % interval."""
-        drawn = self.draws[:, 0] * examples ** -self.draws[:, 1] * (1 - 2 ** -self.draws[:, 1])
-        low, high = np.quantile(drawn, [0.025, 0.975])
+        samples = self.draws[:, 0] * examples ** -self.draws[:, 1] * (1 - 2 ** -self.draws[:, 1])
+        low, high = np.quantile(samples, [0.025, 0.975])
         return self.error(examples)[0] * (1 - 2**-self.exponent), float(low), float(high)
 
 
@@ -171,10 +171,10 @@ def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, er
         for point in points
     ]
     first, last = points[0].examples, 4 * points[-1].examples
-    along = [first * (last / first) ** (step / _DRAWN) for step in range(_DRAWN + 1)]
-    drawn = [(examples, *law.error(examples)) for examples in along]
-    band = [(x, low) for x, _, low, _ in drawn] + [(x, high) for x, _, _, high in reversed(drawn)]
-    line = [(x, value) for x, value, _, _ in drawn]
+    along = [first * (last / first) ** (step / _CURVE_POINTS) for step in range(_CURVE_POINTS + 1)]
+    samples = [(examples, *law.error(examples)) for examples in along]
+    band = [(x, low) for x, _, low, _ in samples] + [(x, high) for x, _, _, high in reversed(samples)]
+    line = [(x, value) for x, value, _, _ in samples]
     curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [

@@ -41,19 +41,19 @@ class Dimension:
         """All values, or the ends of the range."""
         return self.values or (self.low, self.high)
 
-    def suggest(self, drawn: BaseTrial) -> Any:
+    def suggest(self, sampled: BaseTrial) -> Any:
         """Sample a value for a trial. The sampler chooses among the JSON of `values`."""
         if self.values:
-            return self.value(drawn.suggest_categorical(self.key, [json.dumps(value) for value in self.values]))
+            return self.value(sampled.suggest_categorical(self.key, [json.dumps(value) for value in self.values]))
         if isinstance(self.low, int) and isinstance(self.high, int):
-            return drawn.suggest_int(self.key, self.low, self.high, log=self.log)
-        return self.value(drawn.suggest_float(self.key, self.low, self.high, log=self.log))
+            return sampled.suggest_int(self.key, self.low, self.high, log=self.log)
+        return self.value(sampled.suggest_float(self.key, self.low, self.high, log=self.log))
 
-    def value(self, drawn: Any) -> Any:
+    def value(self, sampled: Any) -> Any:
         """Convert a sampled value to the recipe's; numbers have six digits."""
         if self.values:
-            return json.loads(drawn)
-        return drawn if isinstance(drawn, int) else min(self.high, max(self.low, float(f"{drawn:.6g}")))
+            return json.loads(sampled)
+        return sampled if isinstance(sampled, int) else min(self.high, max(self.low, float(f"{sampled:.6g}")))
 
     def parameters(self, value: Any) -> dict[str, Any]:
         """Return the sampler's parameters that give `value`."""
@@ -119,10 +119,10 @@ def _number(key: str, text: str) -> float:
 
 @dataclass(frozen=True)
 class BlockSpace:
-    """Lists of blocks: from `fewest` to `most` stages, each with one of the kinds, channels and repeats."""
+    """Lists of blocks: from `min_stages` to `max_stages` stages, each with one of the kinds, channels and repeats."""
 
-    fewest: int
-    most: int
+    min_stages: int
+    max_stages: int
     kinds: tuple[str, ...]
     channels: tuple[int, ...]
     repeats: tuple[int, ...]
@@ -134,7 +134,7 @@ class BlockSpace:
     def size(self) -> int:
         """The number of networks."""
         a_stage = len(self.kinds) * len(self.channels) * len(self.repeats)
-        return sum(a_stage**stages for stages in range(self.fewest, self.most + 1))
+        return sum(a_stage**stages for stages in range(self.min_stages, self.max_stages + 1))
 
     @property
     def cheapest(self) -> list[list[str]]:
@@ -142,18 +142,18 @@ class BlockSpace:
         return [
             _with_pools([_block(kind, min(self.channels), min(self.repeats))] * stages)
             for kind in self.kinds
-            for stages in sorted({self.fewest, self.most})
+            for stages in sorted({self.min_stages, self.max_stages})
         ]
 
-    def suggest(self, drawn: BaseTrial) -> list[str]:
+    def suggest(self, sampled: BaseTrial) -> list[str]:
         """Sample the blocks of a trial."""
-        stages = drawn.suggest_categorical("stages", list(range(self.fewest, self.most + 1)))
+        stages = sampled.suggest_categorical("stages", list(range(self.min_stages, self.max_stages + 1)))
         return _with_pools(
             [
                 _block(
-                    drawn.suggest_categorical(f"kind of stage {number}", self.kinds),
-                    drawn.suggest_categorical(f"channels of stage {number}", self.channels),
-                    drawn.suggest_categorical(f"repeats of stage {number}", self.repeats),
+                    sampled.suggest_categorical(f"kind of stage {number}", self.kinds),
+                    sampled.suggest_categorical(f"channels of stage {number}", self.channels),
+                    sampled.suggest_categorical(f"repeats of stage {number}", self.repeats),
                 )
                 for number in range(1, stages + 1)
             ]
@@ -162,12 +162,12 @@ class BlockSpace:
     def parameters(self, value: list[str]) -> dict[str, Any]:
         """Return the sampler's parameters that give the blocks `value`."""
         stages = [block for block in map(blocks.parse, value) if block.kind != "pool"]
-        drawn: dict[str, Any] = {"stages": len(stages)}
+        sampled: dict[str, Any] = {"stages": len(stages)}
         for number, block in enumerate(stages, 1):
-            drawn[f"kind of stage {number}"] = block.kind
-            drawn[f"channels of stage {number}"] = block.channels
-            drawn[f"repeats of stage {number}"] = block.repeats
-        return drawn
+            sampled[f"kind of stage {number}"] = block.kind
+            sampled[f"channels of stage {number}"] = block.channels
+            sampled[f"repeats of stage {number}"] = block.repeats
+        return sampled
 
 
 def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
@@ -191,10 +191,12 @@ def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
         raise ConfigurationError(f"grammar {text[:200]!r}: {error}. {_BLOCKS_FORM}") from error
     if any(len({*choices}) < len(choices) for choices in (kinds, channels, repeats)):
         raise ConfigurationError(f"grammar {text[:200]!r}: names something twice. {_BLOCKS_FORM}")
-    fewest, most = int(match[1]), int(match[2] or match[1])
-    if fewest > most:
-        raise ConfigurationError(f"grammar {text[:200]!r}: {fewest}:{most} stages are an empty range. {_BLOCKS_FORM}")
-    grammar = BlockSpace(fewest, most, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
+    min_stages, max_stages = int(match[1]), int(match[2] or match[1])
+    if min_stages > max_stages:
+        raise ConfigurationError(
+            f"grammar {text[:200]!r}: {min_stages}:{max_stages} stages are an empty range. {_BLOCKS_FORM}"
+        )
+    grammar = BlockSpace(min_stages, max_stages, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
     if grammar.size < 2:
         raise ConfigurationError(f"grammar {text[:200]!r}: allows one network, which leaves no choice. {_BLOCKS_FORM}")
     for value in grammar.cheapest:

@@ -130,31 +130,31 @@ class Study:
         done = [trial for trial in self.trials if trial.state != "begun"]
         ended = {trial.number for trial in done}
         self._waiting = [number for number in range(sweep.count) if number not in ended]
-        self.optuna = _of(sweep, done)
+        self.optuna = _optuna_study(sweep, done)
 
     def take(self) -> tuple[Trial, optuna.Trial] | None:
         """Start the next trial, None if there is none. Trials that were started before come first."""
         with self._lock:
             return self._begin(self._waiting.pop(0)) if self._waiting else None
 
-    def again(self, trial: Trial, drawn: optuna.Trial) -> tuple[Trial, optuna.Trial] | None:
+    def again(self, trial: Trial, sampled: optuna.Trial) -> tuple[Trial, optuna.Trial] | None:
         """Start a trial again with other values, None if there is no choice."""
         with self._lock:
             if self.sweep.combinations is not None:
                 return None
-            self.optuna.tell(drawn, state=TrialState.PRUNED)
+            self.optuna.tell(sampled, state=TrialState.PRUNED)
             self._skipped.append(trial.values)
             self.trials[trial.number] = trial.model_copy(update={"values": {}, "draws": trial.draws + 1})
             return self._begin(trial.number)
 
-    def require_promising(self, drawn: optuna.Trial, epoch: Epoch) -> None:
+    def require_promising(self, sampled: optuna.Trial, epoch: Epoch) -> None:
         """Report the epoch. Raises `Pruned` if the trial is unlikely to become the best."""
         with self._lock:
-            drawn.report(epoch.metric, epoch.epoch)
-            if self.sweep.prune and drawn.should_prune():
+            sampled.report(epoch.metric, epoch.epoch)
+            if self.sweep.prune and sampled.should_prune():
                 raise Pruned(f"worse after epoch {epoch.epoch} than the median of the trials before it")
 
-    def end(self, trial: Trial, drawn: optuna.Trial) -> Trial | None:
+    def end(self, trial: Trial, sampled: optuna.Trial) -> Trial | None:
         """Store the trial as it ended; return the best so far."""
         with self._lock:
             if (price := self.sweep.dollars_per_hour) is not None and trial.state in ("complete", "pruned"):
@@ -162,9 +162,9 @@ class Study:
             self.trials[trial.number] = trial
             self.write()
             if trial.state == "complete":
-                self.optuna.tell(drawn, trial.metric)
+                self.optuna.tell(sampled, trial.metric)
             else:
-                self.optuna.tell(drawn, state=_STATES[trial.state])
+                self.optuna.tell(sampled, state=_STATES[trial.state])
             return self.best
 
     @property
@@ -201,25 +201,25 @@ class Study:
             self.optuna.enqueue_trial(_parameters(dimensions, fixed))
         tried = [other.values for other in self.trials if other.number != number] + self._skipped
         for redraws in reversed(range(_REDRAWS)):
-            drawn = self.optuna.ask()
-            values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}
+            sampled = self.optuna.ask()
+            values = {dimension.key: dimension.suggest(sampled) for dimension in dimensions}
             if fixed or values not in tried or not redraws:  # at last there may be no others
                 break
-            self.optuna.tell(drawn, state=TrialState.FAIL)  # which teaches the sampler nothing
+            self.optuna.tell(sampled, state=TrialState.FAIL)  # which teaches the sampler nothing
         draws = self.trials[number].draws if number < len(self.trials) else 0
         self.trials[number : number + 1] = [Trial(number=number, values=values, draws=draws)]
         self.write()
-        return self.trials[number], drawn
+        return self.trials[number], sampled
 
 
 def _parameters(dimensions: Sequence[Dimension | BlockSpace], values: dict[str, Any]) -> dict[str, Any]:
-    drawn: dict[str, Any] = {}
+    sampled: dict[str, Any] = {}
     for dimension in dimensions:
-        drawn |= dimension.parameters(values[dimension.key])
-    return drawn
+        sampled |= dimension.parameters(values[dimension.key])
+    return sampled
 
 
-def _of(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
+def _optuna_study(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
     """Create Optuna's study with the trials that are `done`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     recipe = sweep.recipe

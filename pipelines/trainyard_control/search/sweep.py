@@ -43,7 +43,7 @@ _MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # by the 
 class SweepListener(Listener, Protocol):
     """Receives the events of a sweep."""
 
-    def of(self, trial: Trial) -> Listener:
+    def for_trial(self, trial: Trial) -> Listener:
         """Return the receiver of the events of `trial`."""
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
@@ -81,10 +81,10 @@ def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train,
     def lane(lane: Lane) -> None:
         while not lane.stop.begun and (next_trial := study.take()):
             with timing:
-                trial, drawn = _within_budget(study, *next_trial, lane, inputs)
+                trial, sampled = _within_budget(study, *next_trial, lane, inputs)
             if trial.state == "begun":
-                trial = train(trial, drawn, lane)
-            best = study.end(trial, drawn)
+                trial = train(trial, sampled, lane)
+            best = study.end(trial, sampled)
             listener.trial_ended(study.trials[trial.number], best)
 
     lanes.work(cores, lane)
@@ -99,10 +99,10 @@ class _Local:
     preprocessing: threading.Lock = field(default_factory=threading.Lock)
     _equal: dict[str, threading.Lock] = field(default_factory=dict)
 
-    def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
+    def train(self, trial: Trial, sampled: optuna.Trial, lane: Lane) -> Trial:
         """Train a trial, and return it as it ended."""
         sweep = self.study.sweep
-        folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.of(trial)
+        folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.for_trial(trial)
         try:
             variant = sweep.variant(trial.values)
             run = LocalRun(
@@ -110,16 +110,16 @@ class _Local:
             )
             # Two trials of the same values are kept apart: the second takes what the first trained.
             with self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock()):
-                return trials.train(trial, run, self.preprocessing, partial(self.study.require_promising, drawn))
+                return trials.train(trial, run, self.preprocessing, partial(self.study.require_promising, sampled))
         except TrainyardError as error:
-            others = trial.number or sweep.max_parallel > 1
-            if error.exit_code not in _MADE_WRONGLY or not others:
+            several = trial.number or sweep.max_parallel > 1
+            if error.exit_code not in _MADE_WRONGLY or not several:
                 raise
             return trial.model_copy(update={"state": "failed", "why": str(error)})
 
 
 def _within_budget(
-    study: Study, trial: Trial, drawn: optuna.Trial, lane: Lane, inputs: dict[str, DataSummary]
+    study: Study, trial: Trial, sampled: optuna.Trial, lane: Lane, inputs: dict[str, DataSummary]
 ) -> tuple[Trial, optuna.Trial]:
     """Return the trial, if needed with other values, so that its untrained network meets the latency budget.
 
@@ -127,19 +127,19 @@ def _within_budget(
     """
     budget = study.sweep.latency_budget
     if budget is None:
-        return trial, drawn
+        return trial, sampled
     for draw in itertools.count(1):
         try:
             took = _untrained(study.sweep, trial, lane, inputs)
         except ConfigurationError as error:
-            return trial.model_copy(update={"state": "failed", "why": str(error)}), drawn
+            return trial.model_copy(update={"state": "failed", "why": str(error)}), sampled
         if took <= budget:
             break
-        if draw == _DRAWS or (other := study.again(trial, drawn)) is None:
+        if draw == _DRAWS or (other := study.again(trial, sampled)) is None:
             why = f"an answer takes {took:.3g} ms on one core, and the budget is {budget:g} ms"
-            return trial.model_copy(update={"state": "skipped", "milliseconds": took, "why": why}), drawn
-        trial, drawn = other
-    return trial.model_copy(update={"milliseconds": took}), drawn
+            return trial.model_copy(update={"state": "skipped", "milliseconds": took, "why": why}), sampled
+        trial, sampled = other
+    return trial.model_copy(update={"milliseconds": took}), sampled
 
 
 def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSummary]) -> float:
@@ -159,9 +159,9 @@ def require_possible(sweep: Sweep) -> None:
     if grammar is None:
         return
     side = min(known.image[:2]) if known and known.image else None
-    if side is not None and side < 2 ** (grammar.most - 1):
+    if side is not None and side < 2 ** (grammar.max_stages - 1):
         raise ConfigurationError(
-            f"grammar: the pools between {grammar.most} stages leave nothing of {side} pixels. "
+            f"grammar: the pools between {grammar.max_stages} stages leave nothing of {side} pixels. "
             f"Give at most {side.bit_length()} stages, or a larger data.image_size."
         )
     if sweep.latency_budget is None or known is None:

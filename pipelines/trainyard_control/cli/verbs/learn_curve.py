@@ -30,13 +30,13 @@ def learn_curve(
     """
     from trainyard.spec import recipe as recipes
     from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
-    from trainyard_control.api.arguments import of_this_machine
+    from trainyard_control.api.arguments import local_environment
     from trainyard_control.api.progress import CurveScreen
     from trainyard_control.search import learning_curve
 
     loaded = recipes.load(recipe, set_)
     shares = learning_curve.fractions(fractions)
-    loaded_environment = of_this_machine(environment, "A learning curve is measured on this machine.")
+    loaded_environment = local_environment(environment, "A learning curve is measured on this machine.")
     metric, is_share = MAIN_METRIC[loaded.task], LARGER_MAIN_IS_BETTER[loaded.task]
     points = []
     with CurveScreen() as screen:

@@ -111,10 +111,10 @@ def compare(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Compare runs of this machine: settings, metrics, speed, files."""
-    from trainyard_control.api.arguments import of_this_machine
+    from trainyard_control.api.arguments import local_environment
     from trainyard_control.api.run import ELSEWHERE, Runs
 
-    compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
+    compared = Runs(local_environment(environment, ELSEWHERE).storage).compare(*names)
     write_page(html, compared.page)
     print_answer(output, compared.document(), lambda: _show_comparison(compared))
 

@@ -88,8 +88,8 @@ def _show(recurring: list[Recurring]) -> None:
     for schedule in recurring:
         last = schedule.last.isoformat(timespec="minutes") if schedule.last else "never"
         state = "enabled" if schedule.enabled else "disabled"
-        going_on = ", going on" if schedule.running else ""
-        typer.echo(f"{schedule.name}  {state}  {schedule.cron}  last run {last}{going_on}")
+        activity = ", active" if schedule.running else ""
+        typer.echo(f"{schedule.name}  {state}  {schedule.cron}  last run {last}{activity}")
 
 
 def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]:

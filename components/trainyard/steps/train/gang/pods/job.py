@@ -251,7 +251,7 @@ def _environment(gang: Gang) -> list[Manifest]:
 
 
 def _labels(gang: Gang) -> dict[str, str]:
-    return {**labels.of_step(gang.step), labels.INSTANCE: gang.name}
+    return {**labels.step_labels(gang.step), labels.INSTANCE: gang.name}
 
 
 def _task_labels(gang: Gang) -> dict[str, str]:
