@@ -98,7 +98,7 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
 
 
 def require_source(source: str, info: ValidationInfo, advice: str) -> str:
-    """Return `source`, or raise ValueError if it is missing (beside the document if `info` knows its folder)."""
+    """Return `source` in a validator. Raises ValueError if it is missing; relative to the folder in `info`."""
     folder = (info.context or {}).get(FOLDER)
     if folder is None or is_bucket(source):
         return source
