@@ -52,7 +52,7 @@ class Jobs:
             service.timeout = None  # gRPC's word for none
             try:
                 job, messages, states = run(preparation_id)
-            except BaseException:  # it may run, and nobody knows its id
+            except BaseException:  # it may run under an unknown id
                 _cancel_named(service.job_service, name)
                 raise
             self._started.append((service.job_service, job))

@@ -4,5 +4,5 @@ from trainyard.data.importing import without
 
 __all__ = ["beam"]
 
-with without("google.cloud.pubsub", "google.cloud.bigquery"):  # clients of what no step reads or writes
+with without("google.cloud.pubsub", "google.cloud.bigquery"):  # no step uses these clients
     import apache_beam as beam

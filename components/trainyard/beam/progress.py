@@ -13,7 +13,7 @@ from trainyard.heartbeat import Heartbeat
 
 Unit = Literal["files", "records", "examples"]
 
-SECONDS = 2.0  # chosen: memory may fill within seconds, and a day's log of it stays below 10 MB
+SECONDS = 2.0  # chosen: memory may fill within seconds, and a day's log stays below 10 MB
 
 _lock = threading.Lock()
 _counted: Counter[Unit] = Counter()
@@ -47,6 +47,6 @@ def reported(total: int, unit: Unit, finished: Callable[[], int]) -> Iterator[No
 def _report(total: int, unit: Unit, finished: int) -> None:
     with _lock:
         counts = dict(_counted)
-    # A bundle that Beam does again is counted again.
+    # A bundle that Beam retries is counted again.
     done = min(max(counts.pop(unit, 0), finished), total)
     events.progress(done, total, unit, **counts)

@@ -79,7 +79,7 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
         _raise_known(error)
         raise
     finally:
-        # A step ends without its exit handlers, where Beam would have stopped them.
+        # A step exits without exit handlers, in which Beam would stop them.
         for server in servers:
             server.stop()
 
@@ -104,15 +104,15 @@ def _pipeline(beam_options: str) -> beam.Pipeline:
         return beam.Pipeline(runner=FnApiRunner() if _is_direct(options) else None, options=options)
     except ValueError as error:
         raise _wrong(beam_options, str(error)) from error
-    except SystemExit as error:  # as argparse ends, its message already on stderr
+    except SystemExit as error:  # argparse exits, with its message on stderr
         raise _wrong(beam_options, "a value that Beam does not allow (its message stands above)") from error
 
 
 def _options(beam_options: str) -> PipelineOptions:
     options = _Options(shlex.split(beam_options))
-    options.get_all_options()  # has Beam check every value now, and not in the middle of the run
+    options.get_all_options()  # checks every value now instead of during the run
     options.view_as(SetupOptions).save_main_session = False
-    # Beam would ask pip, which our images do not have, for what is installed, and send it to the workers.
+    # Beam would ask pip, which our images lack, for installed packages and send the list to the workers.
     options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
     return options
 
@@ -143,7 +143,7 @@ def _remember_signatures() -> None:
         own = vars(dofn)
         if any(isinstance(value, MethodType) for value in own.values()):
             return inspect_methods(dofn)
-        key = (type(dofn), frozenset(own))  # an attribute hides the class's method of its name
+        key = (type(dofn), frozenset(own))  # an attribute hides a method of the same name
         if key not in kinds:
             kinds[key] = inspect_methods(dofn)
         return kinds[key]

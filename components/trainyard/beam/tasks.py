@@ -97,7 +97,7 @@ def _worker_pool(
                 workers.append(ChildProcess(_run_worker, (task_fn, tasks, claims), "worker"))
                 threading.Thread(target=_pass_on, args=(workers[-1],), daemon=True).start()
 
-    starter = threading.Thread(target=start, daemon=True)  # the fork server answers once it has imported all
+    starter = threading.Thread(target=start, daemon=True)  # the fork server answers after its imports
     starter.start()
     try:
         yield
@@ -119,7 +119,7 @@ def _run_worker(task_fn: Callable[[_Task], None], tasks: Sequence[_Task], claims
     with suppress(Exception):  # the step's own process meets it again
         _run_pipeline(task_fn, tasks, "", claims)
         code = 0
-    os._exit(code)  # as a step does: libraries that were mixed may crash while the interpreter ends
+    os._exit(code)  # as in a step: mixed libraries may crash while the interpreter exits
 
 
 def _pass_on(worker: ChildProcess) -> None:

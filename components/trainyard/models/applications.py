@@ -49,7 +49,7 @@ def _caffe(image: keras.KerasTensor) -> keras.KerasTensor:
 
 
 _OPTIONS: dict[str, Any] = {"include_top": False, "pooling": "avg"}
-# All but ResNet50 scale the pixels themselves.
+# All except ResNet50 scale the pixels themselves.
 _BODIES = {
     "resnet50": partial(keras.applications.ResNet50, **_OPTIONS),
     "mobilenet_v3_small": partial(keras.applications.MobileNetV3Small, **_OPTIONS),

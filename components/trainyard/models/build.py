@@ -17,7 +17,7 @@ from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE
 from trainyard.spec.training.model import ModelConfig
 
 _SMALL = 1 << 26  # weights between hidden layers; chosen: less than a gigabyte to train
-_BYTES = 8  # of a weight and its gradient in float32; an optimizer may keep as much again
+_BYTES = 8  # of a weight and its gradient in float32; an optimizer may need as much again
 _LEAST_SCALE = 1e-3
 
 
@@ -47,7 +47,7 @@ def _network(model: ModelConfig, features: Sequence[Feature], outputs: int) -> k
     else:
         _require_names(features)
         inputs = {
-            # A column may be called what no layer may (km/h), or what another layer is (logits).
+            # A column name may be invalid for a layer (km/h), or the name of another layer (logits).
             feature.name: keras.Input(feature.shape, name=f"input-{input_name(feature.name)}", dtype=feature.dtype)
             for feature in features
         }

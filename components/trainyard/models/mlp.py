@@ -58,12 +58,12 @@ def known(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
 
 def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
     size = feature.vocabulary_size or 0
-    # Source of the width: the rule of thumb of fast.ai's tabular learner, 1.6 n^0.56; the limit of 32 is chosen.
+    # Source of the width: fast.ai's tabular learner, 1.6 n^0.56; the limit of 32 is chosen.
     width = min(32, max(1, round(1.6 * size**0.56)))
     embedded = layers.Embedding(size, width, name=layer_name("embed", feature))(ids)
     if feature.filler is not None:
-        # By the root of the count, as TensorFlow's "sqrtn": the sum then varies as one word's vector does, however many
-        # there are, and does not vanish beside numbers when all get the same 8 bits.
+        # Divided by the root of the count, as TensorFlow's "sqrtn": the variance is then that of one word's vector,
+        # and the sum does not vanish beside numbers if all are quantized to 8 bits.
         is_word = known(feature, ids)
         count = keras.ops.maximum(keras.ops.sum(is_word, axis=1), 1)
         summed = keras.ops.sum(embedded * keras.ops.cast(is_word, embedded.dtype), axis=1)

@@ -36,7 +36,7 @@ def published(model: ModelConfig, storage_folder: str) -> keras.Model:
     with os_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
     try:
-        # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.
+        # Keras prints progress to stdout, which is for events; the lock makes other processes wait for the download.
         with locked(cache), contextlib.redirect_stdout(io.StringIO()):
             if uri:
                 _fetch(uri, cache)
@@ -82,7 +82,7 @@ def _fetch(uri: str, cache: Path) -> None:
     except TrainyardError as error:
         events.emit("warning", message=f"{uri}: the weights kept there could not be used ({error})")
         if isinstance(error, DataError):
-            storage.remove(uri)  # damaged: what is fetched now takes its place
+            storage.remove(uri)  # damaged: a new download replaces it
 
 
 def _keep(names: set[str], cache: Path, uri: str) -> None:

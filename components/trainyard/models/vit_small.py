@@ -30,7 +30,7 @@ def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras
     x = layers.Conv2D(_WIDTH, size, strides=size, padding="same", kernel_initializer="lecun_normal", name="patches")(x)
     count = x.shape[1] * x.shape[2]
     x = layers.Reshape((count, _WIDTH))(x)
-    # Numbers that come of the input, so that the embedding is a layer of the graph; one row serves the whole batch.
+    # Computed from the input, so that the embedding is part of the graph; one row serves the whole batch.
     numbers = keras.ops.zeros_like(x[:1, :, 0], dtype="int32") + np.arange(count, dtype=np.int32)
     positions = layers.Embedding(count, _WIDTH, embeddings_initializer=_small(), name="positions")(numbers)
     x = layers.Add()([x, positions])

@@ -32,7 +32,7 @@ TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
 
 _RECORD_BYTES = 4096  # chosen: more than a sentence takes
 
-_LAST_RECORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
+_LAST_RECORD_SECONDS = 20.0  # chosen: a silent storage may be the reason for the exit
 
 
 def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = (), **arguments: Any) -> None:
@@ -116,7 +116,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
     signal.signal(signal.SIGTERM, handle_sigterm)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and nobody has it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and it is not ignored
         signal.signal(signal.SIGINT, handle_sigint)
     events.emit("started", step=step)
     code: int = ExitCode.DONE
@@ -128,7 +128,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
         code = int(end.code or 0)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Libraries that were mixed in one process (tf.Transform, Beam, LiteRT) may crash while the interpreter ends, after
+    # Libraries mixed in one process (tf.Transform, Beam, LiteRT) may crash while the interpreter exits, after
     # all results are on disk; a step is judged by its committed manifest.
     os._exit(code)
 
@@ -199,7 +199,7 @@ def _timed(step: str) -> Iterator[None]:
         return
 
     message = f"{step}: ran for more than the {seconds} s that it may. Raise timeout_seconds.{step} in the environment."
-    # In a thread of its own: a call into TensorFlow hears no signal.
+    # In a thread, because a call into TensorFlow blocks signals.
     timer = threading.Timer(float(seconds), end_with, (InfrastructureError(message),))
     timer.daemon = True
     timer.start()
@@ -222,4 +222,4 @@ def _write_record(step: str, output: str, code: ExitCode, error: str, message: s
     except TrainyardError:
         events.emit("unrecorded", path=uri)
         with suppress(TrainyardError):
-            storage.remove(uri)  # an earlier one would be taken for this failure's
+            storage.remove(uri)  # an earlier record would be taken for this failure

@@ -28,7 +28,7 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
-_RECORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the step failed
+_RECORD_SECONDS = 20.0  # chosen: a silent storage may be the reason for the failure
 
 
 @dataclass

@@ -12,9 +12,9 @@ from trainyard.errors import did_you_mean
 from trainyard.spec.documents import Strict
 from trainyard.spec.plain_yaml import Location
 
-# What k8s/components/flink makes in the namespace of the runs, a worker of ours beside every TaskManager.
+# Created by k8s/components/flink in the namespace of the runs, with our worker beside every TaskManager.
 FLINK_SERVICE, FLINK_JOB_PORT, FLINK_WORKERS = "trainyard-flink", 8099, "localhost:50000"
-# Chosen: a Python worker stays from one stage of a job to the next, as it takes 3 s of CPU to start.
+# Chosen: a Python worker is kept between the stages of a job, because a start takes 3 s of CPU.
 _WORKER_CACHE_MILLISECONDS = 20_000
 
 _ENGINES = {
@@ -24,7 +24,7 @@ _ENGINES = {
     "spark": "SparkRunner",
     "dataflow": "DataflowRunner",
 }
-# Which of Beam's options `parallelism` is.
+# The Beam option for `parallelism`.
 _PARALLELISM = {"flink": "parallelism", "dataflow": "max_num_workers"}
 _REQUIRED = {
     "dataflow": {

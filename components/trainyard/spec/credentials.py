@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# Words of a variable's or an option's name that stand for something secret; KEY alone does not.
+# Words in the name of a variable or option that mark a secret; KEY alone does not.
 _NAMES = re.compile(
     r"(?:^|[_.-])(?:SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|TOKEN|CREDENTIALS?|BEARER|APIKEY"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION|SHARED|SAS|AUTH)[_.-]?KEY)"
@@ -31,7 +31,7 @@ _VALUES = re.compile(
     r"|\b[Aa]uthorization['\"]?\s*[:=]\s*\S"
     r"|\b(?:[Bb]earer|[Bb]asic)\s+(?=\S*\d)[\w.~+/-]{8,}"
 )
-# What a value says of others: the options of a program, lines of a file, parameters of a URL.
+# Values inside a value: options of a program, lines of a file, parameters of a URL.
 _PAIRS = re.compile(
     r"(?:(?:^|[\s'\"])--?D?(?P<option>[A-Za-z][\w.-]*)(?:\s*[=:]\s*|\s+)"
     r"|(?:^|[\s,;&?{'\"])(?P<name>[A-Za-z][\w.-]*)['\"]?\s*[=:]\s*)(?!//)(?P<value>[^\s,;&}]+)"

@@ -26,7 +26,7 @@ SECRETS = "secrets"
 MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 
-# Where the context of pydantic's errors has the known values, in quotes.
+# The key of the known values, in quotes, in the context of pydantic's errors.
 _KNOWN_VALUES, _QUOTED = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}, re.compile(r"'([^']*)'")
 _SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
 
@@ -132,7 +132,7 @@ def read_object(uri: str) -> str:
 def _content(path: Path, limit: int) -> bytes:
     """Return up to `limit` + 1 bytes of the regular file at `path`."""
     try:
-        # Without waiting: to open a pipe that nobody writes into would last for ever.
+        # Non-blocking, because opening a pipe without a writer would wait forever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise ConfigurationError(f"{path}: is no plain file. Name a YAML file.")

@@ -25,10 +25,10 @@ BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
 TRAIN = "train"  # the step that needs a pool on which a training can run
 
-# Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
+# Chosen: time for nodes, images and locks beyond the steps' own time.
 WAIT_SECONDS = 86400
 LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
-# Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for
+# Chosen: the first pause outlasts an object store's 503; the longest is shorter than a gang waits for
 # the retry of its launcher (steps/train/peers/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 

@@ -31,7 +31,7 @@ FILES = ".files"
 """The suffix of folders that are fetched file by file."""
 _PARTIAL = ".partial-"
 
-# The descriptors by which this process locks the copies that it has opened.
+# Descriptors of the locks on the copies that this process has opened.
 _locks: dict[Path, int] = {}
 
 
@@ -154,7 +154,7 @@ def _remove_unused(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if not is_at(lock, path):  # its owner let it go and began another between the opening and the lock
+        if not is_at(lock, path):  # its owner replaced it between the opening and the lock
             return False
         _remove(path)
     finally:

@@ -55,13 +55,13 @@ class CachedFiles:
             while not self._hold(name):
                 lock = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX)  # waits for another process that fetches it
+                    fcntl.flock(lock, fcntl.LOCK_EX)  # waits for another process that is fetching it
                     if not cache.is_at(lock, partial):
                         continue
                     if not self._reserve(lock, name, uses, before, forced):
                         return None
                     self._download(name, partial)
-                    with cache.locked(self._cache):  # whoever adds up sizes counts it once
+                    with cache.locked(self._cache):  # so that its size is counted once
                         partial.rename(final)
                     fcntl.flock(lock, fcntl.LOCK_SH)
                     if cache.is_at(lock, final):  # else it was removed between the two locks
@@ -114,7 +114,7 @@ class CachedFiles:
         size = self.manifest.files[name].bytes
         needed = {self.path(other): use for other, use in uses.items()}
         with cache.locked(self._cache):
-            os.truncate(partial, 0)  # what a killed process left of it does not count
+            os.truncate(partial, 0)  # a killed process's leftover does not count
             room = cache.make_room(self._cache, size, needed, before)
             if room or forced:
                 os.truncate(partial, size)
@@ -132,6 +132,6 @@ def link(key: str, manifest: Manifest, folder: Path) -> Manifest:
         try:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.link(cache.folder() / f"{key}{cache.FILES}" / name, folder / name)
-        except OSError:  # it is not there, or links are unknown
+        except OSError:  # it is missing, or links are unsupported
             rest[name] = file
     return replace(manifest, files=rest)

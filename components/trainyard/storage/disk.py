@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainyard.errors import InfrastructureError, TrainyardError
 
-# EFBIG is what a limit on the size of files (ulimit -f) says.
+# EFBIG is raised at a limit on file sizes (ulimit -f).
 _FULL = {errno.ENOSPC: "is full", errno.EDQUOT: "quota is used up", errno.EFBIG: "takes no larger file"}
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ADVICE = "Mend it, or name another storage in the environment."

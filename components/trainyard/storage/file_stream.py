@@ -38,7 +38,7 @@ class FileStream:
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._epochs: Iterator[list[str]] = iter(())
-        self._plan: list[str] = []  # the files in the order of their uses to come: this epoch's and the next one's
+        self._plan: list[str] = []  # the files in the order of use, of this epoch and the next
         self._most_ahead = _LEAST_AHEAD
         self._wanted: Counter[str] = Counter()  # by readers that wait
         self._ahead: set[str] = set()  # held, and not opened since
@@ -88,7 +88,7 @@ class FileStream:
         with self._changed:
             self._wanted[name] += 1
             opened = self._reading.setdefault(reader, deque())
-            while len(opened) >= cycle:  # at least one of so many has been read to its end
+            while len(opened) >= cycle:  # at least one of them has been read to its end
                 opened.popleft()
             self._release_unused()
             self._changed.notify_all()
@@ -148,7 +148,7 @@ class FileStream:
         with self._changed:
             self._fetching.discard(name)
             if failure is not None:
-                # One that was fetched ahead of its time is tried again when somebody wants it.
+                # A file fetched ahead is tried again when a reader wants it.
                 self._failed.add(name)
                 self.error = failure if name in self._wanted else self.error
             elif fetched is None:

@@ -157,7 +157,7 @@ def remove(uri: str) -> None:
     path = Path(uri)
     with os_errors(path, "removed"), suppress(FileNotFoundError):
         _reserved(path).unlink(missing_ok=True)
-        if path.is_dir() and not path.is_symlink():  # of a link, the link itself goes and not what it leads to
+        if path.is_dir() and not path.is_symlink():  # for a link, only the link itself is removed
             if (path / MANIFEST).is_file():
                 (path.parent / STAGING).mkdir(exist_ok=True)
                 path = path.rename(path.parent / STAGING / f"{path.name}-{secrets.token_hex(4)}")
@@ -179,7 +179,7 @@ def lease(uri: str) -> Iterator[None]:
                 f"{uri}: {owner} is writing it. Wait until it ends and run the same command again, "
                 "or name another storage."
             ) from error
-        with suppress(OSError):  # a full disk: the name is for the refused alone
+        with suppress(OSError):  # a full disk: the name only informs refused writers
             stream.truncate(0)
             stream.write(f"process {os.getpid()}")
             stream.flush()
@@ -190,7 +190,7 @@ def lease(uri: str) -> Iterator[None]:
 def reading(uri: str) -> Iterator[None]:
     """See `storage.reading`."""
     with _lock_file(Path(uri)) as stream:
-        with suppress(OSError):  # locks are unknown here
+        with suppress(OSError):  # locks are unsupported here
             fcntl.flock(stream, fcntl.LOCK_SH)
         yield
 

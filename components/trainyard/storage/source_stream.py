@@ -14,7 +14,7 @@ from trainyard.errors import DataError
 from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
 
-_SEEKING_CHUNK = 4 << 20  # chosen: at most so much is fetched for nothing after each column of a row group
+_SEEKING_CHUNK = 4 << 20  # chosen: maximum of unused bytes fetched after each column of a row group
 
 
 def open_file(path: str, chunk: int | None = None) -> IO[bytes]:

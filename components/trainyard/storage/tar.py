@@ -22,11 +22,11 @@ from trainyard.uris import is_bucket
 BLOCK = 512
 """Bytes in which an archive is written."""
 
-_MAX_MEMBERS = 20_000_000  # chosen: ten times ImageNet and more; as headers they alone are 10 GB
+_MAX_MEMBERS = 20_000_000  # chosen: over ten times ImageNet; the headers alone are 10 GB
 _LONGEST_HEADER = 64 << 10  # bytes of an extended header; chosen: a path has 4,096 at most
 _FARTHEST = 1 << 60  # bytes; no file is as long
-_FARTHEST_PACKED = 64 << 20  # bytes of what gzip packed that a look unpacks; chosen: a fifth of a second
-_MAX_BYTES = 256 << 20  # of a picture; chosen: data.max_image_pixels by default, not compressed at all, and more
+_FARTHEST_PACKED = 64 << 20  # bytes of a gzip that a listing unpacks; chosen: a fifth of a second
+_MAX_BYTES = 256 << 20  # of an image; chosen: more than the default data.max_image_pixels uncompressed
 _ENDINGS = (".tar", ".tar.gz")
 _BROKEN = ("broken_archive", "truncated_archive")  # of the first member
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)

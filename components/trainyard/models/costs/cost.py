@@ -10,13 +10,13 @@ import keras
 
 from trainyard.contract.training.epochs import TRAINING_PASSES
 
-# Gradients of these activations follow from their output alone: f' is a function of f.
+# The gradients of these activations need only the output: f' is a function of f.
 _BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})
 _layers = keras.layers
 _BY_OUTPUT_LAYERS = (_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Softmax)
 _ACTIVATIONS = (_layers.Activation, *_BY_OUTPUT_LAYERS)
-# Linear in their inputs and without weights: the gradient needs their shapes alone. Dropout keeps but its mask of bits,
-# an embedding but ids.
+# Linear in their inputs and without weights: the gradient needs only shapes. Dropout keeps only its bit mask,
+# an embedding only ids.
 _LINEAR = (
     _layers.Add, _layers.Subtract, _layers.Average, _layers.Concatenate, _layers.ZeroPadding1D, _layers.ZeroPadding2D,
     _layers.Cropping1D, _layers.Cropping2D, _layers.UpSampling2D, _layers.Flatten, _layers.Reshape, _layers.Permute,
@@ -100,7 +100,7 @@ class _Attention:
     @classmethod
     def from_layer(cls, layer: keras.layers.MultiHeadAttention) -> _Attention:
         shapes = [tensor.shape for tensor in keras.tree.flatten(layer.input)]
-        # Keras lists the tensors as they were passed: the query, the value, and the key if it is another one.
+        # Keras lists the tensors as passed: query, value, and key if it differs.
         queries, keys = (math.prod(size or 1 for size in shape[1:-1]) for shape in shapes[:2])
         scores = layer.num_heads * queries * keys
         kernels = ((layer.query_dense, queries), (layer.key_dense, keys), (layer.value_dense, keys))
@@ -134,11 +134,11 @@ def _positions(layer: Any, kernel: keras.Variable, outputs: int) -> float:
     """Return the number of times that the kernel is applied to one example."""
     if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional):
         return float(keras.tree.flatten(layer.input)[0].shape[1] or 1)  # steps of the sequence
-    if isinstance(layer, _TRANSPOSED):  # to each position that comes in, and its last dimension is the channels there
+    if isinstance(layer, _TRANSPOSED):  # at each input position; the last dimension is the input channels
         return math.prod(size or 1 for size in layer.input.shape[1:]) / kernel.shape[-1]
     if isinstance(layer, _SEPARABLE):  # both kernels
         return outputs / layer.filters
-    if isinstance(layer, keras.layers.EinsumDense):  # to each number that comes in, over those that share its letters
+    if isinstance(layer, keras.layers.EinsumDense):  # for each input number, divided by those that share its letters
         given, _, letters = layer.equation.partition("->")[0].partition(",")
         shared = math.prod(size for at, size in zip(letters, kernel.shape, strict=True) if at in given)
         return math.prod(size or 1 for size in layer.input.shape[1:]) / shared

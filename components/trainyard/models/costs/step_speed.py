@@ -21,8 +21,8 @@ from trainyard.models.costs.latency import model_latency
 BATCH_SIZE = 32
 """Of the first measurements, as `fit` takes by default; the others have four times as many."""
 
-_BLOCKS, _BLOCK_SECONDS = 5, 0.4  # chosen: two seconds a setting, in parts whose differences show how sure the speed is
-_RATE = 1e-4  # chosen: steps change the weights of a copy, and numbers stay small
+_BLOCKS, _BLOCK_SECONDS = 5, 0.4  # chosen: two seconds a setting, in blocks whose variation shows the uncertainty
+_RATE = 1e-4  # chosen: small enough that the weights of the copy stay finite
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _step(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Callable
             outputs: Any = keras.tree.flatten(model(inputs, training=True))
             loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(output, tf.float32))) for output in outputs])
         gradients = tape.gradient(loss, [variable.value for variable in variables])
-        # The outputs may not depend on all variables.
+        # Some variables may not affect the outputs.
         optimizer.apply_gradients([pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None])
         return loss
 

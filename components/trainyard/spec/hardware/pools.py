@@ -229,7 +229,7 @@ class Pool(Strict):
     @property
     def variant(self) -> Variant:
         """The image variant that the pool's pods need."""
-        if self.kind == "npu":  # what runs beside it: no step of ours computes on it
+        if self.kind == "npu":  # runs beside it; no step of ours computes on it
             return "cpu"
         return "jax" if self.trained_by == "jax" else self.kind
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 Kind = Literal["conv", "separable", "residual", "pool"]
 CONVOLUTIONS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != "pool")
-MOST_CHANNELS, MOST_REPEATS = 4096, 16  # chosen: more is a mistake of the pen in a network for small images
+MOST_CHANNELS, MOST_REPEATS = 4096, 16  # chosen: more is a typo in a network for small images
 FORM = "Write KIND:CHANNELS, KIND:CHANNELS:REPEATS or pool, such as conv:32 or separable:64:2"
 _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 

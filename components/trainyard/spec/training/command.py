@@ -27,7 +27,7 @@ Argument = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00
 FileName = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*$")]
 FileText = Annotated[str, Field(max_length=MAX_FILE_BYTES)]
 
-# Keys of `train` that a program may follow or ignore; all others are of Trainyard's own training.
+# Keys of `train` that a program may follow or ignore; all others apply only to Trainyard's own training.
 _USABLE = {
     "command",
     "image",

@@ -32,7 +32,7 @@ def train(
         model = this.output_at(keys.labelled(warm_start.model, label))
         inputs = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": warm_start.start}
         if this.unfinished():
-            this.assign("" if label else warm_start.maker)  # the plan's maker is that of the model without a label
+            this.assign("" if label else warm_start.maker)  # the plan's maker is for the model without a label
             if gang:
                 from trainyard.steps.train.gang.pods.pods import run_in_pods
 
@@ -47,7 +47,7 @@ def train(
             clear_pods(this.recipe, gang, inputs["checkpoints"], model)
         step.drop_checkpoints(model)
         training = Training.read(model)
-        for best in training.history:  # a program of the recipe's own may have told of none
+        for best in training.history:  # a custom program may have reported none
             if best.epoch == training.best_epoch:
                 metrics.log_metric("eval_loss", best.eval_loss)
                 metrics.log_metric("eval_metric", best.metric)

@@ -18,7 +18,7 @@ from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.pools import DEVICES_VARIABLE
 
-_MEMORY_SHARE = 0.85  # chosen: of the catalog's memory; the driver keeps some, and data sheets round up
+_MEMORY_SHARE = 0.85  # chosen: share of the catalog's memory; the driver reserves some, and data sheets round up
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def devices_error(expected: ExpectedDevices, fault: str) -> InfrastructureError:
 
 def difference(expected: ExpectedDevices, visible: VisibleDevices) -> str:
     """Describe how the visible devices differ from the expected ones; '' if they match."""
-    # Of parts of a GPU the library counts the GPU: TensorFlow's list decides there.
+    # The library counts a partitioned GPU as one, so TensorFlow's list decides for MIG.
     if expected.kind == "gpu" and visible.gpus is not None and not visible.shared:
         return _gpu_difference(expected, visible.gpus)
     if not visible.files:
@@ -111,7 +111,7 @@ def _gpu_difference(expected: ExpectedDevices, gpus: list[Gpu]) -> str:
     known = catalog().accelerators.get(expected.accelerator)
     if known is None:
         return ""
-    # The labels of the GPU operator write a product's name with dashes.
+    # The GPU operator's labels spell product names with dashes.
     other = [gpu.name for gpu in gpus if known.products and gpu.name.replace(" ", "-") not in known.products]
     if other:
         return f"the driver shows {', '.join(other)}"
@@ -153,7 +153,7 @@ def _driver_file(root: Path) -> str:
 def _nvml() -> tuple[list[Gpu] | None, str]:
     """Return GPUs and driver version from NVIDIA's library; (None, '') if there is no library."""
     try:
-        import pynvml  # in the image gpu alone
+        import pynvml  # only in the image gpu
     except ImportError:
         return None, ""
     version = ""

@@ -26,7 +26,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input
 from trainyard.storage import storage
 
-_EXAMPLES, _BYTES = 2048, 64 << 20  # chosen: so many examples, or so many bytes of pixels, are read again and again
+_EXAMPLES, _BYTES = 2048, 64 << 20  # chosen: examples, or bytes of pixels, that are read repeatedly
 _WARM_UP_SECONDS, _PART_SECONDS, _PARTS = 0.4, 0.2, 3  # chosen: a second a source
 _EPOCHS = 1_000_000  # more than are read
 _ANY_SIZE = 1 << 60

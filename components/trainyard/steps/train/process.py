@@ -32,7 +32,7 @@ def train_in_process(
             _finish(by_command, output)
         return
     start_of_import, started = time.perf_counter(), time.monotonic()
-    # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
+    # Imported here, because --help and compilation must not load TensorFlow, and its seconds are counted.
     engine.prepare()
     from trainyard.steps.train import session
     from trainyard.steps.train.input import input as inputs

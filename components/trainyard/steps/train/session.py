@@ -77,7 +77,7 @@ def train(
         precision = engine.precision(recipe.train)
         data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
         if recipe.model.weights is not None:
-            # A pod's own disk ends with it, and a machine's does not.
+            # A pod's local disk is deleted with the pod.
             durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
             published = keys.published_weights(checkpoints) if durable else ""
             load_weights(recipe.model, steps.model, document.labels, published)
@@ -185,7 +185,7 @@ def prepare(
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)
     minimized = objective(document, recipe.train.label_smoothing, targets[1])
-    # Layers count from one again, so that their names do not depend on what the process built before.
+    # Resets the numbering of layers, so that their names do not depend on earlier models.
     keras.utils.clear_session(free_memory=False)
 
     def build() -> keras.Model:
@@ -212,7 +212,7 @@ def _finish(
     best = loop.restore_best()
     model = loop.steps.model
     work, teacher = cost(model), loop.steps.teacher
-    share = math.ceil(backbone_share(recipe))  # all layers learn in the last epochs, if they ever do
+    share = math.ceil(backbone_share(recipe))  # if all layers ever learn, they do so in the last epochs
     taught = operations(cost(teacher.model).flops_per_example, 0) if teacher else 0
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
     stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))

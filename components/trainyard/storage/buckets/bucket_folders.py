@@ -98,7 +98,7 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
             again = _open(uri, made_by)
             if again.prefix == published.prefix or again.digest != published.digest:
                 raise _gone(uri, made_by, error) from error
-            published = again  # it was replaced by the same while it was read
+            published = again  # it was replaced by an equal one while it was read
             transfer.download_file(store, published.prefix + name, path, file)
 
     manifest = replace(published.manifest, files={name: published.manifest.files[name] for name in names})
@@ -251,14 +251,14 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
         )
     store.write(own, json.dumps(sorted(manifest.files)).encode())
     transfer.upload(store, f"{name}/", staging, {path: file for path, file in manifest.files.items() if path != last})
-    if committed(uri) is None:  # no other writer was faster, which only one that lost its lease can meet
+    if committed(uri) is None:  # no other writer was faster, possible only after a lost lease
         _remove_strays(uri, manifest, keep=own)
         transfer.upload(store, f"{name}/", staging, {last: manifest.files[last]})
         sizes = {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
         if manifests.mismatch(manifest, sizes, uri, manifest.producer):
             raise TransientError(f"{uri}: another process has removed its files meanwhile. Run the same command again.")
     try:
-        # The attempt's name makes the marker unlike any other.
+        # The attempt's name makes the marker unique.
         store.write(f"{name}/{MANIFEST}", manifest.to_json(attempt="", writer=attempt).encode(), match=ABSENT)
     except Changed as error:
         winner = committed(uri)

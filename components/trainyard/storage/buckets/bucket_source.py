@@ -15,7 +15,7 @@ from trainyard.storage.buckets import stores
 from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreFault
 
 _DEADLINE_SECONDS = 20.0  # chosen: a longer silence is an outage
-_CHUNK = 16 << 20  # bytes a request; Beam's own choice for the client of Google's
+_CHUNK = 16 << 20  # bytes a request; Beam's choice for Google's client
 
 
 def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object]]:

@@ -50,7 +50,7 @@ class CloudStorage(ObjectStore):
         elif 400 <= code < 500 and code not in _RETRIED and "doesn't match calculated" not in reason:
             kind = Kind.REFUSED
         else:
-            kind = Kind.TRANSIENT  # no answer, a broken one, one to try again, or damage on the way
+            kind = Kind.TRANSIENT  # no answer, a broken or retriable one, or damage in transit
         return StoreFault(kind, reason)
 
     def _read(self, name: str) -> tuple[bytes, str]:
@@ -87,7 +87,7 @@ class CloudStorage(ObjectStore):
 
         blob = self._blob(name)
         blob.crc32c = file.base64  # the server refuses other content
-        # A large file goes in parts of one session, which only the client's own retries can go on with.
+        # A large file is uploaded in parts of a session, which only the client's own retries can resume.
         blob.upload_from_filename(
             path,
             content_type="application/octet-stream",
@@ -128,6 +128,6 @@ def _client() -> Any:
     from google.cloud.storage import Client
 
     try:
-        return Client(project=None)  # objects need no project, and a person's own credentials often name none
+        return Client(project=None)  # objects need no project, and user credentials often name none
     except DefaultCredentialsError:
         return Client.create_anonymous_client()

@@ -25,8 +25,8 @@ from trainyard.storage.manifest import File
 ABSENT = ""
 """The version of an object that is not there."""
 
-WARN_SECONDS = 5.0  # chosen: after which a warning says that requests are tried again
-DEADLINE_SECONDS = 300.0  # chosen: a store that fails a fifth of all requests for five minutes is outlived
+WARN_SECONDS = 5.0  # chosen: delay of the warning about retries
+DEADLINE_SECONDS = 300.0  # chosen: survives a store that fails a fifth of all requests for five minutes
 PAGE_OBJECTS = 1000  # specified: the most that both stores list at once
 TIMEOUT_SECONDS = (5.0, 60.0)  # chosen: to connect, and between two packets
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0  # seconds between two requests, doubled each time; chosen
@@ -146,7 +146,7 @@ class ObjectStore(ABC):
         try:
             return self._retried_write(name, lambda: self._write(name, content, match))
         except Changed:
-            # The answer to an earlier try may have been lost, and the write been done.
+            # An earlier try may have succeeded although its answer was lost.
             stored = self.read(name) if match is not None else None
             if stored is None or stored[0] != content:
                 raise

@@ -130,7 +130,7 @@ class S3(ObjectStore):
             if "ETag" not in answer:  # S3 may answer 200 with an error in it
                 raise ConnectionError("the parts were not put together")
         except BaseException:
-            with suppress(*self.errors()):  # a killed process cannot do it either: the bucket's lifecycle rule does
+            with suppress(*self.errors()):  # after a kill, the bucket's lifecycle rule does it
                 _client().abort_multipart_upload(**target, UploadId=upload)
             raise
 

@@ -26,11 +26,11 @@ from trainyard.heartbeat import Heartbeat
 from trainyard.signals import on_sigterm
 from trainyard.storage import storage
 
-_KEPT = 2  # chosen: states; the older one is for the case that the newer one is damaged
-_LOOK_SECONDS = 0.5  # chosen: between two looks at the folder; a copy waits until two of them see the same
-_LONGEST_LOOKS = 10  # chosen: after which the folder of a program that never pauses is copied between two writes
-_TICK_SECONDS = 0.02  # chosen: above the granularity of files' times, 4 ms on Linux
-_LAST_TRIES = 3  # chosen: at the end, if a process that the program left running still writes
+_KEPT = 2  # chosen: copies; the older one is used if the newer one is damaged
+_LOOK_SECONDS = 0.5  # chosen: between two checks of the folder; it is copied when two of them agree
+_LONGEST_LOOKS = 10  # chosen: then the folder of a program that never pauses is copied between two writes
+_TICK_SECONDS = 0.02  # chosen: above the resolution of file times, 4 ms on Linux
+_LAST_TRIES = 3  # chosen: at the end, if a leftover process of the program still writes
 _CHANGES_BEFORE_WARNING = 6  # chosen: copies in a row during which the folder changed
 _FILES = "files"
 _PRODUCER = producer("train")
@@ -69,7 +69,7 @@ class ProgramCheckpoints:
     def restore(self) -> None:
         """Fill the empty folder from the newest copy, if there is one; skip damaged or missing copies."""
         skipped: set[int] = set()
-        # Asked again each time: worker 0 may save, and remove older states, while another worker looks.
+        # Listed each time: worker 0 may save, and remove older copies, while another worker restores.
         while left := [number for number in self._numbers() if number not in skipped]:
             try:
                 self._restore(left[-1])
@@ -96,7 +96,7 @@ class ProgramCheckpoints:
         try:
             yield
         finally:
-            with on_sigterm(lambda: None):  # it has come already, or the program has ended by itself
+            with on_sigterm(lambda: None):  # it was received already, or the program has ended by itself
                 looks.stop()
                 looks.join()
                 if self._fault is None:
@@ -122,7 +122,7 @@ class ProgramCheckpoints:
                     "so a restart finds older ones. Save less often.",
                 )
         except TransientError:
-            raise  # a warning, and the next look tries again
+            raise  # becomes a warning; the next check tries again
         except TrainyardError as error:
             self._fault = error
             os.kill(os.getpid(), signal.SIGTERM)  # passed on to the program
@@ -136,7 +136,7 @@ class ProgramCheckpoints:
                 self._save(state)
             except _Changed:
                 continue
-            except TrainyardError as error:  # how the program has ended counts
+            except TrainyardError as error:  # the program's exit matters more
                 events.emit("warning", message=f"{self._uri}: the last checkpoints were not saved: {error}")
             return
         events.emit("warning", message=f"{self._uri}: the last checkpoints were not saved: files are still written.")
@@ -145,7 +145,7 @@ class ProgramCheckpoints:
         """Commit a copy of the folder in `state`. Raises `_Changed` if it changes meanwhile."""
         start, numbers = time.monotonic(), self._numbers()
         number = numbers[-1] + 1 if numbers else 1
-        time.sleep(_TICK_SECONDS)  # so that each later change gives a file another time
+        time.sleep(_TICK_SECONDS)  # so that a later change always changes a file's time
         with storage.stage(self._path(number), producer=_PRODUCER) as staging:
             (staging / _FILES).mkdir()
             for name, entry in state.items():

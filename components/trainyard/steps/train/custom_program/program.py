@@ -21,11 +21,11 @@ from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import Rank
 
-_LAST_LINES = 3  # chosen: shown where no line names an error as Python does
+_LAST_LINES = 3  # chosen: shown if no line looks like a Python error
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
 _LONGEST_LINE = 300
-_LONGEST_READ = 1 << 20  # chosen: characters of a line that are read at once; more of it counts as another line
-_LAST_WORDS_SECONDS = 5.0  # chosen: a process that the program left running may hold its output open for ever
+_LONGEST_READ = 1 << 20  # chosen: characters of a line; the rest counts as another line
+_LAST_WORDS_SECONDS = 5.0  # chosen: a leftover process of the program may hold its output open forever
 
 
 def prepare(recipe: Recipe, folder: Path) -> None:
@@ -51,7 +51,7 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
     return {
         **threads,
         **env,
-        # `python` is the one that Trainyard runs on.
+        # `python` is Trainyard's interpreter.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
         "RANK": str(rank.index),

@@ -85,7 +85,7 @@ class ProgramRecord:
             elif kind == "epoch":
                 self._epoch(_Epoch.model_validate(fields))
             else:
-                # A line that only looks like an event of ours is nobody's.
+                # A line that only looks like one of our events is not passed on as an event.
                 events.write(f"program: {line.rstrip()}" if kind else line.rstrip())
         except ValidationError as error:
             self._warn(kind, error)

@@ -154,7 +154,7 @@ def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from trainyard.steps.train.custom_program.model import (
         checked,
-    )  # with TensorFlow, which only the model's check needs
+    )  # imports TensorFlow, which only this check needs
 
     model = checked(output / _MODEL["keras"], Examples.read(examples))
     return model.name, model.count_params()

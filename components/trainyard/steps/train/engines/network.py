@@ -84,7 +84,7 @@ def _build_model(recipe: Recipe, document: Examples) -> keras.Model:
     _check(recipe.module, own, document)
     if own.output.dtype in ("float32", keras.config.dtype_policy().compute_dtype):
         return own
-    # As of a last layer with a float16 of its own, in which neither a loss nor an answer belongs.
+    # The last layer may compute in float16, which is too coarse for losses and predictions.
     logits = keras.layers.Activation("linear", dtype="float32", name="logits")(own.output)
     return keras.Model(own.input, logits, name=own.name)
 

@@ -113,7 +113,7 @@ class Regression:
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
         """Return float32 (batch,): the squared difference from a teacher's predictions, `answers`."""
-        del temperature  # of probabilities
+        del temperature  # only for probabilities
         return self.train_loss(outputs, answers)
 
     eval_loss = train_loss

@@ -32,7 +32,7 @@ class RateSchedule(LearningRateSchedule):
         self.total = (epochs or train.epochs) * steps_per_epoch
         self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
         self.cosine = train.schedule == "cosine"
-        # A variable, so that the cut after a divergence needs no new graph.
+        # A variable, so that lowering the rate after a divergence needs no new graph.
         self.scale = scale if scale is not None else keras.Variable(1.0, trainable=False, name="learning_rate_scale")
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
@@ -116,7 +116,7 @@ class LARS(keras.optimizers.Optimizer):
         if self._use_weight_decay(variable):
             weight, slope = _norm(variable), _norm(step)
             divisor = slope + self.decay * weight
-            # A weight or a gradient of zero has no direction to scale by: the rate stays as it is.
+            # The rate stays unscaled if the weight or the gradient is zero.
             scale = ops.where((weight > 0) & (slope > 0), TRUST * weight / ops.where(divisor > 0, divisor, 1.0), 1.0)
             step = scale * (step + self.decay * variable)
         momentum = self.momentums[self._get_variable_index(variable)]

@@ -97,7 +97,7 @@ def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
         return frozenset(names) - {HEAD}
     block = freeze.removeprefix(UNTIL)
     exact = [index for index, name in enumerate(names) if name == block != HEAD]
-    # expanded_conv_1 is no beginning of expanded_conv_10, and block4 is one of block4a.
+    # expanded_conv_1 must not match expanded_conv_10, but block4 must match block4a.
     parts = [index for index, name in enumerate(names) if name.startswith(f"{block}_")]
     begun = [index for index, name in enumerate(names) if name.startswith(block) and name != HEAD]
     indices = exact or parts or begun

@@ -26,9 +26,9 @@ from trainyard.steps.train.input.service.worker import InputProcess
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.storage import storage
 
-_GRACE_SECONDS = 15  # chosen: more than a supervisor takes to save and to end
+_GRACE_SECONDS = 15  # chosen: more than a supervisor needs to save and exit
 _STARTS = 3  # chosen: starts of a killed supervisor, or input worker, before the run fails
-_LAST_SECONDS = 20.0  # chosen: the others learn much sooner that a supervisor has failed for good
+_LAST_SECONDS = 20.0  # chosen: the others notice a failed supervisor much sooner
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "", input_workers: int = 0) -> None:
@@ -65,7 +65,7 @@ class _LocalGang:
     def train(self) -> None:
         environment = self._environment()
         with ExitStack() as stack:
-            inputs = self._input_processes  # those that it holds at the end
+            inputs = self._input_processes  # evaluated at the end
             stack.callback(lambda: end_programs([process.program for process in inputs.values()], _GRACE_SECONDS))
             stack.callback(lambda: end_programs(self._processes.values(), _GRACE_SECONDS))
             stack.enter_context(on_sigterm(self._stop))

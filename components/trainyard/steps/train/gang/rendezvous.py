@@ -70,9 +70,9 @@ def _past_uri() -> str:
 
 
 _MAX_STARTS_WITHOUT_STEP = 3  # chosen: starts in a row without one new step before the gang gives up
-_MAX_OOM_KILLS = 2  # chosen: an unchanged gang that is started again would be killed again
+_MAX_OOM_KILLS = 2  # chosen: an unchanged gang would be killed again
 _FINAL_CODES = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
-_MAX_NUMBER = 1 << 53  # of the whole numbers in a message
+_MAX_NUMBER = 1 << 53  # limit of whole numbers in a message
 
 
 def rendezvous_key(token: str) -> bytes:
@@ -110,7 +110,7 @@ class Rendezvous:
     _step_at_start: int = 0
     _starts_without_step: int = 0
     _oom_kills: int = 0
-    _symptom_of: int = 0  # the generation whose break may have another cause than its reason, 0 for none
+    _symptom_of: int = 0  # the generation whose break reason may be only a symptom, 0 for none
     _failed: tuple[float, Message] | None = None
     _end: Message | None = None
 
@@ -208,7 +208,7 @@ class Rendezvous:
         failure: Message = {"code": code, "error": str(message["error"]), "message": text}
         grace_seconds, cause = float(message.get("grace_seconds", 0.0)), bool(message.get("cause"))
         if failure["error"] == CommandFailed.__name__ and self.workers > 1:
-            # It may have failed because another worker is lost, which is known within the silence.
+            # It may have failed because another worker is lost, which shows within SILENCE_SECONDS.
             self._failed = self._failed or (time.monotonic(), failure)
             return
         if code in _FINAL_CODES:

@@ -32,8 +32,8 @@ from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
 
-_GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spot node gives 15
-_CALL_SECONDS = 2.0  # chosen: for one call of worker 0's supervisor, which is tried again
+_GRACE_SECONDS = 10.0  # chosen: time for a checkpoint after SIGTERM; a Spot node gives 15
+_CALL_SECONDS = 2.0  # chosen: for one attempt to reach worker 0's supervisor
 HEAP_VARIABLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 """One heap that gives nothing back: else the kernel clears the memory of each step's gradients, 0.2 of ResNet-50's."""
 
@@ -124,7 +124,7 @@ class Supervisor:
         """Return the connection to worker 0's supervisor, or the exit code if there will be none."""
         key, problem = rendezvous.rendezvous_key(self.membership.token), ""
         start = time.monotonic()
-        # Its own deadline is a little longer than the rendezvous', which knows better who is missing.
+        # A little longer than the deadline of the rendezvous, which knows the missing worker.
         while time.monotonic() - start < self._deadline_seconds + 2:
             if self._stop_requested_at:
                 return ExitCode.PREEMPTED
@@ -184,7 +184,7 @@ class Supervisor:
             past = json.dumps(message["past"])
             self._training = TrainingProcess(self.membership.worker, message["addresses"], self.options, past)
         elif kind == "stop":
-            self._check_training(stream)  # it may be what the worker lost that asked for the stop
+            self._check_training(stream)  # this worker's own failure may have caused the stop
             self._stop_training(message["grace_seconds"])
             if not self._stop_requested_at:
                 self._send_ready(stream)
@@ -289,7 +289,7 @@ def _free_port(first: int) -> int:
 def _preload(recipe: str) -> None:
     """Import the engine in the fork server while this process waits for the others."""
     if recipes.load(recipe).train.command is not None:
-        return  # a process of its own, which imports what it wants
+        return  # a separate process with its own imports
     for name, value in HEAP_VARIABLES.items():
         os.environ.setdefault(name, value)
     child_process.prepare_fork_server(engine.prepare())

@@ -31,14 +31,14 @@ class TrainingProcess:
 
     def __init__(self, worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
         """Start the process with the arguments of `train`."""
-        # Removed at its end: it may be killed, and a pod's disk is small for what all of its starts would leave there.
+        # Removed at the end of each start, because leftovers of killed processes would fill a pod's small disk.
         self._files = ExitStack()
         temporary = self._files.enter_context(cache.temporary_folder())
         self.child = ChildProcess(train, (worker, addresses, options, past, temporary), "training")
         self.step = 0
         self.failure: Message = {}
         self.peak_mib = 0
-        self._program = 0  # the process of the recipe's own program
+        self._program = 0  # the process id of a custom program
         self._oom_kills_before = memory.oom_kills()
         self._output_at = time.monotonic()
         self._messages: list[tuple[str, Message]] = []
@@ -96,7 +96,7 @@ class TrainingProcess:
                     continue
                 sys.stderr.write(line)
                 sys.stderr.flush()
-                # A line that only looks like an event of ours was printed by a recipe's module.
+                # A line that only looks like an event may come from a recipe's module.
                 with contextlib.suppress(Exception):
                     self._handle_event(event)
 

@@ -22,7 +22,7 @@ from trainyard.data.images import as_pixels, decode_pixels, resize_quickly
 from trainyard.spec.training.augment import Augment, Crop
 from trainyard.steps.train.input import rand_augment
 
-# A kind of params has a salt of its own, so that naming one change does not move the params of another.
+# Each kind has its own salt, so that enabling one augmentation does not change the others.
 CROP, RAND_AUGMENT, COLOR, MIX = 1, 2, 3, 4
 
 
@@ -102,7 +102,7 @@ def affine(options: Augment, params: tf.Tensor, height: int, width: int) -> tf.T
     x_in = a0 x + a1 y + a2, y_in = b0 x + b1 y + b2; rotation, zoom and mirroring are about the image's centre. params:
     (batch, 6) in -1..1, used in the order shift x, shift y, rotate, zoom, flip, contrast.
     """
-    # One constant a product: a chain of them is folded by some graph rewrites and not by others, and rounds otherwise.
+    # One constant a product: only some graph rewrites fold a chain of constants, which changes rounding.
     angle = params[:, 2] * (options.rotate * math.pi / 180)
     scale = 1 + params[:, 3] * options.zoom
     mirror = tf.where(params[:, 4] < 0, -1.0, 1.0) if options.flip else tf.ones_like(angle)
@@ -210,7 +210,7 @@ class AugmentedImages:
 
 CROP_PARAMS = 4
 """Numbers that a window takes: area, ratio, top, left."""
-_RATIOS = (1, 2, 4, 8)  # of libjpeg's scaled decoding
+_RATIOS = (1, 2, 4, 8)  # libjpeg's scaled decoding
 
 
 def window(height: tf.Tensor, width: tf.Tensor, options: Crop, params: tf.Tensor) -> tf.Tensor:
@@ -221,7 +221,7 @@ def window(height: tf.Tensor, width: tf.Tensor, options: Crop, params: tf.Tensor
     rows, columns = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
     unit = (params + 1) / 2
     area = _between(*options.scale, unit[0]) * rows * columns
-    # The logarithm is uniform, so that a window is as often too wide as too high.
+    # The logarithm is uniform, so that wide and high windows are equally likely.
     ratio = tf.exp(_between(math.log(options.ratio[0]), math.log(options.ratio[1]), unit[1]))
     size = [tf.sqrt(area / ratio), tf.sqrt(area * ratio)]
     high, wide = (
@@ -230,7 +230,7 @@ def window(height: tf.Tensor, width: tf.Tensor, options: Crop, params: tf.Tensor
     )
     top = tf.cast(unit[2] * tf.cast(height - high + 1, tf.float32), tf.int32)
     left = tf.cast(unit[3] * tf.cast(width - wide + 1, tf.float32), tf.int32)
-    # A draw is below 1, but its product may be rounded up.
+    # A parameter is below 1, but its product may be rounded up.
     return tf.stack([tf.minimum(top, height - high), tf.minimum(left, width - wide), high, wide])
 
 

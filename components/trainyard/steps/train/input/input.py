@@ -61,14 +61,14 @@ class InMemory:
         )
 
 
-# Chosen: of the memory limit of the container, what is prepared ahead may take so much.
+# Chosen: share of the container's memory limit for prefetched batches.
 _PREPARED_SHARE = 1 / 4
-# Of the cipher that permutes a split. Measured: with the 4 of tf.random.experimental.index_shuffle (2.21), epoch 12 of
+# Rounds of the cipher that permutes a split. Measured: with the 4 of index_shuffle (TensorFlow 2.21), epoch 12 of
 # every seed correlates with the stored order, by 0.2 of 1,797 examples and 0.7 of 100; with 8, no epoch of 1,200 does.
 _SHUFFLE_ROUNDS = 12
 
 Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
-_Key = tuple[tf.Tensor, tf.Tensor]  # number of the micro-batch, replica
+_Key = tuple[tf.Tensor, tf.Tensor]  # micro-batch number, replica
 _KeyedBatch = tuple[tf.Tensor, tf.Tensor, Tensors, tf.Tensor, tf.Tensor]
 _Load = Callable[[tf.Tensor], tuple[Tensors, tf.Tensor]]
 _Rows = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
@@ -159,7 +159,7 @@ class Input:
         encoded = self._images.cut_encoded
         if self.service is None:
             return self._shuffled_batches(InMemory.read(self.folder, "train", encoded), first, turn)
-        # As an element and no constant, the split is read by the input worker and not sent there.
+        # As an element instead of a constant, the split is read by the input worker and not sent there.
         split = InMemory.whole(self.folder, "train", encoded)
 
         def shuffled(features: Tensors, labels: tf.Tensor) -> tf.data.Dataset[_KeyedBatch]:
@@ -308,7 +308,7 @@ class Input:
     def _decoded(self, records: tf.data.Dataset[tf.Tensor], size: int, decode: _Load) -> _Rows:
         """Return (features, labels) of the serialized `records`, `size` at a time, with images decoded by `decode`."""
         if self.folder.document.image is None:
-            # A call for all rows instead of one for each.
+            # One call for all rows.
             return records.batch(size, drop_remainder=True).map(no_autograph(self.folder.parse), **PARALLEL)
         return records.map(no_autograph(decode), **PARALLEL).batch(size, drop_remainder=True)
 
@@ -430,7 +430,7 @@ def needed_files(
     """
     folder = ExampleFolder(examples)
     alone = rank.workers == 1 and not served
-    if not streamed and (alone or folder.document.task == "regression"):  # its targets' mean is that of all
+    if not streamed and (alone or folder.document.task == "regression"):  # the mean of its targets needs all examples
         return None
     data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
     shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}

@@ -26,13 +26,13 @@ PARAMS = "augment/draws"
 COLUMNS = (
     *("brightness", "contrast", "saturation", "hue"),  # in -1..1
     *("cutout_y", "cutout_x"),  # centre, in -1..1 from edge to edge
-    "share",  # of the image itself, the rest is its partner's
-    # Window of the partner's pixels; no row or column counts from bottom or right on.
+    "share",  # of the image itself; the rest is its partner's
+    # Window of the partner's pixels, without the row `bottom` and the column `right`.
     *("top", "bottom", "left", "right"),
 )
 """Names of the params' columns."""
 
-# Source: ITU-R BT.601, luma; and the NTSC's YIQ, whose turn of I and Q by an angle is one of the hue.
+# Source: ITU-R BT.601, luma; NTSC's YIQ, where rotating I and Q shifts the hue.
 _LUMA = np.asarray([0.299, 0.587, 0.114], np.float32)
 _TO_YIQ = np.asarray([_LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]], np.float32)
 _FROM_YIQ = np.linalg.inv(_TO_YIQ).astype(np.float32)

@@ -14,16 +14,16 @@ import tensorflow as tf
 
 from trainyard.steps.train.input.feed import Feed
 
-# Chosen: files that one process holds open. If there are more workers, they share shard ranges.
+# Chosen: files that one process holds open. More workers share shard ranges.
 _MAX_SHARD_RANGES = 64
-# Chosen: examples among which a split is shuffled, all shard ranges together.
+# Chosen: size of the shuffle buffers of a split, all shard ranges together.
 SHUFFLE_EXAMPLES = 8192
-_OPEN_FILES = 8  # chosen: files that are mixed at any time if there are fewer shard ranges
+_OPEN_FILES = 8  # chosen: files mixed at a time if there are fewer shard ranges
 # Measured: skipped records are read too if the buffer holds more than one. With 256 KiB an epoch of 15 kB records
 # reads 1.6 times its bytes, with this 1.16 times, at equal CPU time.
 _BUFFER_BYTES = 4 << 10
 
-# AutoGraph is left out: nothing here branches on tensors, and the conversion took longer than the tracing itself.
+# Without AutoGraph: nothing here branches on tensors, and conversion took longer than tracing.
 no_autograph = tf.autograph.experimental.do_not_convert
 PARALLEL: dict[str, Any] = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 
@@ -127,7 +127,7 @@ class ShardRanges:
         def read(shard_range: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.data.Dataset[tf.Tensor]:
             @no_autograph
             def read_slice(part: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
-                # No tf.unstack: as a count, an output that is not an op's first crashes TensorFlow 2.20's optimizer.
+                # No tf.unstack: TensorFlow 2.20's optimizer crashes if a count is not the first output of an op.
                 path = (
                     files[part[0]]
                     if self.feed is None

@@ -34,14 +34,14 @@ from trainyard.steps.train.loop.speed import ProgressReporter, SpeedMeter
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.steps.train.peers.settings import Rank
 
-# Chosen: seconds of work a compiled call, after which the loss and signals are checked.
+# Chosen: duration of a compiled call, after which loss and signals are checked.
 CALL_SECONDS = 0.25
-CACHED_CALLS = 5  # chosen: enough to show by how much they differ, a second or so
-# Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
+CACHED_CALLS = 5  # chosen: enough to show their variation, about a second
+# Chosen: factor of the recipe's learning rate for the one retry after a divergence.
 RETRY_SCALE = 0.1
-# Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
+# Chosen: wait of the last checkpoint for one under way, within the 10 s after SIGTERM.
 LAST_WAIT_SECONDS = 5.0
-# Chosen: how long the input may get ahead, to measure a step without a wait for it.
+# Chosen: pause that lets the input get ahead, to measure a step without waiting for input.
 MAX_PAUSE_SECONDS = 3.0
 
 
@@ -95,7 +95,7 @@ class Loop:
 
     def run(self) -> None:
         """Train. Raises `DataError` if the loss is not finite twice, `Preempted` after a last checkpoint."""
-        # A gang goes on to its end: a worker that left now would leave the others waiting.
+        # In a gang the handler stays: a worker that left now would leave the others waiting.
         with on_sigterm(self._request_stop, restore=self.rank.workers == 1), self._finishing_writes():
             self._resume()
             while not self._finished():
@@ -192,7 +192,7 @@ class Loop:
         self._batches = None
 
     def _finished(self) -> bool:
-        # The epochs of the last phase alone: others would end before the backbone has learnt anything.
+        # Only the epochs of the last phase: otherwise the training could end before the backbone learns.
         fine_tune, patience = self.settings.fine_tune, self.settings.early_stopping
         best = best_epoch(self.history[fine_tune.head_epochs if fine_tune else 0 :])
         if best and patience and len(self.history) - best.epoch >= patience.patience:
@@ -207,7 +207,7 @@ class Loop:
                 self._batches = iter(self.steps.distributed(self._dataset))
         self._speed.begin(self.steps.phase(step))
         length, due = self.data.steps_per_epoch, self._saves.next_step(step)
-        # A call that compiles takes one step, so that the others of its epoch show their speed.
+        # A compiling call takes one step, so that the epoch's other calls show the speed.
         count = min(1 if self._speed.cold else self._call_steps, length - step % length, due - step)
         probed = self._reporter.is_probe_call()
         if probed:
@@ -257,7 +257,7 @@ class Loop:
             step_seconds = self._speed.last_step_seconds
         if step_seconds:
             self._call_steps = max(1, round(CALL_SECONDS / step_seconds))
-        # The mean over the workers, of whom the chief alone writes.
+        # A mean over the workers, of which only the chief writes.
         self._saves.note_steps(count * step_seconds, interval * self.rank.workers)
         return stop > 0
 
@@ -323,10 +323,10 @@ class Loop:
                 if self.rank.chief:
                     self.writer.wait()
                     arrays = self.steps.arrays()
-                    # Compiling the test, at a process's first one, does not count.
+                    # The first checkpoint of a process compiles the test for finite values, which does not count.
                     waited = time.perf_counter() - start if self.writer.count else 0.0
                     self.writer.save(self._progress(step), arrays, waited)
-                    if self.settings.checkpoints.every_steps == 1:  # there is no half of it
+                    if self.settings.checkpoints.every_steps == 1:  # half of this interval is no step
                         self.writer.wait()
                 self._saves.note_saved(step)
                 return True

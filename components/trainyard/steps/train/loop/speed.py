@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainyard.steps.train.peers.settings import Rank
 
 
-# Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
+# Chosen: if real batches are slower than a cached one by this factor, the input is the bottleneck.
 INPUT_BOUND = 1.2
 
 

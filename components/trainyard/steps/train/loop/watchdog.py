@@ -36,7 +36,7 @@ def training_watchdog(rank: Rank) -> Watchdog:
     def stalled(allowed: float) -> None:
         who = f"worker {rank.index} made" if rank.workers > 1 else "train:"
         text = f"{who} no progress for {allowed:g} s; every thread's stack is in the log. Run the same command again."
-        # Its main thread hangs in a call that nothing interrupts.
+        # The main thread hangs in a call that nothing interrupts.
         end_with(PeerLost(text) if rank.workers > 1 else TransientError(text))
 
     return Watchdog(seconds, others, stalled)

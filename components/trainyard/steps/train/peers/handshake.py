@@ -16,10 +16,10 @@ import time
 from collections.abc import Collection
 
 _NONCE_BYTES = 32  # a nonce, and SHA-256
-_ANSWER_SECONDS = 10.0  # chosen: a client that has not answered by then is cut off
-_MAX_PENDING = 64  # chosen: of more clients that have not answered, the oldest are cut off
-_ACCEPTS_PER_TURN = 16  # chosen: so that a crowd of strangers delays no member
-_BACKLOG = 128  # chosen: connections that are not accepted yet
+_ANSWER_SECONDS = 10.0  # chosen: time for a client to answer
+_MAX_PENDING = 64  # chosen: the oldest of more unanswered clients are cut off
+_ACCEPTS_PER_TURN = 16  # chosen: so that many strangers do not delay members
+_BACKLOG = 128  # chosen: connections waiting for accept
 
 
 class Acceptor:
@@ -66,7 +66,7 @@ class Acceptor:
                 connection, _ = self._server.accept()
             except BlockingIOError:
                 return
-            except OSError:  # the client is gone already, or this process has no descriptor left
+            except OSError:  # the client has left, or this process has no descriptor left
                 time.sleep(0.05)
                 return
             client = _PendingClient(connection, self._key)

@@ -93,7 +93,7 @@ class LauncherMonitor:
             content = storage.read_text(self._uri)
         except Exception as error:  # noqa: BLE001 - a storage that cannot be reached says nothing of the launcher,
             events.emit("warning", message=f"{self._uri}: the launcher's sign of life was not read ({error}).")
-            self._changed_at += since  # which it kept from renewing the file as well
+            self._changed_at += since  # the outage may have kept the launcher from renewing the file
             return False
         if content != self._content:
             self._content, self._changed_at = content, now

@@ -17,7 +17,7 @@ PORT = 2221
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 5.0  # chosen: for who connects and asks for nothing
+    timeout = 5.0  # chosen: for clients that send no request
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -27,7 +27,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: the log is the training's."""
 
 
-class _Server(ThreadingTCPServer):  # HTTPServer would look its own name up, and wait for the DNS
+class _Server(ThreadingTCPServer):  # HTTPServer would look up its own name and wait for DNS
     allow_reuse_address, daemon_threads = True, True
 
 

@@ -13,7 +13,7 @@ HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0
 """Chosen: a side that sends nothing for so long is taken for dead, frozen or cut off."""
 _MAX_LINE = 1 << 20
-_STALL_SECONDS = 1.0  # chosen: a turn of this side's own loop that took longer is this side's fault
+_STALL_SECONDS = 1.0  # chosen: a longer turn of this side's loop is a stall of this side
 
 Message = dict[str, Any]
 
@@ -22,7 +22,7 @@ class MessageStream:
     """One side of a connection, which sends and receives whole messages."""
 
     def __init__(self, connection: socket.socket) -> None:
-        # The same connection twice, because to send may take a moment and to receive may not.
+        # A duplicate descriptor, because sending may block and receiving must not.
         self._out = connection.dup()
         self._out.settimeout(2)
         connection.setblocking(False)

@@ -30,7 +30,7 @@ from trainyard.steps.train.expected_devices import devices_error, expected_devic
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
-# How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
+# Prefixes of the errors that a lost worker causes: TensorFlow's statuses, and UNKNOWN with gloo.
 _PEER_ERRORS = (
     "UNAVAILABLE",
     "INTERNAL",
@@ -40,7 +40,7 @@ _PEER_ERRORS = (
     "FAILED_PRECONDITION",
     "UNKNOWN",
 )
-# Chosen: edge of the part of the probe's matrix that is drawn at random, the size of a CPU's.
+# Chosen: edge of the random tile of the probe's matrix, the size of a CPU's matrix.
 _TILE = 512
 
 
@@ -66,14 +66,14 @@ class JaxEngine:
         """Start the devices; the gang's chief is JAX's coordinator, at its address in TF_CONFIG."""
         rank, expected = current_rank(), expected_devices()
         if expected is not None:
-            # By itself JAX would take the CPU if a TPU does not start; of a list it wants all, and takes the first.
+            # By default JAX would use the CPU if a TPU does not start; it requires all of a list and uses the first.
             jax.config.update("jax_platforms", f"{expected.kind},cpu")
         if rank.workers > 1:
-            # On CPUs; those of a TPU go over its own links. Its preemption service would take SIGTERM from the loop.
+            # For CPUs; TPUs use their own links. The preemption service would take SIGTERM from the loop.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.config.update("jax_enable_preemption_service", False)
             chief = gang_addresses()[0]
-            # By itself its coordinator would listen on every interface.
+            # By default the coordinator would listen on every interface.
             bind = chief if handshake.is_loopback(chief.rpartition(":")[0]) else None
             jax.distributed.initialize(
                 chief, rank.workers, rank.index, cluster_detection_method="deactivate", coordinator_bind_address=bind
@@ -145,7 +145,7 @@ class JaxEngine:
         load_teacher: Callable[[], TeacherModel | None],
     ) -> JaxSteps:
         """Return the steps of the model that `build` returns, with all variables on every device."""
-        del precision  # float16, which alone would change the optimizer, is refused
+        del precision  # only float16 would change the optimizer, and it is refused
         model, train = build(), recipe.train
         parts = phases(model, recipe, steps_per_epoch, partial(optimizer, train, float16=False))
         # Worker by worker, as `LocalReplicas` counts them.
@@ -181,7 +181,7 @@ def _measured(name: str, device: _Device) -> Device:
     """Return the measured record of a device."""
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]
-    # Drawn without JAX, which compiles for longer. Scaled so that product after product neither grows nor vanishes.
+    # Drawn by NumPy because JAX would compile. Scaled so that repeated products neither grow nor vanish.
     tile = np.random.default_rng(1).normal(0, _TILE**0.5 / edge, (_TILE, _TILE)).astype(_native_precision())
     with jax.default_device(device):
         matrix = jnp.asarray(np.tile(tile, (edge // _TILE, edge // _TILE)))

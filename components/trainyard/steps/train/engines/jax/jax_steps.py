@@ -44,9 +44,9 @@ class JaxSteps(SharedSteps):
         self._non_trainable = self._names_of(self.model.non_trainable_variables)
         self._values: State = {}
         taught = self.teacher.model.non_trainable_variables if self.teacher else []
-        # Arguments, for what a program closes over becomes a constant of it.
+        # Arguments, because values in a closure become constants of the program.
         self._teacher_values = [self._replicate(np.asarray(variable.value)) for variable in taught]
-        # The number of the phase is static: each has a program of its own, and so has each size of images.
+        # The phase number is static: each phase and each image size has its own program.
         replicated = partial(jax.jit, out_shardings=self._replicated)
         self._compiled_update = replicated(self._apply_update, donate_argnums=(0, 1), static_argnums=3)
         self._compiled_accumulate = replicated(self._accumulate_gradients, donate_argnums=(0, 1), static_argnums=3)
@@ -57,7 +57,7 @@ class JaxSteps(SharedSteps):
             lambda: jnp.zeros((self.mesh.size, self.gradient_bytes // 4)), out_shardings=self._sharded
         )
         self._finite = replicated(lambda values: jnp.stack([jnp.all(jnp.isfinite(value)) for value in values]))
-        # Its operations one by one would be a dozen programs.
+        # Without jit each of its dozen operations would be a program.
         self._rate = jax.jit(_rate, static_argnums=0)
 
     @property
@@ -132,7 +132,7 @@ class JaxSteps(SharedSteps):
 
     def not_finite(self) -> str | None:
         """Return the name of the first variable with NaN or infinity, or None."""
-        # In the order in which a step returns them, for another one would be another program.
+        # In the order of a step's results, because another order would be another program.
         state = sorted(self._state.items())
         floating = {name: value for name, value in state if jnp.issubdtype(value.dtype, jnp.floating)}
         finite = np.asarray(self._finite(list(floating.values())))
@@ -140,7 +140,7 @@ class JaxSteps(SharedSteps):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return a copy of every variable by its name."""
-        # A copy, for the next step takes the memory.
+        # A copy, because the next step reuses the memory.
         return {name: np.array(value) for name, value in self._state.items()} | {STEP: np.asarray(self.step, np.int64)}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -175,7 +175,7 @@ class JaxSteps(SharedSteps):
         """Return the state after an update by the gradients of the last micro-batch and the `accumulated` ones."""
         now, gradients = self._accumulate_gradients(state, accumulated, batch, phase, teacher)
         current = self.phases.current
-        # Not `stateless_apply`: it knows nothing of the schedule's variable, which would become a constant.
+        # Not `stateless_apply`: it would turn the schedule's variable into a constant.
         mapping = [(variable, now[name]) for name, variable in self._variables.items()]
         with keras.StatelessScope(state_mapping=mapping) as scope:
             current.optimizer.apply(gradients, current.variables)
@@ -221,7 +221,7 @@ class JaxSteps(SharedSteps):
     ) -> jax.Array:
         if self.teacher is None:
             return self.objective.train_loss(outputs, labels)
-        answers, _ = self.teacher.model.stateless_call([], values, features, training=False)  # none is trainable
+        answers, _ = self.teacher.model.stateless_call([], values, features, training=False)  # no variable is trainable
         return self.teacher.loss(self.objective, outputs, labels, answers)
 
     def _evaluate_batch(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:

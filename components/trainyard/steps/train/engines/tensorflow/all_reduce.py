@@ -13,7 +13,7 @@ from trainyard.steps.train.engines.tensorflow.ring import Ring
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
-_PORTS = settings.PORT_RANGE - 1  # the ring's is one of those behind TensorFlow's own
+_PORTS = settings.PORT_RANGE - 1  # the ring uses one of the ports behind TensorFlow's
 
 
 class AllReduce:
@@ -25,7 +25,7 @@ class AllReduce:
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of each of `tensors` over the replicas, in one message."""
-        # The identity puts an argument of the call onto the replica's device: without one there is no collective.
+        # The identity places the argument on the replica's device, which the collective needs.
         local = [tf.identity(tensor) for tensor in tensors]
         ring = self._ring
         if ring is None:

@@ -68,13 +68,13 @@ def _normalize(
     axes = [other for other in range(len(values.shape)) if other != axis]
     moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
     if all_reduce is not None:
-        # The replicas have equally many rows, so the mean of their means is the global batch's.
+        # The replicas have equally many rows, so the mean of their means is that of the global batch.
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         (moments,) = all_reduce([moments / replicas])
     mean, square = tf.unstack(moments)
     variance = tf.maximum(square - tf.square(mean), 0.0)
     for average, new in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
-        # This replica's own copy: an assignment to all copies would take the mean over them again.
+        # Only this replica's copy: assigning to all copies would average them again.
         copy = average.value._get()
         copy.assign(copy * layer.momentum + new * (1.0 - layer.momentum))
     outputs = keras.ops.batch_normalization(

@@ -23,15 +23,15 @@ from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.retry import retry
 from trainyard.steps.train.peers import handshake
 
-_SMALL_BYTES = 32 << 10  # chosen: below it the number of messages counts, above it their size
-_CHUNK_NUMBERS = 64 << 10  # chosen: a quarter of a MB stays in a core's cache
+_SMALL_BYTES = 32 << 10  # chosen: below, the number of messages dominates; above, their size
+_CHUNK_NUMBERS = 64 << 10  # chosen: a quarter of a MB fits a core's cache
 _CHUNKS_PER_CALL = 16  # chosen: for one system call
-_ALIGNMENT = 64  # bytes, EIGEN_MAX_ALIGN_BYTES with AVX-512: py_func.cc of TensorFlow copies what is less
-_SESSION_NUMBERS = 5  # of 24 bits, which float32 holds exactly; they keep the workers of an earlier ring out
-_SPIN_SECONDS = 1e-3  # chosen: being woken takes longer than most waits for another worker
+_ALIGNMENT = 64  # bytes, EIGEN_MAX_ALIGN_BYTES with AVX-512: py_func.cc of TensorFlow copies less aligned data
+_SESSION_NUMBERS = 5  # of 24 bits, exact in float32; they keep the workers of an earlier ring out
+_SPIN_SECONDS = 1e-3  # chosen: waking up takes longer than most waits for another worker
 _CONNECT_SECONDS = 60.0  # chosen: the neighbours have all just agreed to connect
 _CALL_SECONDS = 5.0  # chosen: for one attempt to reach the next worker
-_SILENCE_SECONDS = 300.0  # chosen: the supervisors find a frozen worker long before
+_SILENCE_SECONDS = 300.0  # chosen: the supervisors notice a frozen worker long before
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -69,7 +69,7 @@ class Ring:
                 values[workers:] = np.random.default_rng().integers(1 << 24, size=_SESSION_NUMBERS)
             agreed = all_reduce(values)
             session = agreed[workers:].tobytes()
-            # The key names the worker that is called: another worker's connection cannot take this one's place.
+            # The key names the called worker, so that another worker's connection is not accepted.
             keys = [handshake.derive_key(token, b"ring", session, b"%d" % called) for called in (following, index)]
             end = time.monotonic() + seconds
             try:
@@ -163,7 +163,7 @@ class Ring:
 
     def _wait(self, sends: bool, receives: bool) -> None:
         """Wait until a byte can be sent or received, as requested."""
-        poll = select.poll()  # not select.select: it knows no descriptor beyond 1023
+        poll = select.poll()  # not select.select, which is limited to descriptors below 1024
         if receives:
             poll.register(self.previous_worker, select.POLLIN)
         if sends:

@@ -42,7 +42,7 @@ class TensorFlowSteps(SharedSteps):
             if self.xla
             else self._replica_loss_and_gradients
         )
-        # Each replica's own sums over the micro-batches before a step's last: the loss as "", the gradients by name.
+        # Each replica's sums over all micro-batches but a step's last: the loss as "", the gradients by name.
         shapes = {"": (), **{variable.path: variable.shape for variable in self.phases.variables}}
         accumulated = shapes if self.settings.accumulation_steps > 1 else {}
         self._accumulator_by_path = {path: _accumulator(shape) for path, shape in accumulated.items()}
@@ -78,7 +78,7 @@ class TensorFlowSteps(SharedSteps):
     def distributed(self, dataset: tf.data.Dataset[Batch]) -> Iterable[Batch]:
         """Return the elements of `dataset`, one a local replica."""
         if devices() == ["CPU:0"]:
-            return dataset  # nothing is copied; an iterator over devices would be traced anew at every pass
+            return dataset  # nothing to copy; an iterator over devices would be traced again for every pass
         distributed: Iterable[Batch] = self.strategy.distribute_datasets_from_function(lambda _: dataset)
         return distributed
 
@@ -118,7 +118,7 @@ class TensorFlowSteps(SharedSteps):
             if self.settings.accumulation_steps > 1:
                 _repeated(accumulate, tf.constant(self.settings.accumulation_steps - 1, tf.int64), tf.constant(0))
             losses = self.strategy.run(self._replica_step, args=(next(iterator), phase))
-            # The gang's loss in every replica: one of them is enough.
+            # Every replica has the gang's loss.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
             self._step.assign_add(1)
             return tf.identity(self._step)
@@ -152,7 +152,7 @@ class TensorFlowSteps(SharedSteps):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return every variable's value by a name that is stable across processes; later steps do not change it."""
-        # No copy: TensorFlow gives a variable new memory if its value is in use elsewhere.
+        # No copy: TensorFlow allocates new memory for a variable whose value is in use.
         values = {name: tf.convert_to_tensor(variable) for name, variable in self._variables().items()}
         return {name: np.asarray(memoryview(value)) for name, value in values.items()}
 
@@ -215,12 +215,12 @@ class TensorFlowSteps(SharedSteps):
 
         The weights include the division by the global batch, so the parts add up to the global batch's values.
         """
-        del phase  # the current one: XLA compiles a function a number
+        del phase  # only a key: XLA compiles one function for each phase
         features, labels, weights = batch
         features = on_device.augment(features, self.settings.augment)
         optimizer, variables = self.phases.current.optimizer, self.phases.current.variables
         model = self.resizing.model()
-        # What is frozen is not watched, so that nothing before the head is traced backwards while its backbone is.
+        # Frozen weights are not watched, so that no gradients are computed below the head of a frozen backbone.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
             outputs = model(self.resizing.shrunk(features), training=True)
@@ -228,7 +228,7 @@ class TensorFlowSteps(SharedSteps):
             if model.losses:
                 loss += tf.add_n(model.losses) / (self.strategy.num_replicas_in_sync * self.settings.accumulation_steps)
             scaled = optimizer.scale_loss(loss)
-        # An embedding's comes as slices, whose norm is wrong if an id is there twice.
+        # An embedding's gradient comes as slices, whose norm is wrong for repeated ids.
         gradients = tape.gradient(scaled, variables)
         return loss, [None if value is None else tf.convert_to_tensor(value) for value in gradients]
 

@@ -36,7 +36,7 @@ def create_strategy() -> tf.distribute.Strategy:
         result = tf.distribute.MirroredStrategy([f"/{name}" for name in devices()])
     else:
         return tf.distribute.get_strategy()
-    # The input never ends early: without this each step would ask every worker whether it still has a batch.
+    # The input never ends early; otherwise each step would ask every worker for a remaining batch.
     result.extended.experimental_enable_get_next_as_optional = False
     return result
 
@@ -47,7 +47,7 @@ def _multi_worker(options: tf.distribute.experimental.CommunicationOptions) -> t
     except tf.errors.UnknownError as error:
         if "gRPC server" not in error.message:
             raise
-        # Another program took the port after the gang had agreed on it: the gang meets again and names another.
+        # Another program took the agreed port: the gang starts again with another port.
         raise PeerLost(f"train: TensorFlow could not listen on this worker's port ({error.message}).") from error
 
 

@@ -23,7 +23,7 @@ from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_
 from trainyard.steps.train.engines.tensorflow.steps import TensorFlowSteps
 from trainyard.steps.train.expected_devices import devices_error, expected_devices, visible_devices
 
-# What TensorFlow raises if another worker of the gang is gone (seen: Unavailable, Internal, Aborted, Cancelled).
+# Errors of TensorFlow if another worker is lost (seen: Unavailable, Internal, Aborted, Cancelled).
 _PEER_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.InternalError,
@@ -48,7 +48,7 @@ class TensorFlowEngine:
         Call it before a strategy is created: it starts no device.
         """
         expected = expected_devices()
-        if expected is None or expected.kind == "tpu":  # TensorFlow lists TPUs after their start alone
+        if expected is None or expected.kind == "tpu":  # TensorFlow lists TPUs only after their start
             return
         devices = tf.config.list_physical_devices(expected.kind.upper())
         if len(devices) != expected.count:

@@ -23,18 +23,18 @@ from trainyard.steps.train.peers import liveness, settings
 
 PORT = 2222  # a worker's barrier; TensorFlow's gRPC listens on the next one
 _SLICE_PORT = 8471  # the runtimes of a TPU slice's hosts
-BACKOFF_LIMIT = 3  # chosen, for each worker: what ends one gang-wide ends a pod of every worker at once
-_PROBE_SECONDS, _SILENT_PROBES = 10, 3  # chosen: longer than the gang waits for a sign of life; a busy pod answers
+BACKOFF_LIMIT = 3  # chosen, for each worker: a gang-wide failure ends a pod of every worker
+_PROBE_SECONDS, _SILENT_PROBES = 10, 3  # chosen: longer than the gang waits for a heartbeat; a busy pod answers
 KEEP_SECONDS = 3600  # chosen: how long a finished Job waits for a launcher that was itself restarted
 
-# Faults that stay whatever is tried again. A code in neither tuple, such as that of a crash, counts like COUNTED.
+# Permanent faults. A code in neither tuple, such as that of a crash, counts like COUNTED.
 FINAL = (
     *(ExitCode.USAGE, ExitCode.DATA, ExitCode.CONFIGURATION, ExitCode.INFRASTRUCTURE, ExitCode.BUG),
     ExitCode.INTERRUPTED,
 )
 COUNTED = (ExitCode.TRANSIENT,)
 
-_SLUG = 36  # longest part of the run's name in a Job's: pods are called <job>-<index> and have at most 63 characters
+_SLUG = 36  # longest part of the run's name in a Job's: pod names, <job>-<index>, have at most 63 characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Gang:
 def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Manifest:
     """Return an ownerReference: deleting the owner deletes the object."""
     names = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
-    # blockOwnerDeletion would need a permission on the owner's finalizers.
+    # blockOwnerDeletion would need permission on the owner's finalizers.
     return {**names, "controller": False, "blockOwnerDeletion": False}
 
 
@@ -91,7 +91,7 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
         "backoffLimit": BACKOFF_LIMIT * gang.workers,
         "activeDeadlineSeconds": gang.timeout_seconds,
         "ttlSecondsAfterFinished": KEEP_SECONDS,
-        # The index of a pod that is still ending is not given away: never two workers of one index.
+        # Replace a pod only after it has ended: never two workers with one index.
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
         "suspend": bool(gang.pool.queue),
@@ -216,7 +216,7 @@ def _container(gang: Gang, base: Manifest) -> Manifest:
         **_probes(gang),
         "resources": base["resources"],
         "volumeMounts": base["volumeMounts"],
-        # The launcher reads the reason of a failure from the pod, even when the log is gone.
+        # The launcher reads the reason of a failure from the pod, even if the log is gone.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": base["securityContext"],
     }
@@ -241,7 +241,7 @@ def _environment(gang: Gang) -> list[Manifest]:
         **({settings.INPUT_WORKERS: ",".join(gang.input.addresses)} if gang.input else {}),
         settings.START_DEADLINE_SECONDS: str(gang.pool.start_deadline_seconds),
     }
-    # The Job's uid: random, the same in all pods of this very Job, and known to those alone who may read it.
+    # The Job's uid: random, equal in all pods of this Job, and known only to those who may read the Job.
     token = {} if settings.GANG_TOKEN in gang.environment else {settings.GANG_TOKEN: labels.JOB_UID}
     from_labels = {settings.WORKER_INDEX: labels.INDEX, **token}
     return variables(values, gang.secrets) + [

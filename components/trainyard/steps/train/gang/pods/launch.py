@@ -22,10 +22,10 @@ from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_
 from trainyard.steps.train.gang.pods.outcome import Worker
 from trainyard.steps.train.peers import settings
 
-_POLL_SECONDS = 0.5  # chosen: lists of a few pods, answered from the API server's memory
-_BROKEN_SECONDS = 60  # chosen: a registry that hiccups answers by then; FAULTS.md asks for at most 2 minutes
+_POLL_SECONDS = 0.5  # chosen: the API server answers lists of a few pods from memory
+_BROKEN_SECONDS = 60  # chosen: a registry recovers from short outages by then; at most 2 minutes
 _NO_ANSWER = "the API server does not answer"
-_GONE_SECONDS = 60  # chosen: how long beyond the grace period the pods may take to go
+_GONE_SECONDS = 60  # chosen: time beyond the grace period for the pods to end
 
 
 def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[[float], None] | None = None) -> None:
@@ -110,7 +110,7 @@ class _Watch:
         if job is None:
             _create_input(self._gang, self._cluster, uid)
         elif uid not in owner_uids(job):
-            # Of an earlier Job of the training, and about to go with it.
+            # It belongs to an earlier Job of the training and is about to be deleted with it.
             self._cluster.delete(self._cluster.path("jobs", self._gang.name, JOBS), job["metadata"]["uid"])
         else:
             pods = self._cluster.items("pods", f"{labels.JOB}={self._gang.name}")
@@ -248,8 +248,8 @@ def _why_detached(cluster: Cluster, own: Manifest) -> str:
     return moved if metadata.get("deletionTimestamp") and metadata.get("ownerReferences") else ""
 
 
-_AGAIN_SECONDS = 1.0  # chosen: pause before a log that broke off is opened again
-_LAST_LINES_SECONDS = 5.0  # chosen: how long the end of a run waits for the last lines
+_AGAIN_SECONDS = 1.0  # chosen: pause before a broken log stream is opened again
+_LAST_LINES_SECONDS = 5.0  # chosen: wait for the last lines at the end of a run
 
 
 class WorkerLog:

@@ -21,8 +21,8 @@ from trainyard.steps.train.input.shard_ranges import no_autograph
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.messages import Message, MessageStream, StallGuard
 
-_CALL_SECONDS = 2.0  # chosen: for one call of an input worker, which is tried again
-# Chosen: of the memory limit of an input worker, what is prepared ahead may take so much.
+_CALL_SECONDS = 2.0  # chosen: for one attempt to reach an input worker
+# Chosen: share of an input worker's memory limit for prefetched batches.
 _PREPARED_SHARE = 1 / 4
 
 _Element = TypeVar("_Element")
@@ -71,7 +71,7 @@ class InputWorker:
         if self.memory_mib:
             options.autotune.ram_budget = int(_PREPARED_SHARE * (self.memory_mib << 20))
         service = tf.data.experimental.service
-        # A job that is found by its name would be shared, and half of it would go elsewhere.
+        # A job with a known name would be shared, and part of its batches would go elsewhere.
         return elements.with_options(options).apply(
             service.distribute(service.ShardingPolicy.OFF, self.target, job_name=uuid.uuid4().hex, compression=None)
         )
@@ -111,10 +111,10 @@ class InputService:
         try:
             yield
         except tf.errors.NotFoundError as error:
-            # A worker that was started again knows none of the data sets.
+            # A restarted worker knows no data set.
             raise PeerLost(f"train: an input worker began anew ({error.message.splitlines()[0]}).") from error
         except tf.errors.DataLossError as error:
-            # TensorFlow says in its text alone whose batch it was: "from worker feed-1:2224: …".
+            # Only TensorFlow's message names the worker: "from worker feed-1:2224: …".
             for worker in self.workers:
                 if worker.fetched and f" {worker.source}: " in error.message:
                     worker.stream.send("damaged")

@@ -30,8 +30,8 @@ from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, Mes
 from trainyard.storage import cache, storage
 from trainyard.uris import is_bucket
 
-_LOOK_SECONDS = 5.0  # chosen: how often it looks whether the training has ended
-# Chosen: a training that was killed leaves a job behind, whose buffers go after so long.
+_LOOK_SECONDS = 5.0  # chosen: interval of checks for the end of the training
+# Chosen: when the buffers of a killed training's job are freed.
 _GC_CHECK_MS, _GC_TIMEOUT_MS = 10_000, 60_000
 
 

@@ -21,8 +21,8 @@ from trainyard.steps.train.peers import liveness, settings
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS
 
 _LOOK_SECONDS = 0.2  # chosen: how often a pod calls `poll`
-_LONGEST_LOOK = 1.0  # chosen: if more time than this lies between two looks, who looks stood still itself
-_LAST_LINES_SECONDS = 5.0  # chosen: what a pipe holds is read by then
+_LONGEST_LOOK = 1.0  # chosen: a longer gap between two checks means that the checker itself was paused
+_LAST_LINES_SECONDS = 5.0  # chosen: enough to read what a pipe holds
 
 
 class InputProcess:
@@ -36,7 +36,7 @@ class InputProcess:
         command += [f"--{name}={options[name]}" for name in ("examples", "output")]
         self.frozen = False
         self._on_line = on_line
-        # The first sign comes after TensorFlow's import, which has the time that the training waits for it.
+        # The first heartbeat comes after TensorFlow's import, within the start deadline.
         self._allowed_seconds = settings.start_deadline_seconds()
         self._silent_seconds, self._looked_at = 0.0, time.monotonic()
         self.program = start_program(command, environment, first=end_with_parent())
@@ -78,7 +78,7 @@ def main() -> None:
     for name in ("examples", "output"):
         parser.add_argument(f"--{name}", required=True)
     options = vars(parser.parse_args())
-    # Process 1 of a pod has no default for it. What it started ends with it.
+    # Process 1 of a pod has no default handler. Its children end with it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.PREEMPTED))
     process = InputProcess(options, {**os.environ}, lambda line: events.write(line.rstrip("\n")))
     while (code := process.poll()) is None:
