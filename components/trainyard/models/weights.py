@@ -24,7 +24,7 @@ from trainyard.spec.networks import IMAGENET
 from trainyard.spec.training.model import ModelConfig
 
 HEAD = "logits"
-"""The layer of every named network of images that gives one number a class; all others are its backbone."""
+"""The output layer of every named image network; all other layers are its backbone."""
 
 _LISTED = 3  # differences in a sentence
 

@@ -28,7 +28,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
 
 TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
-"""How long the step may run if nobody else would end it, as on Vertex AI."""
+"""Time limit of the step where nothing else enforces one, as on Vertex AI."""
 
 _RECORD_BYTES = 4096  # chosen: more than a sentence takes
 

@@ -22,7 +22,7 @@ from trainyard.uris import is_bucket, path_error, resolve, scheme, without_secre
 
 FOLDER = "folder"
 SECRETS = "secrets"
-"""The section of a document whose values are repeated in no message: a value may stand where its place belongs."""
+"""The section whose values no message repeats: a person may have written a secret instead of its reference."""
 MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 

@@ -17,14 +17,14 @@ METRICS: dict[Task, tuple[str, ...]] = {
 }
 ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 MAIN_METRIC: dict[Task, str] = {task: names[0] for task, names in METRICS.items()}
-"""What each epoch reports, sweeps choose by and exports are held to. It is a mean over the examples."""
+"""The metric of epochs, sweeps and export checks, a mean over the examples."""
 
 METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "mae": "mean absolute error"}
-"""The main metrics as prose names them."""
+"""The names of the main metrics in prose."""
 
 SMALLER_IS_BETTER = frozenset({"log_loss", "calibration_error", "mae", "rmse"})
 LARGER_MAIN_IS_BETTER: dict[Task, bool] = {task: name not in SMALLER_IS_BETTER for task, name in MAIN_METRIC.items()}
-"""Whether a larger main metric of the task is the better one."""
+"""Whether a larger main metric of the task is better."""
 
 _RANGES = {"log_loss": (0.0, math.inf), "mae": (0.0, math.inf), "rmse": (0.0, math.inf), "r2": (-math.inf, 1.0)}
 _SHARE = (0.0, 1.0)  # the range of all others

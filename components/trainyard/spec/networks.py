@@ -16,7 +16,7 @@ KerasApplication = Literal[
 ]
 Network = Literal["cnn_small", "alexnet", "vit_small", "resnet50_v1_5", KerasApplication, "mlp", "wide_deep"]
 KERAS_APPLICATIONS: tuple[KerasApplication, ...] = get_args(KerasApplication)
-"""The networks that Keras brings along; each other one has a module of its name in `trainyard.models`."""
+"""The networks of keras.applications; each other network has a module in `trainyard.models`."""
 MINIMUM_SIDE: dict[str, int] = {
     "cnn_small": 8,
     "alexnet": 57,
@@ -24,26 +24,26 @@ MINIMUM_SIDE: dict[str, int] = {
     "resnet50_v1_5": 32,
     **{name: 32 for name in KERAS_APPLICATIONS},
 }
-"""Of each network of images the smallest side, in pixels, that leaves one position after all strides."""
+"""The smallest image side, in pixels, that leaves one position after all strides."""
 ANY_SIZE = tuple(name for name in MINIMUM_SIDE if name.startswith(("resnet50", "mobilenet_v3", "efficientnet_v2")))
-"""The networks whose layers take images of any size from there on."""
-MODEL_FAMILIES: dict[str, tuple[Network, ...]] = {
+"""The networks whose layers accept any larger image size."""
+LADDERS: dict[str, tuple[Network, ...]] = {
     "basic": ("mobilenet_v3_small", "efficientnet_v2_b0", "convnext_tiny"),
     "efficient": tuple(name for name in KERAS_APPLICATIONS if name.startswith(("mobilenet", "efficientnet"))),
 }
-"""Networks to compare, the cheapest first; basic are the fast, the balanced and the accurate one of the docs."""
+"""Networks to compare, the cheapest first; basic: the fast, balanced and accurate networks of the docs."""
 COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMUM_SIDE)
-"""The networks that take columns instead."""
+"""The networks that take columns."""
 BLOCK_SCALABLE: tuple[Network, ...] = ("cnn_small",)
-"""The networks whose convolutions `model.blocks` draws."""
+"""The networks whose convolutions `model.blocks` defines."""
 DEPTH_SCALABLE: tuple[Network, ...] = ("cnn_small", "mlp", "wide_deep")
 """The networks whose blocks `model.depth` repeats."""
 WIDTH_SCALABLE = (*DEPTH_SCALABLE, *(name for name in KERAS_APPLICATIONS if name.startswith("mobilenet_v3")))
 """The networks whose channels or units `model.width` multiplies; Keras calls it alpha."""
 PUBLISHED_WIDTHS = (0.75, 1.0)
-"""Of these there are published weights, for those of WIDTH_SCALABLE that Keras brings along."""
+"""The widths with published weights, for the networks of keras.applications in WIDTH_SCALABLE."""
 IMAGENET = "imagenet"
-"""The weights of the networks that Keras brings along, as Keras publishes them."""
+"""Keras' published weights of the networks of keras.applications."""
 
 
 def suggested(side: int) -> Network:

@@ -361,7 +361,7 @@ BUNDLED = Path(__file__).parent.parent / "recipes"
 
 
 _NO_FOLDER = Path(os.devnull)
-"""Beside a recipe in a bucket there are no files; absolute paths are of this machine there too."""
+"""The folder of a recipe in a bucket: no file is found there; absolute paths are still local."""
 
 
 def load(name: str, overrides: list[str] | None = None) -> Recipe:

@@ -28,7 +28,7 @@ CACHE = "TRAINYARD_CACHE"
 SIZE = "TRAINYARD_CACHE_SIZE"
 SHARE = 0.5  # chosen: of the disk, if no size is set
 FILES = ".files"
-"""The suffix of folders that are fetched file by file."""
+"""Suffix of folders fetched file by file."""
 _PARTIAL = ".partial-"
 
 # Descriptors of the locks on the copies that this process has opened.

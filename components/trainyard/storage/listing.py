@@ -18,7 +18,7 @@ from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
 
 MAX_ENTRIES = 20_000_000
-"""Files and folders that are looked through for a source. Chosen: ImageNet-21k has 14 million, in a minute."""
+"""Maximum of files and folders searched for a source. Chosen: ImageNet-21k has 14 million, in a minute."""
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 

@@ -18,18 +18,18 @@ from trainyard.graph import made_by as step_of
 
 MANIFEST = "manifest.json"
 MAX_BYTES = 64 << 20
-"""Of a manifest that is read. Chosen: half a million files."""
+"""Maximum size of a manifest. Chosen: half a million files."""
 
 SCHEMA_VERSION = 1
 STAGING = ".staging"
-"""The folder beside an output on a file system, with what is not committed yet."""
+"""The folder beside an output on a file system for uncommitted files."""
 
 ATTEMPTS = ".attempts/"
-"""Below an output in a bucket: the files of one attempt to write it each."""
+"""The folder below an output in a bucket for the files of each attempt."""
 
 _ADOPTED = ".adopted.json"
 SELF_CHECKED = ".tfrecord"
-"""The suffix of files with checksums of their own, which their readers check."""
+"""Suffix of files with their own checksums, verified by their readers."""
 
 
 @dataclass(frozen=True)

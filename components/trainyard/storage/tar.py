@@ -20,7 +20,7 @@ from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.uris import is_bucket
 
 BLOCK = 512
-"""Bytes in which an archive is written."""
+"""Block size of an archive in bytes."""
 
 _MAX_MEMBERS = 20_000_000  # chosen: over ten times ImageNet; the headers alone are 10 GB
 _LONGEST_HEADER = 64 << 10  # bytes of an extended header; chosen: a path has 4,096 at most

@@ -24,7 +24,7 @@ CLASSES = 10
 SIDES = (8, 12, 16, 24, 28, 32, 48, 64, 96, 128, 160, 224, 299, 384)
 LARGEST = {"cnn_small": 128}
 MORE_SIDES = {"vit_small": (31, 63, 127)}
-"""Of a network whose cost jumps, the last sides before: its patches are larger from the next pixel on."""
+"""The last sides before a jump in cost, where the patch size increases."""
 
 
 def main() -> None:

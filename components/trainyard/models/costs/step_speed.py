@@ -19,7 +19,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.models.costs.latency import model_latency
 
 BATCH_SIZE = 32
-"""Of the first measurements, as `fit` takes by default; the others have four times as many."""
+"""Batch size of the first measurements, the default of `fit`; the others use four times as many."""
 
 _BLOCKS, _BLOCK_SECONDS = 5, 0.4  # chosen: two seconds a setting, in blocks whose variation shows the uncertainty
 _RATE = 1e-4  # chosen: small enough that the weights of the copy stay finite

@@ -13,7 +13,7 @@ from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
 
 MOST_COLUMNS = 10_000
-"""Of a table that is looked into, and of those that a recipe names. Chosen: read and checked within seconds."""
+"""Maximum number of columns of a table and of a recipe. Chosen: read and checked within seconds."""
 
 _NAME, _LONGEST_NAME = r"^[^\x00-\x1f\x7f]+$", 256
 Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME)]
@@ -21,7 +21,7 @@ Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 NO_NAME = r"column [1-9]\d*|__index_level_\d+__|Unnamed: \d+"
-"""How a column without a name is called: by its place here, and by pandas in Parquet and in a file written again."""
+"""Names of unnamed columns: by position here, and by pandas in Parquet and in rewritten files."""
 
 
 def column_names(header: Iterable[str]) -> list[str]:

@@ -43,13 +43,13 @@ _ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
 _SHOWN = 60
 
 BIN = "bin"
-"""The one kernel that is not Arrow's: the number of the bin, floor(x / width), as a text."""
+"""The only kernel that is not Arrow's: the number of the bin, floor(x / width), as text."""
 
 MOST_BINS = 2.0**53
-"""A bin beyond is none: from there on float64 does not tell whole numbers apart."""
+"""The limit of bin numbers: above it float64 does not represent every whole number."""
 
 JOINT = " & "
-"""Between the texts that `join` joins."""
+"""The separator of `join`."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard.spec.training.train import Train
 
 MAX_FILE_BYTES = 64 << 10
-"""Of all files together. They travel in the recipe, which a pod gets as one variable of at most 128 KiB (Linux)."""
+"""Maximum size of all files together. A pod gets them in the recipe, a variable of at most 128 KiB (Linux)."""
 
 Argument = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 FileName = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*$")]

@@ -18,7 +18,7 @@ Units = Annotated[int, Field(gt=0, le=65_536)]
 BlockText = Annotated[str, Field(max_length=64), AfterValidator(lambda text: str(blocks.parse(text)))]
 
 UNTIL = "until "
-"""Begins a value of model.freeze that names a block."""
+"""Prefix of a value of model.freeze that names a block."""
 _FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
 
 

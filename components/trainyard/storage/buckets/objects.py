@@ -23,7 +23,7 @@ from trainyard.retry import retry
 from trainyard.storage.manifest import File
 
 ABSENT = ""
-"""The version of an object that is not there."""
+"""The version of a missing object."""
 
 WARN_SECONDS = 5.0  # chosen: delay of the warning about retries
 DEADLINE_SECONDS = 300.0  # chosen: survives a store that fails a fifth of all requests for five minutes
@@ -100,7 +100,7 @@ class ObjectStore(ABC):
     """
 
     role: str
-    """What to grant if access is refused."""
+    """The permission to grant if access is refused."""
 
     def __init__(self, root: str, deadline_seconds: float | None) -> None:
         self.root = root

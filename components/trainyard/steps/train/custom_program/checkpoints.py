@@ -36,7 +36,7 @@ _FILES = "files"
 _PRODUCER = producer("train")
 
 _State = dict[str, tuple[int, int, int] | str]
-"""Size, time of the last change and inode of each file by its name, and what each link says."""
+"""By name: size, modification time and inode of a file, or the target of a link."""
 
 
 class _Links(Document):

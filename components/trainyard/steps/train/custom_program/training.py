@@ -31,7 +31,7 @@ from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 
 _MODEL: dict[Literal["keras", "folder"], str] = {"keras": "model.keras", "folder": version.FOLDER}
-"""What the program leaves, by `train.result`; the train step has it under the same name."""
+"""The program's result by `train.result`, under the same name in the step's output."""
 
 _TENSORBOARD = "tensorboard"
 _NUMBERS = TypeAdapter(
@@ -41,7 +41,7 @@ _NUMBERS = TypeAdapter(
     ]
 )
 _REST = "files"
-"""Where the rest of what the program left is, in the output of train."""
+"""The folder of the program's other files in the step's output."""
 
 
 def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str) -> Training | None:

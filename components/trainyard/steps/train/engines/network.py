@@ -16,7 +16,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
 Moments = tuple[float, float] | tuple[list[float], list[float]]
-"""Mean and standard deviation, or of several columns."""
+"""Mean and standard deviation, of one or several columns."""
 
 
 def network(recipe: Recipe, document: Examples, targets: Moments, precision: str) -> keras.Model:

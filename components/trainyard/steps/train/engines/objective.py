@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
-"""Of the engine that trains."""
+"""A tensor of the engine."""
 _TOP = 5
 
 

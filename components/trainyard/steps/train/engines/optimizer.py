@@ -84,7 +84,7 @@ def optimizer(
 
 
 TRUST = 0.001
-"""The share of a layer's norm that one step may change at a learning rate of 1. Source: You et al. 2017, section 5."""
+"""Maximum change of a layer's norm in one step at learning rate 1. Source: You et al. 2017, section 5."""
 
 
 class LARS(keras.optimizers.Optimizer):

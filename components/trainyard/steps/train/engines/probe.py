@@ -13,8 +13,7 @@ T = TypeVar("T")
 
 _SECONDS = 0.1  # chosen: duration of each measurement of a device
 SIZES = {"CPU": (512, 1 << 25), "GPU": (8192, 1 << 30), "TPU": (8192, 1 << 30)}
-"""Edge of the square matrices and bytes copied, by kind; chosen: large enough to fill the device, small enough that one
-product takes milliseconds."""
+"""Edge of the square matrices and bytes copied, by kind. Chosen: fills the device, and a product takes milliseconds."""
 
 
 def report(devices: list[Device], versions: dict[str, str]) -> list[Device]:

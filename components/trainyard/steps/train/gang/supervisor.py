@@ -35,7 +35,7 @@ from trainyard.storage import storage
 _GRACE_SECONDS = 10.0  # chosen: time for a checkpoint after SIGTERM; a Spot node gives 15
 _CALL_SECONDS = 2.0  # chosen: for one attempt to reach worker 0's supervisor
 HEAP_VARIABLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
-"""One heap that gives nothing back: else the kernel clears the memory of each step's gradients, 0.2 of ResNet-50's."""
+"""One heap that keeps its memory; otherwise the kernel clears the gradients in each step, 0.2 of ResNet-50's."""
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ class AugmentedImages:
 
 
 CROP_PARAMS = 4
-"""Numbers that a window takes: area, ratio, top, left."""
+"""Parameters of a window: area, ratio, top, left."""
 _RATIOS = (1, 2, 4, 8)  # libjpeg's scaled decoding
 
 

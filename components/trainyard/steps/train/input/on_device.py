@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
-"""Of the engine that trains."""
+"""A tensor of the engine."""
 
 PARAMS = "augment/draws"
-"""Name of the params among the features of a training batch: float32 (batch, columns), if `Augment.on_device`."""
+"""Feature name of the random parameters in a training batch: float32 (batch, columns), if `Augment.on_device`."""
 COLUMNS = (
     *("brightness", "contrast", "saturation", "hue"),  # in -1..1
     *("cutout_y", "cutout_x"),  # centre, in -1..1 from edge to edge
@@ -30,7 +30,7 @@ COLUMNS = (
     # Window of the partner's pixels, without the row `bottom` and the column `right`.
     *("top", "bottom", "left", "right"),
 )
-"""Names of the params' columns."""
+"""Names of the parameters' columns."""
 
 # Source: ITU-R BT.601, luma; NTSC's YIQ, where rotating I and Q shifts the hue.
 _LUMA = np.asarray([0.299, 0.587, 0.114], np.float32)

@@ -16,7 +16,7 @@ from trainyard.data.images import as_pixels
 from trainyard.spec.training.augment import RandAugment
 
 PARAMS = 2
-"""Numbers that an operation takes: which one it is, and its sign."""
+"""Parameters of an operation: its choice and its sign."""
 _GREY = 128
 _LUMA = (0.299, 0.587, 0.114)  # Source: ITU-R BT.601
 
@@ -153,4 +153,4 @@ OPERATIONS: dict[str, _Operation] = {
     "translate_x": partial(_slide, entry=2, share=0.45, side=1),
     "translate_y": partial(_slide, entry=5, share=0.45, side=0),
 }
-"""By their names in the paper."""
+"""Operations by their names in the paper."""

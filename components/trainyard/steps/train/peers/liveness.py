@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 
 PORT = 2221
-"""In the pod; the gang's NetworkPolicy closes it to all but the pod's node."""
+"""Port in the pod; the gang's NetworkPolicy admits only the pod's node."""
 
 
 class _Handler(BaseHTTPRequestHandler):

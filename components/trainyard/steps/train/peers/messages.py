@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 HEARTBEAT_SECONDS = 1.0
-"""Chosen: how often each side sends `beat`."""
+"""Chosen: interval of `beat` messages."""
 SILENCE_SECONDS = 10.0
-"""Chosen: a side that sends nothing for so long is taken for dead, frozen or cut off."""
+"""Chosen: a side that is silent for this long counts as lost."""
 _MAX_LINE = 1 << 20
 _STALL_SECONDS = 1.0  # chosen: a longer turn of this side's loop is a stall of this side
 

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 WORKERS = "TRAINYARD_WORKERS"
-"""host:port of every worker's barrier, in the order of their indices, with commas between them."""
+"""host:port of every worker's barrier by index, separated by commas."""
 WORKER_INDEX = "TRAINYARD_WORKER_INDEX"
-"""Which of them this process is."""
+"""The index of this worker."""
 GANG_TOKEN = "TRAINYARD_GANG_TOKEN"  # noqa: S105 - the variable's name
-"""A random text that all workers of one gang share."""
+"""The random secret of a gang's workers."""
 START_DEADLINE_SECONDS = "TRAINYARD_START_DEADLINE_SECONDS"
-"""How long the workers wait for each other."""
+"""How long workers wait for each other."""
 RECIPE = "TRAINYARD_RECIPE"
 """YAML text of the recipe, in a pod."""
 INPUT_WORKERS = "TRAINYARD_INPUT_WORKERS"
-"""host:port of every input worker, in the order of their turns; not set if those that train prepare their batches."""
+"""host:port of every input worker in the order of their turns; not set without input workers."""
 LAUNCHER_HEARTBEAT = "TRAINYARD_LAUNCHER_SIGN"
 """URI of the launcher's heartbeat; not set if no launcher watches the gang."""
 
 PORT_RANGE = 8
-"""Chosen: TensorFlow, JAX and the ring take the first free of so many ports behind the barrier's."""
+"""Chosen: TensorFlow, JAX and the ring use the first free of this many ports behind the barrier's."""
 
 
 def start_deadline_seconds() -> float:

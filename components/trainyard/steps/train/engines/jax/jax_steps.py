@@ -18,7 +18,7 @@ from trainyard.steps.train.engines.steps import LOSS_SUM, SCALE, STEP, SharedSte
 from trainyard.steps.train.input import on_device
 
 AXIS = "batch"
-"""The one axis of the mesh: the rows of a batch are divided over it, and everything else is on all devices."""
+"""The mesh axis over which the rows of a batch are sharded; everything else is replicated."""
 
 State = dict[str, jax.Array]
 _Batch = tuple[dict[str, jax.Array], jax.Array, jax.Array]

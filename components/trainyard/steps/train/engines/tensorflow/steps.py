@@ -18,7 +18,7 @@ from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
 
 GRADIENT_BUCKET_BYTES = 4 << 20
-"""Chosen: gradients are collected up to this size before an all-reduce."""
+"""Chosen: size up to which gradients are collected for an all-reduce."""
 
 
 @dataclass(eq=False)
