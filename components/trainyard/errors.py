@@ -96,7 +96,7 @@ class Preempted(TrainyardError):
     """The process got SIGTERM and has saved what it could."""
 
     exit_code = ExitCode.PREEMPTED
-    SENTENCE = "stopped by SIGTERM. Run the same command again to go on."
+    SENTENCE = "stopped by SIGTERM. Run the same command again to resume."
 
     def __init__(self, message: str = SENTENCE) -> None:
         super().__init__(message)

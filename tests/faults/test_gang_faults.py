@@ -184,7 +184,7 @@ def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> Non
     for gang in gangs:
         gang.finish(code=130, seconds=60)
     assert 5 < time.monotonic() - left < 40
-    assert "nobody waits for this gang any more" in gangs[0].events("failed")[0]["message"]
+    assert "the gang's launcher is gone" in gangs[0].events("failed")[0]["message"]
 
 
 def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str) -> None:

@@ -295,7 +295,7 @@ def test_a_server_that_overlooks_conditions_is_refused(store: Store, uri: str) -
     if store.scheme == "gs":
         pytest.skip("Cloud Storage knows conditions")
     store.overlooks_conditions = True
-    with pytest.raises(InfrastructureError, match="overlooks If-None-Match"):
+    with pytest.raises(InfrastructureError, match="ignores If-None-Match"):
         write(uri, "hello")
 
 

@@ -95,5 +95,5 @@ def test_one_archive_without_a_split_is_a_folder_of_classes(tmp_path):
 
 def test_an_archive_that_is_none_ends_the_step_before_it_reads(tmp_path):
     (tmp_path / "cat.tar").write_bytes(b"<html>404</html>" * 99)
-    with pytest.raises(DataError, match=r"cat\.tar: is no tar archive"):
+    with pytest.raises(DataError, match=r"cat\.tar: is not a tar archive"):
         preprocess(recipe(tmp_path, split={"by": "content"}), tmp_path / "out")

@@ -55,7 +55,7 @@ def test_the_small_model_has_the_layers_of_the_large_one() -> None:
 def test_a_network_of_one_size_is_named() -> None:
     own = keras.Sequential([keras.Input((48, 64, 3), name="image"), keras.layers.Flatten(), keras.layers.Dense(5)])
     functional = keras.Model({"image": own.inputs[0]}, own.outputs[0], name="own")
-    with pytest.raises(ConfigurationError, match="the network 'own' takes images of one size alone"):
+    with pytest.raises(ConfigurationError, match="the network 'own' takes images of one size only"):
         Resizing(functional, [Stage(epochs=1, size=32)], 10)
 
 

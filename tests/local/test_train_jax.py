@@ -188,7 +188,7 @@ def test_what_jax_does_not_do_is_refused(examples: str, tmp_path: Path) -> None:
     recipe.write_text(recipe.read_text().replace("  epochs:", "  precision: float16\n  epochs:"))
     gang = resume(tmp_path, examples, **JAX)
     gang.finish(code=20)
-    assert "train.precision: float16 needs a loss that is scaled" in gang.events("failed")[-1]["message"]
+    assert "train.precision: float16 needs loss scaling" in gang.events("failed")[-1]["message"]
 
 
 def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:

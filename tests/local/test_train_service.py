@@ -102,7 +102,7 @@ def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_a
         assert restart.lost_steps <= INTERVAL
     warnings = [event["message"] for event in served.events("warning")]
     assert warnings == [
-        "input worker 0 gave no sign of life for 10 s, and was killed; it is started again.",
+        "input worker 0 sent no heartbeat for 10 s, and was killed; it is started again.",
         "input worker 1 was killed (SIGKILL); it is started again.",
     ]
     assert len(training.restarts) == 2 and training.steps == alone.training.steps
@@ -122,7 +122,7 @@ def test_the_pod_of_a_frozen_input_worker_ends_with_a_code_that_the_job_replaces
     lines, _ = program.communicate(timeout=60)
     assert program.returncode == ExitCode.TRANSIENT and not start_time(process)
     assert (failure := events.failure(lines)) is not None
-    assert failure.message == "train: input worker 0 gave no sign of life for 10 s, and was killed."
+    assert failure.message == "train: input worker 0 sent no heartbeat for 10 s, and was killed."
 
 
 def test_an_input_worker_that_never_comes_is_named_at_the_deadline() -> None:

@@ -262,7 +262,9 @@ def test_published_weights_are_fetched_once_and_verified(
     assert (kept / "mobilenet_v3_small-1" / name).stat().st_size == served.stat().st_size
     cached.unlink()
     served.write_bytes(b"<html>log in</html>")
-    with pytest.raises(DataError, match="what came as the weights of mobilenet_v3_small is not what Keras published"):
+    with pytest.raises(
+        DataError, match="the downloaded weights of mobilenet_v3_small are not those that Keras published"
+    ):
         load_weights(model, grey, LABELS)
     cached.unlink(missing_ok=True)
     served.unlink()

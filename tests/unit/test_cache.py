@@ -119,7 +119,7 @@ def test_a_damaged_copy_is_fetched_again(cache_folder: Path) -> None:
 
 def test_a_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_CACHE_SIZE", "much")
-    with pytest.raises(ConfigurationError, match="TRAINYARD_CACHE_SIZE: 'much' is no size"):
+    with pytest.raises(ConfigurationError, match="TRAINYARD_CACHE_SIZE: 'much' is not a size"):
         opened("a")
 
 

@@ -172,7 +172,7 @@ def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_anot
         (pod_evidence,) = evidence(Silent(), [failed], None, workflows, jobs)
         return explain(pod_evidence).sentence
 
-    assert sentence([job], []).endswith("Its Job replaces it, and training goes on from its last checkpoint")
+    assert sentence([job], []).endswith("Its Job replaces it, and training resumes from its last checkpoint")
     rules = worker_job(GANG)["spec"]["podFailurePolicy"]
     lasting = job | {"spec": {"podFailurePolicy": rules}}
     assert "Its Job replaces it" in sentence([lasting], [])

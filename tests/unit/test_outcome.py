@@ -149,7 +149,7 @@ def test_one_kill_for_memory_is_forgiven_and_the_second_ends_the_gang() -> None:
     assert outcome.failure(GANG, job(), [killed]) is None
     error = outcome.failure(GANG, job(), [killed, killed])
     assert error is not None and error.exit_code == ExitCode.INFRASTRUCTURE
-    assert "killed for memory, its limit is 2Gi. Raise resources.limits.memory" in str(error)
+    assert "killed for exceeding its memory limit of 2Gi. Raise resources.limits.memory" in str(error)
 
 
 def test_a_gang_that_ran_too_long_says_which_value_to_raise() -> None:

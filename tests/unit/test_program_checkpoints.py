@@ -59,7 +59,7 @@ def test_two_states_are_kept_and_a_damaged_one_gives_way_to_the_one_before(
     _, again = started(tmp_path, "again")
     assert contents(again) == {"state": "3"}
     warning, restored = map(events.parse, capsys.readouterr().err.splitlines())
-    assert "save-4: skipped for the one before" in warning["message"] and restored["number"] == 3
+    assert "save-4: skipped, the one before" in warning["message"] and restored["number"] == 3
 
 
 def test_a_state_is_kept_while_the_program_runs_once_it_has_settled(tmp_path: Path) -> None:

@@ -224,8 +224,8 @@ def test_archives_are_held_against_a_recipe_by_their_first_members(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"<html>404</html>" * 99, r"ILSVRC2012_img_train\.tar: is no tar archive, though its name ends so"),
-        (made_imagenet.archive([("n1.tar", b"no" * 999)]), r"img_train\.tar/n1\.tar: is no tar archive, though"),
+        (b"<html>404</html>" * 99, r"ILSVRC2012_img_train\.tar: is not a tar archive, despite its name"),
+        (made_imagenet.archive([("n1.tar", b"no" * 999)]), r"img_train\.tar/n1\.tar: is not a tar archive, despite"),
         (
             made_imagenet.archive([("../../x.jpg", b"1"), ("cat/1.jpg", b"1"), ("dog/2.jpg", b"1")]),
             r"3 of 12 pictures cannot be read, such as .*x\.jpg \(the member's name leads out of the archive\)",

@@ -94,9 +94,9 @@ def huge(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
         (huge(-1024), "broken_archive", "promises -1024 bytes"),
         (huge(1 << 33, tarfile.XHDTYPE), "broken_archive", "an extended header has 8589934592 bytes"),
         (huge(1 << 33, tarfile.GNUTYPE_LONGNAME), "broken_archive", "an extended header has 8589934592 bytes"),
-        (entry("x", b"no lengths at all\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is none"),
+        (entry("x", b"no lengths at all\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is invalid"),
         (entry("x", b"12 size=-99\n", kind=tarfile.XHDTYPE) + huge(5), "broken_archive", "promises -99 bytes"),
-        (entry("x", b"0 path=x\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is none"),
+        (entry("x", b"0 path=x\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is invalid"),
     ],
 )
 def test_a_cut_or_broken_archive_says_which_member_was_the_last(tail, reason, sentence):
@@ -139,12 +139,12 @@ def test_pieces_begin_at_whole_members(tmp_path, monkeypatch):
 def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
     path = tmp_path / "n01.tar"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"n01\.tar: is no tar archive, though its name ends so\. Copy it again"):
+    with pytest.raises(DataError, match=r"n01\.tar: is not a tar archive, despite its name\. Copy it again"):
         tar_pieces(str(path), "n01.tar")
     outer = tmp_path / "train.tar"
     outer.write_bytes(archive([("n01.tar", content)]))
     if content:
-        with pytest.raises(DataError, match=r"train\.tar/n01\.tar: is no tar archive"):
+        with pytest.raises(DataError, match=r"train\.tar/n01\.tar: is not a tar archive"):
             tar_pieces(str(outer), "train.tar")
 
 

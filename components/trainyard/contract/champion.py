@@ -47,7 +47,7 @@ def champion(destination: str) -> Champion | None:
     if not storage.children(folder):
         raise DataError(
             f"{pointer}: points to version {best.version}, which is not there. "
-            "Restore the folder, or remove the pointer to go on without a champion."
+            "Restore the folder, or remove the pointer to continue without a champion."
         )
     return best.model_copy(update={"path": folder})
 

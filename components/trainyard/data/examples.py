@@ -57,7 +57,7 @@ def reading(uri: str) -> Iterator[None]:
         if cache.discard(folder):
             raise TransientError(
                 f"{folder}: this machine's copy of the examples is damaged ({', '.join(damaged)}). "
-                "Run the same command again: it is fetched anew."
+                "Run the same command again: it is fetched again."
             ) from error
         if damaged:
             raise manifests.changed_error(manifest, damaged[0], uri) from error

@@ -49,8 +49,8 @@ def published(model: ModelConfig, storage_folder: str) -> keras.Model:
         raise _unreachable(name, str(error.strerror or error)) from error
     except ValueError as error:
         raise DataError(
-            f"{FIELD}: {IMAGENET}: what came as the weights of {name} is not what Keras published "
-            f"({first_line(error)}). Look at the proxy, and run the same command again."
+            f"{FIELD}: {IMAGENET}: the downloaded weights of {name} are not those that Keras published "
+            f"({first_line(error)}). Check the proxy, and run the same command again."
         ) from error
     except Exception as error:
         if type(error) is not Exception:  # what keras.utils.get_file raises if the server cannot be reached

@@ -151,7 +151,7 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
         raise
     except KeyboardInterrupt as error:
         code = ExitCode.INTERRUPTED
-        _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to go on.")
+        _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to resume.")
         raise SystemExit(code) from error
     except Exception as error:
         if cause := disk.disk_full_cause(error):  # outside the reach of `storage.stage`

@@ -98,7 +98,7 @@ class StepTask:
         step.assume_killed(self.name, self.uri)
         run(recipe=self.recipe, output=self.uri, **arguments)
         if storage.committed(self.uri) is None:
-            raise TransientError(f"{self.uri}: was not committed by those who should have. Run the same command again.")
+            raise TransientError(f"{self.uri}: was not committed by its workers. Run the same command again.")
         storage.remove(keys.failure_record(self.uri))
         self._note(round(time.monotonic() - start, 2))
 
@@ -128,7 +128,7 @@ class StepTask:
             with storage.lease(uris[0]):
                 for uri in uris:
                     storage.remove(uri)
-            events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is done again")
+            events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is recomputed")
 
     def maker(self, uri: str) -> str:
         """Return the run that made the output `uri`, or this run if the output is missing.

@@ -259,7 +259,7 @@ def _resizing_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if (epochs := sum(stage.epochs for stage in stages)) >= recipe.train.epochs:
         yield at, f"takes {epochs} of train.epochs: {recipe.train.epochs}; the last must have the size of the data"
     if name is not None and name not in ANY_SIZE:
-        yield at, f"'{name}' takes images of one size alone. Leave it out, or name one of {', '.join(ANY_SIZE)}"
+        yield at, f"'{name}' takes images of one size only. Leave it out, or name one of {', '.join(ANY_SIZE)}"
         return
     for number, stage in enumerate(stages):
         if data.image_size and stage.size >= min(data.image_size):

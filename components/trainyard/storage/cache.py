@@ -189,7 +189,7 @@ def _size_limit(cache: Path) -> float:
     try:
         return quantity.in_bytes(size) if size else SHARE * shutil.disk_usage(cache).total
     except ValueError as error:
-        raise ConfigurationError(f"{SIZE}: {size!r} is no size. Give one such as 20Gi.") from error
+        raise ConfigurationError(f"{SIZE}: {size!r} is not a size. Give one such as 20Gi.") from error
 
 
 def folder() -> Path:

@@ -14,7 +14,7 @@ from trainyard.errors import InfrastructureError, TrainyardError
 # EFBIG is raised at a limit on file sizes (ulimit -f).
 _FULL = {errno.ENOSPC: "is full", errno.EDQUOT: "quota is used up", errno.EFBIG: "takes no larger file"}
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_ADVICE = "Mend it, or name another storage in the environment."
+_ADVICE = "Fix it, or name another storage in the environment."
 
 
 @contextmanager

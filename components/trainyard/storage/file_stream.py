@@ -97,7 +97,7 @@ class FileStream:
                     if self.error:
                         raise self.error
                     if self._closed:
-                        raise TransientError(f"{self.uri}: {name} is wanted after the end.")
+                        raise TransientError(f"{self.uri}: {name} was requested after the end.")
                     self._changed.wait(_RECHECK_SECONDS)
                     self.waiting()
             finally:

@@ -169,7 +169,7 @@ def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
     """Return the error for the file `name` of the folder `uri`, which changed after its step wrote it."""
     step = step_of(manifest.producer)
     advice = {
-        "push": "Restore it, or remove champion.json to go on without a champion.",
+        "push": "Restore it, or remove champion.json to continue without a champion.",
         None: "Remove the folder, and run the same command again.",
     }.get(step, f"Run with --from {step} to write it again.")
     return DataError(

@@ -142,7 +142,7 @@ class Archives:
         except (EOFError, zlib.error) as error:
             raise OSError(str(error)) from error
         if len(content) < size:
-            raise OSError(f"the archive ends {size - len(content)} bytes before the picture")
+            raise OSError(f"the archive ends {size - len(content)} bytes before the image")
         return content
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class _Walk:
             try:
                 info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
-                return self.broken(f"the header at byte {self._at - BLOCK} is none ({error})")
+                return self.broken(f"the header at byte {self._at - BLOCK} is invalid ({error})")
             if not 0 <= info.size < _FARTHEST:
                 return self.broken(f"a header promises {info.size} bytes")
             if info.type in (*_LONG_NAMES, *_EXTENDED):
@@ -212,7 +212,7 @@ class _Walk:
                         name = _text(fields[b"path"]) if b"path" in fields else name
                         size = int(fields[b"size"]) if b"size" in fields else size
                     except ValueError:
-                        return self.broken("an extended header is none")
+                        return self.broken("an extended header is invalid")
             elif info.type == tarfile.XGLTYPE:
                 self._at += -(-info.size // BLOCK) * BLOCK
             else:
@@ -244,7 +244,7 @@ class _Walk:
 
     def _cut(self) -> Member:
         after = f"in or after {self._last}" if self._last else "at its beginning"
-        return self._last_member("truncated_archive", f"ends {after}, without its mark; the rest is missing")
+        return self._last_member("truncated_archive", f"ends {after}, without an end marker; the rest is missing")
 
     def _last_member(self, reason: str, detail: str) -> Member:
         self.is_over = True
@@ -299,6 +299,4 @@ def _printable(name: str) -> str:
 
 def not_an_archive(name: str) -> DataError:
     """Return the error for a file that is not a tar archive."""
-    return DataError(
-        f"{name}: is no tar archive, though its name ends so. Copy it again from its origin, or rename it."
-    )
+    return DataError(f"{name}: is not a tar archive, despite its name. Copy it again from its origin, or rename it.")

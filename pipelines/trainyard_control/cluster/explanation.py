@@ -40,8 +40,8 @@ _ADVICE = {
     ExitCode.INFRASTRUCTURE: "Provide what is missing (disk, permission or device), and {again}",
     ExitCode.BUG: "Read the log (trainyard runs logs); it is a fault of Trainyard or of the recipe's module",
     ExitCode.REFUSED: "The gate refused the model: see the report",
-    ExitCode.PEER_LOST: "{Again}: training goes on from its last checkpoint",
-    ExitCode.PREEMPTED: "{Again}: training goes on from its last checkpoint",
+    ExitCode.PEER_LOST: "{Again}: training resumes from its last checkpoint",
+    ExitCode.PREEMPTED: "{Again}: training resumes from its last checkpoint",
 }
 
 
@@ -259,7 +259,7 @@ def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
     detail = f" ({diagnosis.message.rstrip('.')})" if diagnosis.message else ""
     sentence = (
         f"{disruption(diagnosis.reason)}{on}{detail}. "
-        "It is started again if retries are left; training goes on from its last checkpoint"
+        "It is started again if retries are left; training resumes from its last checkpoint"
     )
     return replace(finding, sentence=sentence, code=ExitCode.TRANSIENT)
 

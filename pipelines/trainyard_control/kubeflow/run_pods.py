@@ -132,8 +132,8 @@ def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
     """Return a sentence on what restarts the work of a failed pod: its gang's Job, or Argo."""
     job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
     if job and not _ends_job(job, pod):
-        return "Its Job replaces it, and training goes on from its last checkpoint"
-    return "It is tried again" if argo.node_id(pod) in nodes else ""
+        return "Its Job replaces it, and training resumes from its last checkpoint"
+    return "It is tried again" if argo.node_of(pod) in nodes else ""
 
 
 def _ends_job(job: Manifest, pod: Manifest) -> bool:

@@ -27,7 +27,7 @@ def run(
     check_devices()
     if not input_workers.isdecimal() or int(input_workers) > MOST_INPUT_WORKERS:
         raise ConfigurationError(
-            f"--input-workers: '{input_workers}' is no number of processes. Give 0 to {MOST_INPUT_WORKERS}."
+            f"--input-workers: '{input_workers}' is not a number of processes. Give 0 to {MOST_INPUT_WORKERS}."
         )
     count = int(input_workers)
     check_input_workers(recipe, count)

@@ -154,8 +154,8 @@ def _local_replicas(recipe: Recipe, replicas: int, rank: Rank) -> LocalReplicas:
     parts = replicas * recipe.train.accumulation_steps
     if recipe.train.batch_size % parts:
         raise ConfigurationError(
-            f"train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, one a device and "
-            f"accumulation step. Give a multiple of {parts}."
+            f"train.batch_size: {recipe.train.batch_size} examples do not divide into {parts} equal parts, one a "
+            f"device and accumulation step. Give a multiple of {parts}."
         )
     rows = recipe.train.batch_size // parts
     if recipe.train.augment.mixes and rows % 2:

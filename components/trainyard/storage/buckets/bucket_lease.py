@@ -96,7 +96,7 @@ class _Renewal:
             self._lost = True
             self._heartbeat.stop()
             with suppress(Exception):  # its reader may be gone
-                events.emit("lease_lost", uri=self._uri, reason="this process stood still, and another one took over")
+                events.emit("lease_lost", uri=self._uri, reason="this process was paused, and another one took over")
             os.kill(os.getpid(), signal.SIGTERM)
 
     def release(self) -> None:

@@ -97,8 +97,8 @@ class S3(ObjectStore):
             except Changed:
                 continue
             raise InfrastructureError(
-                f"{self.root}: its server overlooks {header} when an object is written, so two runs could "
-                "overwrite each other. Use a server that knows conditional writes (Amazon's, MinIO, SeaweedFS)."
+                f"{self.root}: its server ignores {header} when an object is written, so two runs could "
+                "overwrite each other. Use a server with conditional writes (Amazon's, MinIO, SeaweedFS)."
             )
         self._trusted = True
 

@@ -78,7 +78,7 @@ def _verify(store: ObjectStore, name: str, path: Path, expected: File) -> None:
     """Fetch the file again if it differs from its manifest; raise `DataError` if it still differs."""
     if measure(path) == expected:
         return
-    events.emit("warning", message=f"{store.root}/{name}: came damaged, it is fetched again.")
+    events.emit("warning", message=f"{store.root}/{name}: arrived damaged, it is fetched again.")
     for start in _starts(expected):
         _fetch(store, name, path, expected, start)
     if measure(path) != expected:

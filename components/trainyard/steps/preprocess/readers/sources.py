@@ -185,5 +185,5 @@ def _member_bytes(stream: IO[bytes], member: tar.Member, recipe: Recipe) -> byte
     stream.seek(member.at)
     content = stream.read(member.size)
     if len(content) < member.size:
-        raise BadRecord("truncated_archive", f"the archive ends {member.size - len(content)} bytes before the picture")
+        raise BadRecord("truncated_archive", f"the archive ends {member.size - len(content)} bytes before the image")
     return content

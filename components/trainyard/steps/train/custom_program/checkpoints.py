@@ -79,7 +79,8 @@ class ProgramCheckpoints:
                 shutil.rmtree(self._folder)
                 self._folder.mkdir()
                 events.emit(
-                    "warning", message=f"{self._path(left[-1])}: skipped for the one before, if there is one ({error})"
+                    "warning",
+                    message=f"{self._path(left[-1])}: skipped, the one before is used if there is one ({error})",
                 )
         self._saved = self._seen = self._state()
 

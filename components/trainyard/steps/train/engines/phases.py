@@ -105,7 +105,7 @@ def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
         known = [layer.name for layer in model.layers if layer.weights and layer.name != HEAD]
         some = ", ".join(known[:: max(1, len(known) // 8)])
         raise ConfigurationError(
-            f"model.freeze: {freeze}: no layer of '{model.name}' has a name that begins so."
+            f"model.freeze: {freeze}: no layer of '{model.name}' has a name that starts so."
             f"{did_you_mean(block, known)} Some of its layers are {some}."
         )
     return frozenset(names[: indices[-1] + 1])

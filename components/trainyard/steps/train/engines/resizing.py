@@ -70,8 +70,8 @@ def _at_size(model: keras.Model, side: int) -> keras.Model:
         return keras.models.clone_model(model, input_tensors=inputs, clone_function=lambda layer: layer)
     except ValueError as error:
         raise ConfigurationError(
-            f"train.progressive_resizing: the network '{model.name}' takes images of one size alone. "
-            "Leave it out, or have the network end with global pooling, as the resnet50 do."
+            f"train.progressive_resizing: the network '{model.name}' takes images of one size only. "
+            "Leave it out, or end the network with global pooling, as the resnet50 do."
         ) from error
 
 

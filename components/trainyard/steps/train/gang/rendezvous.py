@@ -247,7 +247,7 @@ class Rendezvous:
     def _check_members(self) -> None:
         for stream in self._streams():
             if stream.is_silent():
-                self._drop(stream, f"no word from it for {SILENCE_SECONDS:g} s")
+                self._drop(stream, f"no message from it for {SILENCE_SECONDS:g} s")
             elif time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:
                 stream.send("beat")
         if time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:

@@ -173,7 +173,7 @@ class Supervisor:
                 self._send_break(stream, text, grace_seconds=_GRACE_SECONDS)
                 return ExitCode.PREEMPTED
             if self.membership.worker == 0 and self._launcher.is_lost():
-                text = "train: nobody waits for this gang any more: its launcher has given no sign of life"
+                text = "train: the gang's launcher is gone: it has sent no heartbeat"
                 self._send(stream, "broke", code=int(ExitCode.INTERRUPTED), error="Interrupted", message=text)
             self._check_training(stream)
 
@@ -272,7 +272,7 @@ def _emit_failure(code: int, error: str, message: str) -> int:
 
 def _exit_after_failed_rendezvous() -> None:
     """Exit at once: the restarted process opens another rendezvous, which the other workers join."""
-    lost = PeerLost("train: the meeting of the gang broke off, its traceback is in the log")
+    lost = PeerLost("train: the gang's rendezvous failed, its traceback is in the log")
     os._exit(_emit_failure(**failure_fields(lost)))
 
 

@@ -67,7 +67,7 @@ class Feed:
             if isinstance(error, tf.errors.DataLossError) and (damaged := self.files.discard_damaged()):
                 raise TransientError(
                     f"{self.files.uri}: this machine's copy is damaged ({', '.join(damaged)}). "
-                    "Run the same command again: it is fetched anew."
+                    "Run the same command again: it is fetched again."
                 ) from error
             raise
 

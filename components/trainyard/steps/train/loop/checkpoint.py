@@ -94,7 +94,7 @@ class CheckpointFolder:
                 checkpoint = self.read(step)
             except DataError as error:
                 events.emit(
-                    "warning", message=f"{self._path(step)}: skipped for the one before, if there is one ({error})"
+                    "warning", message=f"{self._path(step)}: skipped, the one before is used if there is one ({error})"
                 )
                 continue
             _check_variables(self._path(step), checkpoint.arrays, expected)
@@ -144,7 +144,7 @@ def lost_best_message(best: Epoch) -> str:
     """Return the warning for a missing checkpoint of the best epoch."""
     return (
         f"the checkpoint of epoch {best.epoch}, the best one (eval loss {best.eval_loss:.6g}), is lost, so the model "
-        "is that of another epoch. Run with --from train to have it again"
+        "is that of another epoch. Run with --from train to get it again"
     )
 
 

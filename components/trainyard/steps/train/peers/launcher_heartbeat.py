@@ -55,7 +55,7 @@ def remove(uri: str) -> None:
     try:
         storage.remove(uri.rpartition("/")[0])
     except Exception as error:  # noqa: BLE001 - the model is trained and committed
-        events.emit("warning", message=f"{uri}: the launcher's sign of life was not removed ({error}).")
+        events.emit("warning", message=f"{uri}: the launcher's heartbeat was not removed ({error}).")
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def beating(uri: str) -> Iterator[None]:
         storage.write_text(uri, secrets.token_hex(8))
 
     renew()
-    heartbeat = Heartbeat(f"{uri}: the launcher's sign of life was not renewed", _BEAT_SECONDS, renew)
+    heartbeat = Heartbeat(f"{uri}: the launcher's heartbeat was not renewed", _BEAT_SECONDS, renew)
     heartbeat.start()
     try:
         yield
@@ -92,7 +92,7 @@ class LauncherMonitor:
         try:
             content = storage.read_text(self._uri)
         except Exception as error:  # noqa: BLE001 - a storage that cannot be reached says nothing of the launcher,
-            events.emit("warning", message=f"{self._uri}: the launcher's sign of life was not read ({error}).")
+            events.emit("warning", message=f"{self._uri}: the launcher's heartbeat was not read ({error}).")
             self._changed_at += since  # the outage may have kept the launcher from renewing the file
             return False
         if content != self._content:

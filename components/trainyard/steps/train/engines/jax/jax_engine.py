@@ -116,12 +116,11 @@ class JaxEngine:
         """
         if train.batch_statistics == "worker":
             raise ConfigurationError(
-                "train.batch_statistics: worker is not what JAX computes here; its devices share a batch. Leave it out."
+                "train.batch_statistics: JAX does not support worker, because its devices share a batch. Leave it out."
             )
         if train.precision == "float16":
             raise ConfigurationError(
-                "train.precision: float16 needs a loss that is scaled, and JAX does not do that here. "
-                "Use bfloat16 or float32."
+                "train.precision: float16 needs loss scaling, which is not supported with JAX. Use bfloat16 or float32."
             )
         return _native_precision() if train.precision == "auto" else train.precision
 

@@ -44,7 +44,7 @@ def synchronize_layers(
         elif getattr(layer, "seed_generator", None) is not None:
             raise ConfigurationError(
                 f"train.workers: the layer {layer.name} ({type(layer).__name__}) draws the same numbers on every "
-                "replica. Several workers take Dropout alone. Use it, or set train.workers to 1."
+                "replica. Several workers support only Dropout. Use it, or set train.workers to 1."
             )
     return apart
 

@@ -220,4 +220,4 @@ def _accept(server: socket.socket, key: bytes, end: float) -> socket.socket:
         while time.monotonic() < end:
             for client in acceptor.accept(connection.wait(acceptor.sockets(), timeout=0.2)):
                 return client
-    raise TimeoutError("the worker before has not connected")
+    raise TimeoutError("the previous worker has not connected")

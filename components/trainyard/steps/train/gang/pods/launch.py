@@ -292,7 +292,7 @@ class WorkerLog:
                 pass
             except Exception as error:  # noqa: BLE001 - whatever it is: the log goes on
                 with suppress(Exception):
-                    events.emit("warning", message=f"{pod}: its log broke off ({error}); it is opened again.")
+                    events.emit("warning", message=f"{pod}: its log stream broke ({error}); it is opened again.")
             if ended.wait(_AGAIN_SECONDS):
                 return
 

@@ -85,7 +85,7 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
     if condition.get("reason") == "DeadlineExceeded":
         return InfrastructureError(
             f"{gang.name}: the gang ran for more than {gang.timeout_seconds} s. "
-            f"Raise timeout_seconds.{gang.step} in the environment and run again: it goes on from its last checkpoint."
+            f"Raise timeout_seconds.{gang.step} in the environment and run again: it resumes from its last checkpoint."
         )
     cause = _cause(ended)
     if cause is None:
@@ -142,11 +142,11 @@ def _cause(ended: list[tuple[Manifest, Exit]]) -> tuple[Manifest, Exit] | None:
 def _memory_error(gang: Gang, pod: Manifest) -> InfrastructureError:
     limit = gang.pool.resources.limits.memory
     return InfrastructureError(
-        f"{gang.name}: {_worker_name(gang, pod)} was killed for memory, its limit is {limit}. "
+        f"{gang.name}: {_worker_name(gang, pod)} was killed for exceeding its memory limit of {limit}. "
         "Raise resources.limits.memory of the pool, or lower train.batch_size in the recipe."
     )
 
 
 def _last_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST] if lines else "it said nothing."
+    return lines[-1][:_LONGEST] if lines else "it wrote nothing."

@@ -54,7 +54,7 @@ def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None
         cluster = launchers_cluster()
         clear(_planned(recipe, plan, cluster, own_pod(), options), cluster)
     except TrainyardError as error:
-        events.emit("warning", message=f"a gang that an earlier attempt left was not looked for ({error})")
+        events.emit("warning", message=f"could not check for a gang of an earlier attempt ({error})")
 
 
 def _planned(recipe: Recipe, plan: str, cluster: Cluster, own: str, options: dict[str, str]) -> Gang:

@@ -112,7 +112,7 @@ class InputService:
             yield
         except tf.errors.NotFoundError as error:
             # A restarted worker knows no data set.
-            raise PeerLost(f"train: an input worker began anew ({error.message.splitlines()[0]}).") from error
+            raise PeerLost(f"train: an input worker was restarted ({error.message.splitlines()[0]}).") from error
         except tf.errors.DataLossError as error:
             # Only TensorFlow's message names the worker: "from worker feed-1:2224: …".
             for worker in self.workers:
@@ -120,7 +120,7 @@ class InputService:
                     worker.stream.send("damaged")
                     raise PeerLost(
                         f"train: {worker}: its copy of the examples is damaged ({worker.examples} there). "
-                        "It fetches them anew, and the training goes on then."
+                        "It fetches them again, and the training then resumes."
                     ) from error
             raise
         finally:
@@ -135,8 +135,8 @@ class InputService:
             for worker in self.workers:
                 closed = worker.stream.socket in readable and worker.stream.receive() is None
                 if (closed or worker.stream.is_silent()) and not done.is_set():
-                    why = "the connection to it is closed" if closed else "it gives no sign of life"
-                    end_with(PeerLost(f"train: {worker} is lost: {why}. The training goes on when it is back."))
+                    why = "the connection to it is closed" if closed else "it sends no heartbeat"
+                    end_with(PeerLost(f"train: {worker} is lost: {why}. The training resumes when it is back."))
 
 
 def in_turn(

@@ -56,7 +56,7 @@ class InputProcess:
     def describe_end(self) -> str:
         """Return its end as the rest of a sentence."""
         if self.frozen:
-            return f"gave no sign of life for {self._allowed_seconds:g} s, and was killed"
+            return f"sent no heartbeat for {self._allowed_seconds:g} s, and was killed"
         return describe_exit(self.program.returncode)
 
     def join(self) -> None:
