@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from keras.src.backend.config import keras_home  # Keras has no public name for it
 
 from trainyard import events
 from trainyard.contract import version
@@ -18,10 +21,13 @@ from trainyard.contract.training import weights as source
 from trainyard.contract.training.weights import FIELD
 from trainyard.data import trained
 from trainyard.data.damaged import UNREADABLE
-from trainyard.errors import ConfigurationError, DataError, listed
-from trainyard.models.published import first_line, published
+from trainyard.errors import ConfigurationError, DataError, TrainyardError, TransientError, listed
+from trainyard.models import applications
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.training.model import ModelConfig
+from trainyard.storage import storage
+from trainyard.storage.cache import locked
+from trainyard.storage.disk import os_errors
 
 HEAD = "logits"
 """The output layer of every named image network; all other layers are its backbone."""
@@ -41,7 +47,7 @@ def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | N
     damaged, `TransientError` if it cannot be fetched.
     """
     weights = model.weights or ""
-    arrays = _by_name(published(model, published_at)) if weights == IMAGENET else _arrays(weights, network)
+    arrays = _by_name(published_network(model, published_at)) if weights == IMAGENET else _arrays(weights, network)
     own = {variable.path: variable for variable in network.weights}
     head = {name for name in own.keys() | arrays.keys() if name.startswith(f"{HEAD}/")}
     body = {name for name in own.keys() | arrays.keys() if name not in head}
@@ -155,3 +161,84 @@ def _labels(weights: str) -> list[str] | None:
     if weights == IMAGENET or source.is_file(weights):
         return None
     return version.names(weights, f"{EXTRA}/{version.LABELS}")
+
+
+_PRODUCER = "trainyard.weights"
+
+
+def published_network(model: ModelConfig, storage_folder: str) -> keras.Model:
+    """Return the body of the named network with its published weights, verified by Keras.
+
+    They come from Keras' cache, otherwise from `storage_folder` ('' for none), otherwise from their server, and are
+    then kept in both. Raises `DataError` if the bytes are wrong, `TransientError` if the download fails.
+    """
+    name = model.name or ""
+    uri = storage.join(storage_folder, f"{name}-{model.width:g}") if storage_folder else ""
+    cache = Path(keras_home()) / "models"
+    with os_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    try:
+        # Keras prints progress to stdout, which is for events; the lock makes other processes wait for the download.
+        with locked(cache), contextlib.redirect_stdout(io.StringIO()):
+            if uri:
+                _fetch(uri, cache)
+            before = _files(cache)
+            body = applications.published(model)
+            if uri and (new := _files(cache) - before):
+                _keep(new, cache, uri)
+            return body
+    except OSError as error:
+        raise _unreachable(name, str(error.strerror or error)) from error
+    except ValueError as error:
+        raise DataError(
+            f"{FIELD}: {IMAGENET}: the downloaded weights of {name} are not those that Keras published "
+            f"({first_line(error)}). Check the proxy, and run the same command again."
+        ) from error
+    except Exception as error:
+        if type(error) is not Exception:  # what keras.utils.get_file raises if the server cannot be reached
+            raise
+        raise _unreachable(name, first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of one of Keras' long messages."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _files(cache: Path) -> set[str]:
+    return {path.name for path in cache.glob("*") if path.is_file()}
+
+
+def _fetch(uri: str, cache: Path) -> None:
+    """Copy files that are missing in `cache` from `uri`; Keras verifies their digests."""
+    try:
+        manifest = storage.committed(uri)
+        if manifest is None or all((cache / name).exists() for name in manifest.files):
+            return
+        folder = storage.local(uri, made_by="train")
+        with os_errors(cache):
+            for name in manifest.files:
+                partial = cache / f".{name}.{os.getpid()}"
+                shutil.copyfile(folder / name, partial)
+                partial.rename(cache / name)
+    except TrainyardError as error:
+        events.emit("warning", message=f"{uri}: the weights kept there could not be used ({error})")
+        if isinstance(error, DataError):
+            storage.remove(uri)  # damaged: a new download replaces it
+
+
+def _keep(names: set[str], cache: Path, uri: str) -> None:
+    """Copy the files `names` of `cache` to `uri` for other machines."""
+    try:
+        with storage.stage(uri, producer=_PRODUCER) as folder:
+            for name in names:
+                shutil.copyfile(cache / name, folder / name)
+    except TrainyardError as error:
+        events.emit("warning", message=f"{uri}: the weights could not be kept there ({error})")
+
+
+def _unreachable(name: str, reason: str) -> TransientError:
+    return TransientError(
+        f"{FIELD}: {IMAGENET}: the weights of {name} could not be fetched ({reason}). Check the network and run the "
+        "same command again, or copy the file into Keras' cache (KERAS_HOME), or name a file of weights."
+    )

@@ -1,4 +1,4 @@
-"""The schema of data: what each column, or each picture, is expected to be. It is kept beside the recipe, in git."""
+"""The schema of data: the expected columns or images, kept beside the recipe in git."""
 
 from __future__ import annotations
 

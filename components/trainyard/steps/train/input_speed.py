@@ -88,8 +88,8 @@ def _rewritten(folder: ExampleFolder, records: Sequence[bytes], feature: Feature
     """Return `records` with pixels instead of encoded images, or with JPEGs instead of pixels."""
     written = []
     decode = tf.autograph.experimental.do_not_convert(folder.decode)
-    pictures = tf.data.Dataset.from_tensor_slices(records).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
-    for record, (features, _) in zip(records, pictures, strict=True):
+    images = tf.data.Dataset.from_tensor_slices(records).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    for record, (features, _) in zip(records, images, strict=True):
         image = features[feature.name]
         content = tf.io.encode_jpeg(image).numpy() if feature.pixels else image.numpy().tobytes()
         example = tf.train.Example.FromString(record)

@@ -31,7 +31,8 @@ _LOST = "worker 0 was lost, and its pod was started again"
 def _read_past(token: str) -> Past:
     """Return the gang's history with the loss of worker 0 as its last break, or a new one.
 
-    The time in between compares the clocks of two machines; no decision depends on it.
+    It lies beside the launcher's heartbeat, so that it survives the loss of worker 0's node. The time in between
+    compares the clocks of two machines; no decision depends on it.
     """
     uri = _past_uri()
     try:
