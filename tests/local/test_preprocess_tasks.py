@@ -62,7 +62,7 @@ def worker_processes() -> list[str]:
     return [child.name for child in multiprocessing.active_children() if child.name == "worker"]
 
 
-def test_a_helper_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
+def test_a_worker_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
     job = work("")
     tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
     assert (job.count("own") + job.count("worker"), job.left()) == (len(TASKS), [])
@@ -70,7 +70,7 @@ def test_a_helper_takes_tasks_and_each_is_done_once(work: Callable[[str], Work])
     assert not worker_processes()
 
 
-def test_what_a_killed_helper_took_is_done_all_the_same(
+def test_what_a_killed_worker_took_is_done_all_the_same(
     work: Callable[[str], Work], capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = work("killed")
@@ -79,7 +79,7 @@ def test_what_a_killed_helper_took_is_done_all_the_same(
     assert "a worker process was killed (SIGKILL)" in capfd.readouterr().err
 
 
-def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[str], Work]) -> None:
+def test_what_stops_a_task_is_raised_here_and_no_worker_stays(work: Callable[[str], Work]) -> None:
     job = work("unreachable")
     with pytest.raises(TransientError, match=r"^the bucket does not answer$"):
         tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
@@ -88,7 +88,7 @@ def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[st
 
 
 @pytest.mark.parametrize(
-    ("cores", "limit_mib", "count", "data_bytes", "helpers"),
+    ("cores", "limit_mib", "count", "data_bytes", "workers"),
     [
         (8, None, 100, 3 * tasks._BYTES, 3),
         (8, None, 100, tasks._BYTES - 1, 0),
@@ -98,7 +98,7 @@ def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[st
         (8, None, 0, 100 * tasks._BYTES, 0),
     ],
 )
-def test_there_are_as_many_helpers_as_data_cores_memory_and_tasks_allow(
+def test_there_are_as_many_workers_as_data_cores_memory_and_tasks_allow(
     cores: int, limit_mib: int | None, count: int, data_bytes: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "_cores", lambda: cores)
