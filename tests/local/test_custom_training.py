@@ -20,7 +20,7 @@ from processes import descendants
 from trainyard.child_process import start_time
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
-from trainyard.steps.train.custom_program.model import checked
+from trainyard.steps.train.custom_program.model import check_model
 from trainyard.storage import storage
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md"
@@ -298,9 +298,9 @@ def test_a_model_that_later_steps_cannot_use_is_refused(
 ) -> None:
     model.save(tmp_path / "model.keras")
     with pytest.raises(ConfigurationError, match=expected):
-        checked(tmp_path / "model.keras", Examples.read(examples))
+        check_model(tmp_path / "model.keras", Examples.read(examples))
 
 
 def test_a_model_for_pictures_of_any_size_is_taken_as_it_is(tmp_path: Path, examples: str) -> None:
     network(side=None).save(tmp_path / "model.keras")
-    assert checked(tmp_path / "model.keras", Examples.read(examples)).count_params() == 20
+    assert check_model(tmp_path / "model.keras", Examples.read(examples)).count_params() == 20

@@ -32,12 +32,12 @@ def test_images_are_shrunk_as_tensorflow_does_without_aliasing() -> None:
     images = np.random.default_rng(1).uniform(0, 255, (2, 48, 64, 3)).astype(np.float32)
     resizing = Resizing(build(ModelConfig(name="mobilenet_v3_small"), [IMAGE], 5, 1), [Stage(epochs=2, size=36)], 10)
     resizing.enter(19)
-    small = resizing.shrunk({"image": tf.constant(images)})["image"]
+    small = resizing.resize_images({"image": tf.constant(images)})["image"]
     expected = tf.image.resize(images, (36, 48), antialias=True)
     assert small.shape == (2, 36, 48, 3)
     np.testing.assert_allclose(small, expected, atol=1e-3)
     resizing.enter(20)
-    assert resizing.shrunk({"image": tf.constant(images)})["image"].shape == images.shape
+    assert resizing.resize_images({"image": tf.constant(images)})["image"].shape == images.shape
     np.testing.assert_allclose(triangle(4, 2), [[3 / 7, 3 / 7, 1 / 7, 0], [0, 1 / 7, 3 / 7, 3 / 7]], rtol=1e-6)
 
 
@@ -86,14 +86,14 @@ def test_a_training_grows_its_images_and_goes_on_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sides: list[int] = []
-    shrunk = Resizing.shrunk
+    shrunk = Resizing.resize_images
 
     def noted(self: Resizing, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         smaller = shrunk(self, features)
         sides.append(int(smaller["image"].shape[1]))
         return smaller
 
-    monkeypatch.setattr(Resizing, "shrunk", noted)
+    monkeypatch.setattr(Resizing, "resize_images", noted)
     recipe = growing(tmp_path, batch_size=32, checkpoints={"every_steps": 1, "keep": 20})
     examples = train_folders.digits(tmp_path / "examples", limit=120, scale=5)
 

@@ -80,7 +80,7 @@ def test_the_input_alone_is_measured_from_each_source_with_the_recipes_own_chang
     monkeypatch.setattr(input_speed, "_WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr(input_speed, "_PART_SECONDS", 0.02)
     rewritten: list[ExampleFolder] = []
-    rates = input_speed._rates
+    rates = input_speed._measure_rates
 
     def noted(recipe: Recipe, folder: ExampleFolder, memory_bytes: int) -> list[float]:
         rewritten.append(folder)
@@ -89,7 +89,7 @@ def test_the_input_alone_is_measured_from_each_source_with_the_recipes_own_chang
         assert image.pixels == ("raw" in folder.uri) and first.shape == (16, 8, 8, 1)
         return rates(recipe, folder, memory_bytes)
 
-    monkeypatch.setattr(input_speed, "_rates", noted)
+    monkeypatch.setattr(input_speed, "_measure_rates", noted)
     speeds = list(input_speed.speeds(recipe({"shift": 0.1, "flip": True}), folder.uri))
     assert [(speed.source, speed.used) for speed in speeds] == [
         ("PNG shards", False),
@@ -104,9 +104,9 @@ def test_the_input_alone_is_measured_from_each_source_with_the_recipes_own_chang
 def test_pixels_are_the_same_from_either_kind_of_shards(folder: ExampleFolder, tmp_path: Path) -> None:
     (feature,) = [feature for feature in folder.document.features if feature.encoded]
     records = input_speed._records(folder, folder.document.splits["train"].files[:1], 40, 16)
-    pixels = input_speed._rewritten(folder, records, feature)
-    raw = input_speed._written(f"{tmp_path}/raw", folder.document, pixels, feature, pixels=True)
-    same = input_speed._written(f"{tmp_path}/png", folder.document, records, feature, pixels=False)
+    pixels = input_speed._rewrite_images(folder, records, feature)
+    raw = input_speed._write_split(f"{tmp_path}/raw", folder.document, pixels, feature, pixels=True)
+    same = input_speed._write_split(f"{tmp_path}/png", folder.document, records, feature, pixels=False)
     for (one, label), (other, same_label) in zip(
         raw.pixel_batches("train", 50), same.pixel_batches("train", 50), strict=True
     ):

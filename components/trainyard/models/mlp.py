@@ -51,7 +51,7 @@ def layer_name(role: str, *features: Feature) -> str:
     return f"{role}_{'-'.join(input_name(feature.name) for feature in features)}"
 
 
-def known(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
+def word_mask(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
     """Return float32 (batch, n, 1): 0 for filler ids, 1 otherwise."""
     return keras.ops.cast(keras.ops.expand_dims(keras.ops.not_equal(ids, feature.filler), -1), "float32")
 
@@ -64,7 +64,7 @@ def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
     if feature.filler is not None:
         # Divided by the root of the count, as TensorFlow's "sqrtn": the variance is then that of one word's vector,
         # and the sum does not vanish beside numbers if all are quantized to 8 bits.
-        is_word = known(feature, ids)
+        is_word = word_mask(feature, ids)
         count = keras.ops.maximum(keras.ops.sum(is_word, axis=1), 1)
         summed = keras.ops.sum(embedded * keras.ops.cast(is_word, embedded.dtype), axis=1)
         return summed * keras.ops.cast(keras.ops.rsqrt(count), embedded.dtype)

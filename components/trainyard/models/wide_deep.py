@@ -63,4 +63,4 @@ def _weights(name: str, feature: Feature, ids: keras.KerasTensor, outputs: int) 
     size = feature.vocabulary_size or 0
     table = layers.Embedding(size, outputs, embeddings_initializer="zeros", name=name, dtype="float32")(ids)
     weights = layers.Reshape((math.prod(feature.shape), outputs))(table)
-    return keras.ops.sum(weights if feature.filler is None else weights * mlp.known(feature, ids), axis=1)
+    return keras.ops.sum(weights if feature.filler is None else weights * mlp.word_mask(feature, ids), axis=1)

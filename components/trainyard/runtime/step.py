@@ -141,7 +141,7 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
     """
     _open.append((step, output))
     try:
-        with _timed(step), map_signals():
+        with _limit_time(step), map_signals():
             yield
     except TrainyardError as error:
         _record(step, output(), error.exit_code, type(error).__name__, str(error))
@@ -192,7 +192,7 @@ def assume_killed(step: str, output: str) -> None:
 
 
 @contextmanager
-def _timed(step: str) -> Iterator[None]:
+def _limit_time(step: str) -> Iterator[None]:
     seconds = os.environ.get(TIMEOUT_VARIABLE)
     if not seconds:
         yield

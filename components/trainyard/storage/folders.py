@@ -125,7 +125,7 @@ def stage(
 def write_text(uri: str, text: str) -> None:
     """See `storage.write_text`."""
     final, content = Path(uri), text.encode()
-    reserved = _reserved(final)
+    reserved = _reserved_path(final)
     with os_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -143,7 +143,9 @@ def reserve(uri: str, size: int) -> None:
     final = Path(uri)
     with os_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), _reserved(final), bytes(size))
+        _write_new(
+            final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), _reserved_path(final), bytes(size)
+        )
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
@@ -156,7 +158,7 @@ def remove(uri: str) -> None:
     """See `storage.remove`: an output is renamed first, so that a kill leaves no part of it in the way."""
     path = Path(uri)
     with os_errors(path, "removed"), suppress(FileNotFoundError):
-        _reserved(path).unlink(missing_ok=True)
+        _reserved_path(path).unlink(missing_ok=True)
         if path.is_dir() and not path.is_symlink():  # for a link, only the link itself is removed
             if (path / MANIFEST).is_file():
                 (path.parent / STAGING).mkdir(exist_ok=True)
@@ -293,7 +295,7 @@ def _write_new(temporary: Path, final: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _reserved(final: Path) -> Path:
+def _reserved_path(final: Path) -> Path:
     return final.with_name(f".{final.name}{_RESERVED}")
 
 

@@ -71,14 +71,14 @@ def _local(path: str, field: str) -> Listing:
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):  # noqa: PTH114
             raise
-        return _matching(path, field)
+        return _match_glob(path, field)
     if stat.S_ISDIR(status.st_mode):
         return Listing(path.rstrip("/") or "/", _sorted(_Folder(path, "", field).files()), True)
     folder, slash, name = path.rpartition("/")
     return Listing(folder or slash or ".", [_source_file(name, status)], False)
 
 
-def _matching(path: str, field: str) -> Listing:
+def _match_glob(path: str, field: str) -> Listing:
     folder, slash, _ = globs.literal(path).rpartition("/")
     root, glob = folder or slash or ".", path[len(folder + slash) :]
     searched = globs.literal(path) != path and os.path.isdir(root)  # noqa: PTH112
@@ -161,7 +161,7 @@ class _Folder:
                 return _unreadable(name, "dangling_link", f"the link leads to {target}, which is not there")
             raise
         folder, source = os.path.isdir(target), self._field or self._root  # noqa: PTH112
-        if not _below(target, self._real):
+        if not _is_below(target, self._real):
             if folder:
                 raise DataError(
                     f"{bucket_source.in_field(_printable(path), self._field)}: is a link to the folder "
@@ -169,7 +169,7 @@ class _Folder:
                     f"Move the folder there, or name a {self._field or 'folder'} that holds both."
                 )
             return _unreadable(name, "link_out_of_root", f"the link leads to {_printable(target)}, outside of {source}")
-        if folder and _below(os.path.realpath(path.rpartition("/")[0] or "/"), target):
+        if folder and _is_below(os.path.realpath(path.rpartition("/")[0] or "/"), target):
             return _unreadable(name, "looping_link", "the link leads to a folder that holds it")
         if folder and linked:
             return _unreadable(name, "nested_link", "a link to a folder, below another such link, is not followed")
@@ -189,7 +189,7 @@ def _unreadable(name: str, reason: str, detail: str) -> SourceFile:
     return SourceFile(_printable(name), 0, reason, reason, detail)
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

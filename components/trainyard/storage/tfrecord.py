@@ -38,7 +38,7 @@ def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
         data: bytes | int
         if length > limit:
             data = length
-            size, crc = _passed_over(stream, length)
+            size, crc = _skip(stream, length)
         else:
             data = stream.read(length)
             size, crc = len(data), google_crc32c.value(data)
@@ -63,7 +63,7 @@ def masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
 
-def _passed_over(stream: IO[bytes], length: int) -> tuple[int, int]:
+def _skip(stream: IO[bytes], length: int) -> tuple[int, int]:
     """Skip `length` bytes; return the number that exist and their checksum."""
     size, crc = 0, 0
     while size < length and (chunk := stream.read(min(_CHUNK, length - size))):

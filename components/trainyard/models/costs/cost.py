@@ -61,10 +61,10 @@ def cost(model: keras.Model) -> Cost:
         activations += outputs
         kernels = [weights for weights in layer.weights if len(weights.shape) >= 2 and weights.name not in _NO_KERNELS]
         flops += sum(2 * math.prod(kernel.shape) * _positions(layer, kernel, outputs) for kernel in kernels) or outputs
-    return Cost(model.count_params(), TRAINING_PASSES * flops, activations, _kept(model))
+    return Cost(model.count_params(), TRAINING_PASSES * flops, activations, _saved_activations(model))
 
 
-def _kept(model: keras.Model) -> int:
+def _saved_activations(model: keras.Model) -> int:
     """Return the numbers of one example that the gradients need; a tensor with several readers counts once.
 
     A gradient needs the layer's output if it is in _BY_OUTPUT, nothing if the layer is in _LINEAR and has no weights,

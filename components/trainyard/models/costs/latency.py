@@ -42,7 +42,7 @@ def _milliseconds(call: Callable[[], object]) -> list[float]:
 
 def model_latency(model: keras.Model) -> Latency:
     """Return the latency of `model` for one example of zeros, in float32."""
-    return latency(_answer(model))
+    return latency(_prediction_call(model))
 
 
 def fastest(model: keras.Model) -> float:
@@ -50,10 +50,10 @@ def fastest(model: keras.Model) -> float:
 
     Other load on the machine can only increase a latency.
     """
-    return min(_milliseconds(_answer(model)))
+    return min(_milliseconds(_prediction_call(model)))
 
 
-def _answer(model: keras.Model) -> Callable[[], object]:
+def _prediction_call(model: keras.Model) -> Callable[[], object]:
     example = keras.tree.map_structure(
         lambda tensor: tf.zeros((1, *tensor.shape[1:]), tf.as_dtype(tensor.dtype)), model.input
     )

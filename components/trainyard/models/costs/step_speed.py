@@ -61,7 +61,7 @@ def step_speeds(model: keras.Model, quick: bool) -> Iterator[StepSpeed | tuple[s
         for batch_size in (BATCH_SIZE,) if quick else (BATCH_SIZE, 4 * BATCH_SIZE):
             for xla in (False, True):
                 try:
-                    yield _speed(copy, device, batch_size, xla)
+                    yield _measure_speed(copy, device, batch_size, xla)
                 except tf.errors.OpError as error:
                     yield setting_name(device, batch_size, xla), error.message.splitlines()[0][:200]
 
@@ -96,10 +96,10 @@ def require_measurable(model: keras.Model) -> None:
             )
 
 
-def _speed(model: keras.Model, device: str, batch_size: int, xla: bool) -> StepSpeed:
+def _measure_speed(model: keras.Model, device: str, batch_size: int, xla: bool) -> StepSpeed:
     with tf.device(device):
         model_inputs: Any = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-        inputs = keras.tree.map_structure(lambda tensor: _made_up(tensor, batch_size), model_inputs)
+        inputs = keras.tree.map_structure(lambda tensor: _random_input(tensor, batch_size), model_inputs)
         optimizer = keras.optimizers.SGD(_RATE)
         optimizer.build(model.trainable_variables)
         step = tf.function(_step(model, optimizer), jit_compile=xla, autograph=False)
@@ -122,7 +122,7 @@ def _seconds(step: Callable[[object], tf.Tensor], inputs: object, steps: int) ->
     return time.perf_counter() - start
 
 
-def _made_up(tensor: keras.KerasTensor, batch_size: int) -> tf.Tensor:
+def _random_input(tensor: keras.KerasTensor, batch_size: int) -> tf.Tensor:
     shape, dtype = (batch_size, *tensor.shape[1:]), tf.as_dtype(tensor.dtype)
     if not dtype.is_floating:
         return tf.zeros(shape, dtype)

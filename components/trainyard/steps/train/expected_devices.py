@@ -125,15 +125,15 @@ def _gpu_difference(expected: ExpectedDevices, gpus: list[Gpu]) -> str:
 def visible_devices(kind: str, root: Path = Path("/")) -> VisibleDevices:
     """Return the accelerators of `kind` that this process can open: device files below `root`, and NVIDIA's library."""
     if kind == "tpu":
-        numbered = [*_numbered(root / "dev", r"accel\d+"), *_numbered(root / "dev/vfio", r"\d+")]
+        numbered = [*_device_files(root / "dev", r"accel\d+"), *_device_files(root / "dev/vfio", r"\d+")]
         return VisibleDevices(numbered, None, "")
-    files = _numbered(root / "dev", r"nvidia\d+")
-    shared = bool(_numbered(root / "dev/nvidia-caps", r"nvidia-cap\d+"))
+    files = _device_files(root / "dev", r"nvidia\d+")
+    shared = bool(_device_files(root / "dev/nvidia-caps", r"nvidia-cap\d+"))
     gpus, driver = _nvml()
     return VisibleDevices(files, gpus, driver or _driver_file(root), shared)
 
 
-def _numbered(folder: Path, pattern: str) -> list[str]:
+def _device_files(folder: Path, pattern: str) -> list[str]:
     try:
         return sorted(str(path) for path in folder.iterdir() if re.fullmatch(pattern, path.name))
     except OSError:

@@ -43,19 +43,19 @@ def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
     local = storage.local(examples, "preprocess", lambda name: not name.endswith(".tfrecord") or name in files)
     folder = ExampleFolder(str(local))
     records = _records(folder, files, count, recipe.train.batch_size)
-    other = _rewritten(folder, records, feature)
+    other = _rewrite_images(folder, records, feature)
     encoded, pixels = (other, records) if feature.pixels else (records, other)
     streams = not Input(recipe, folder, None).fits("train")
     kind = JPEG if _is_jpeg(encoded[0], feature) else PNG
     with tempfile.TemporaryDirectory(prefix="trainyard-") as root:
         shards = {
-            kind: _written(f"{root}/encoded", document, encoded, feature, pixels=False),
-            RAW: _written(f"{root}/raw", document, pixels, feature, pixels=True),
+            kind: _write_split(f"{root}/encoded", document, encoded, feature, pixels=False),
+            RAW: _write_split(f"{root}/raw", document, pixels, feature, pixels=True),
         }
         own = RAW if feature.pixels else kind
         for source, copy in {**shards, MEMORY: shards[own]}.items():
             used = source == (own if streams else MEMORY)
-            rates = _rates(recipe, copy, _ANY_SIZE if source == MEMORY else 0)
+            rates = _measure_rates(recipe, copy, _ANY_SIZE if source == MEMORY else 0)
             yield InputSpeed(
                 source=source,
                 examples_per_second=round(sum(rates) / len(rates), 1),
@@ -84,7 +84,7 @@ def _records(folder: ExampleFolder, files: Sequence[str], count: int, batch_size
     return records[: len(records) // batch_size * batch_size] or records
 
 
-def _rewritten(folder: ExampleFolder, records: Sequence[bytes], feature: Feature) -> list[bytes]:
+def _rewrite_images(folder: ExampleFolder, records: Sequence[bytes], feature: Feature) -> list[bytes]:
     """Return `records` with pixels instead of encoded images, or with JPEGs instead of pixels."""
     written = []
     decode = tf.autograph.experimental.do_not_convert(folder.decode)
@@ -103,7 +103,7 @@ def _is_jpeg(record: bytes, feature: Feature) -> bool:
     return bool(example.features.feature[f"raw/{feature.name}"].bytes_list.value[0][:2] == b"\xff\xd8")
 
 
-def _written(
+def _write_split(
     uri: str, document: Examples, records: Sequence[bytes], feature: Feature, *, pixels: bool
 ) -> ExampleFolder:
     """Commit `records` as the training split of a preprocess output at `uri` and return it."""
@@ -122,22 +122,22 @@ def _written(
     return ExampleFolder(uri)
 
 
-def _rates(recipe: Recipe, folder: ExampleFolder, memory_bytes: int) -> list[float]:
+def _measure_rates(recipe: Recipe, folder: ExampleFolder, memory_bytes: int) -> list[float]:
     """Return the examples a second of several time slices, after a warm-up in which tf.data tunes itself."""
     train = recipe.train.model_copy(update={"epochs": _EPOCHS})
     data = Input(recipe.model_copy(update={"train": train}), folder, None, memory_bytes=memory_bytes)
     examples = min(recipe.train.batch_size, folder.document.splits["train"].examples) / recipe.train.accumulation_steps
     batches = iter(data.train(0))
-    _batches_in(batches, _WARM_UP_SECONDS)
+    _count_batches(batches, _WARM_UP_SECONDS)
     rates = []
     for _ in range(_PARTS):
         start = time.perf_counter()
-        count = _batches_in(batches, _PART_SECONDS)
+        count = _count_batches(batches, _PART_SECONDS)
         rates.append(examples * count / (time.perf_counter() - start))
     return rates
 
 
-def _batches_in(batches: Iterator[object], seconds: float) -> int:
+def _count_batches(batches: Iterator[object], seconds: float) -> int:
     count, end = 0, time.perf_counter() + seconds
     while time.perf_counter() < end:
         next(batches)

@@ -73,12 +73,12 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
     store, _ = stores.locate(uri)
     published = _open(uri, made_by, only)
     try:
-        return _cached(store, uri, published)
+        return _local_copy(store, uri, published)
     except Missing as error:
         again = _open(uri, made_by, only)
         if again.prefix == published.prefix:
-            raise _gone(uri, made_by, error) from error
-        return _cached(store, uri, again)  # it was replaced while it was read
+            raise _missing_file_error(uri, made_by, error) from error
+        return _local_copy(store, uri, again)  # it was replaced while it was read
 
 
 def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
@@ -97,7 +97,7 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
         except Missing as error:
             again = _open(uri, made_by)
             if again.prefix == published.prefix or again.digest != published.digest:
-                raise _gone(uri, made_by, error) from error
+                raise _missing_file_error(uri, made_by, error) from error
             published = again  # it was replaced by an equal one while it was read
             transfer.download_file(store, published.prefix + name, path, file)
 
@@ -208,7 +208,7 @@ def _open(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
     return replace(published, manifest=replace(published.manifest, files=files))
 
 
-def _gone(uri: str, made_by: str, error: Missing) -> DataError:
+def _missing_file_error(uri: str, made_by: str, error: Missing) -> DataError:
     return DataError(f"{uri}: a file of its manifest is gone ({error}). Run with --from {made_by} to write it again.")
 
 
@@ -229,7 +229,7 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: st
         _require_same(uri, manifest, error)
         return
     _remove_attempts(uri, keep=own)
-    _tell_published(uri, manifest, start)
+    _emit_published(uri, manifest, start)
 
 
 def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
@@ -243,7 +243,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
     if committed(uri) is not None:
         _require_same(uri, manifest, None)
         return
-    ours = {path for marker in _open_attempts(uri) for path in _listed(store, marker)}
+    ours = {path for marker in _open_attempts(uri) for path in _attempt_files(store, marker)}
     found = (item.name.removeprefix(f"{name}/") for item in store.list(f"{name}/").objects)
     if foreign := sorted(set(found) & manifest.files.keys() - ours):
         raise InfrastructureError(
@@ -268,7 +268,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
         _require_same(uri, manifest, error)
         return
     store.delete(own)
-    _tell_published(uri, manifest, start)
+    _emit_published(uri, manifest, start)
 
 
 def _require_same(uri: str, manifest: Manifest, error: Changed | None) -> None:
@@ -281,7 +281,7 @@ def _require_same(uri: str, manifest: Manifest, error: Changed | None) -> None:
         ) from error
 
 
-def _tell_published(uri: str, manifest: Manifest, start: float) -> None:
+def _emit_published(uri: str, manifest: Manifest, start: float) -> None:
     seconds = round(time.monotonic() - start, 2)
     events.emit("published", uri=uri, files=len(manifest.files), bytes=manifest.bytes, seconds=seconds)
 
@@ -291,7 +291,7 @@ def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
     store, name = stores.locate(uri)
     for marker in _open_attempts(uri):
         if marker != keep:
-            strays = [path for path in _listed(store, marker) if path not in manifest.files]
+            strays = [path for path in _attempt_files(store, marker) if path not in manifest.files]
             transfer.delete(store, [f"{name}/{path}" for path in strays])
             store.delete(marker)
 
@@ -302,7 +302,7 @@ def _open_attempts(uri: str) -> list[str]:
     return [item.name for item in store.list(f"{name}/{ATTEMPTS}", deep=False).objects]
 
 
-def _listed(store: ObjectStore, marker: str) -> list[str]:
+def _attempt_files(store: ObjectStore, marker: str) -> list[str]:
     """Return the file names of an attempt at an open folder."""
     content = store.read(marker)
     return json.loads(content[0]) if content and content[0] else []
@@ -315,7 +315,7 @@ def _remove_attempts(uri: str, keep: str) -> None:
     transfer.delete(store, [path for path in attempts if not path.startswith(keep)])
 
 
-def _cached(store: ObjectStore, uri: str, published: _Published) -> Path:
+def _local_copy(store: ObjectStore, uri: str, published: _Published) -> Path:
     """Return the verified local copy, fetched if missing. Raises `Missing` if an object is gone."""
     manifest = published.manifest
 

@@ -11,31 +11,32 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data import probabilities
 from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError
+from trainyard.steps.train.engines.teacher import shapes_text
 
 
-def checked(path: Path, examples: Examples) -> keras.Model:
+def check_model(path: Path, examples: Examples) -> keras.Model:
     """Return the model at `path`; rewrite it with the feature's name if its only input is unnamed.
 
     Raises `ConfigurationError` if it does not map a dict of the features of `examples` to logits (batch, classes), or
     to (batch, targets) in their units for a regression, and as `load_foreign`.
     """
-    model = _with_names(load_foreign(path), path, examples)
+    model = _name_input(load_foreign(path), path, examples)
     outputs = examples.outputs
     expected = {feature.name: (None, *feature.shape) for feature in examples.features}
     tensors: Any = model.input
     inputs = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if inputs.keys() != expected.keys() or not all(_fits(inputs[name], expected[name]) for name in expected):
-        raise _wrong(f"takes {_listed(inputs)}. It must take {_listed(expected)}")
+        raise _model_error(f"takes {shapes_text(inputs)}. It must take {shapes_text(expected)}")
     shape = tuple(getattr(model.output, "shape", ()))
     if shape != (None, outputs):
         what = "the logits of its classes" if examples.labels else "numbers in the unit of the label"
-        raise _wrong(f"gives {shape}. It must give (None, {outputs}), {what}")
+        raise _model_error(f"gives {shape}. It must give (None, {outputs}), {what}")
     if fault := probabilities.fault(model, examples):
-        raise _wrong(fault)
+        raise _model_error(fault)
     return model
 
 
-def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Model:
+def _name_input(model: keras.Model, path: Path, examples: Examples) -> keras.Model:
     """Return `model` with a dict of inputs. Raises `ConfigurationError` unless it has one, or a single input."""
     tensors: Any = getattr(model, "input", None)
     if isinstance(tensors, dict):
@@ -43,7 +44,7 @@ def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Mod
     feature, *others = examples.features
     if others or not hasattr(tensors, "shape") or not _fits(tuple(tensors.shape), (None, *feature.shape)):
         names = ", ".join(feature.name for feature in examples.features)
-        raise _wrong(f"takes inputs without names. It must be a functional model that takes a dict of {names}")
+        raise _model_error(f"takes inputs without names. It must be a functional model that takes a dict of {names}")
     inputs = keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)
     named = keras.Model({feature.name: inputs}, model(inputs), name=model.name)
     named.save(path)
@@ -55,9 +56,5 @@ def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bo
     return len(shape) == len(expected) and all(a in (None, b) for a, b in zip(shape, expected, strict=True))
 
 
-def _wrong(what: str) -> ConfigurationError:
+def _model_error(what: str) -> ConfigurationError:
     return ConfigurationError(f"train.command: the model.keras of the program {what}.")
-
-
-def _listed(shapes: dict[str, tuple[int | None, ...]]) -> str:
-    return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))

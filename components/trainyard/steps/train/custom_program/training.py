@@ -85,11 +85,11 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         if ended.stopped and not (rank.chief and (program_output / _MODEL[recipe.train.result]).exists()):
             raise Preempted
         if rank.chief:
-            metrics = _metrics(program_output) if recipe.train.result == "folder" else {}
-            _take(program_output, output, recipe)
+            metrics = _read_metrics(program_output) if recipe.train.result == "folder" else {}
+            _move_result(program_output, output, recipe)
     if rank.chief:
-        name, parameters = _model(recipe, local, output)
-        training = _training(recipe, name, parameters, record, rank)
+        name, parameters = _check_result(recipe, local, output)
+        training = _training_record(recipe, name, parameters, record, rank)
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
         split = _goodput(gang_past, record, seconds)
         return training.model_copy(
@@ -98,7 +98,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
     return None
 
 
-def _take(program_output: Path, output: Path, recipe: Recipe) -> None:
+def _move_result(program_output: Path, output: Path, recipe: Recipe) -> None:
     """Move the program's files to the step's output. Raises `ConfigurationError` without a model."""
     result = recipe.train.result
     model = program_output / _MODEL[result]
@@ -132,7 +132,7 @@ def _require_servable(folder: Path) -> None:
         raise ConfigurationError(f"train.command: {where} is a link. Leave the file itself there.")
 
 
-def _metrics(program_output: Path) -> dict[str, float]:
+def _read_metrics(program_output: Path) -> dict[str, float]:
     """Return the metrics that the program wrote, empty without any. Raises `ConfigurationError` for a bad file."""
     try:
         return _NUMBERS.validate_json((program_output / version.METRICS).read_bytes())
@@ -147,20 +147,20 @@ def _metrics(program_output: Path) -> dict[str, float]:
         ) from error
 
 
-def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
+def _check_result(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
     """Return name and number of parameters of the checked model; 0 parameters for a folder."""
     if recipe.train.result == "folder":
         return _MODEL["folder"], 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from trainyard.steps.train.custom_program.model import (
-        checked,
+        check_model,
     )  # imports TensorFlow, which only this check needs
 
-    model = checked(output / _MODEL["keras"], Examples.read(examples))
+    model = check_model(output / _MODEL["keras"], Examples.read(examples))
     return model.name, model.count_params()
 
 
-def _training(recipe: Recipe, name: str, parameters: int, record: ProgramRecord, rank: Rank) -> Training:
+def _training_record(recipe: Recipe, name: str, parameters: int, record: ProgramRecord, rank: Rank) -> Training:
     """Return the training record."""
     best = best_epoch(record.history)
     return Training(

@@ -72,9 +72,11 @@ def phases(
     head = fine_tune.head_epochs if fine_tune else 0
     factor = fine_tune.learning_rate_factor if fine_tune else 1.0
     last = RateSchedule(train, steps_per_epoch, train.epochs - head, factor)
-    parts = [(head * steps_per_epoch, _frozen(model, recipe.model.freeze), last)]
+    parts = [(head * steps_per_epoch, _frozen_layers(model, recipe.model.freeze), last)]
     if head:
-        parts.insert(0, (0, _frozen(model, "backbone"), RateSchedule(train, steps_per_epoch, head, scale=last.scale)))
+        parts.insert(
+            0, (0, _frozen_layers(model, "backbone"), RateSchedule(train, steps_per_epoch, head, scale=last.scale))
+        )
     made = []
     for first_step, frozen, schedule in parts:
         optimizer = make(schedule)
@@ -84,11 +86,11 @@ def phases(
         made.append(Phase(first_step, frozen, schedule, optimizer, variables))
     result = Phases(made, last.scale)
     if recipe.model.weights is not None:
-        _keep_statistics(model, result)
+        _fix_statistics(model, result)
     return result
 
 
-def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
+def _frozen_layers(model: keras.Model, freeze: str) -> frozenset[str]:
     """Return the names of the frozen layers."""
     names = [layer.name for layer in model.layers]
     if freeze == "none":
@@ -111,14 +113,14 @@ def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
     return frozenset(names[: indices[-1] + 1])
 
 
-def _keep_statistics(model: keras.Model, phases: Phases) -> None:
+def _fix_statistics(model: keras.Model, phases: Phases) -> None:
     for layer in model.layers:
         if layer.name != HEAD and "training" in inspect.signature(layer.call).parameters:
             always = isinstance(layer, keras.layers.BatchNormalization)
-            layer.call = partial(_call, layer.call, layer.name, phases, always)
+            layer.call = partial(_call_layer, layer.call, layer.name, phases, always)
 
 
-def _call(
+def _call_layer(
     call: Callable[..., Any],
     name: str,
     phases: Phases,

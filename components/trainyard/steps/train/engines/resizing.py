@@ -32,7 +32,7 @@ class Resizing:
 
     def __init__(self, model: keras.Model, stages: Sequence[Stage], steps_per_epoch: int) -> None:
         self._ends = [steps_per_epoch * end for end in itertools.accumulate(stage.epochs for stage in stages)]
-        self._models = [*(_at_size(model, stage.size) for stage in stages), model]
+        self._models = [*(_model_at_size(model, stage.size) for stage in stages), model]
         self._number = 0
 
     def number(self, step: int) -> int:
@@ -47,23 +47,23 @@ class Resizing:
         """Return the model of the current size."""
         return self._models[self._number]
 
-    def shrunk(self, features: Mapping[str, _Array]) -> dict[str, _Array]:
+    def resize_images(self, features: Mapping[str, _Array]) -> dict[str, _Array]:
         """Return `features` with images, float32 (batch, height, width, channels), resized to the current size."""
         shapes = {tensor.name: tensor.shape for tensor in keras.tree.flatten(self.model().input)}
         return {
-            name: _resized(value, *shapes[name][1:3]) if len(value.shape) == 4 else value
+            name: _resize(value, *shapes[name][1:3]) if len(value.shape) == 4 else value
             for name, value in features.items()
         }
 
 
-def _at_size(model: keras.Model, side: int) -> keras.Model:
+def _model_at_size(model: keras.Model, side: int) -> keras.Model:
     """Return `model` for images whose shorter side is `side`, with the same layers and weights.
 
     Raises `ConfigurationError` if the model takes one size only.
     """
     tensors: dict[str, keras.KerasTensor] = cast(Any, model.input)
     inputs = {
-        name: keras.Input(_shape(tensor.shape[1:], side), name=name, dtype=tensor.dtype)
+        name: keras.Input(_resized_shape(tensor.shape[1:], side), name=name, dtype=tensor.dtype)
         for name, tensor in tensors.items()
     }
     try:
@@ -75,14 +75,14 @@ def _at_size(model: keras.Model, side: int) -> keras.Model:
         ) from error
 
 
-def _shape(shape: Sequence[int], side: int) -> tuple[int, ...]:
+def _resized_shape(shape: Sequence[int], side: int) -> tuple[int, ...]:
     if len(shape) != 3:
         return tuple(shape)
     height, width, channels = shape
     return round(height * side / min(height, width)), round(width * side / min(height, width)), channels
 
 
-def _resized(images: _Array, height: int, width: int) -> _Array:
+def _resize(images: _Array, height: int, width: int) -> _Array:
     """Return `images` (batch, rows, columns, channels) as (batch, height, width, channels), antialiased.
 
     Uses two matrix products, which every device and XLA compute fast.

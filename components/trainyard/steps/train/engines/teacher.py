@@ -6,6 +6,7 @@ arXiv:1503.02531; L. Beyer et al., Knowledge distillation: A good teacher is pat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,10 +58,12 @@ def load(recipe: Recipe, examples: str, document: Examples) -> TeacherModel | No
     own = {feature.name: feature.shape for feature in document.features}
     if expected != own:
         raise ConfigurationError(
-            f"{TEACHER}: {settings.model} takes {_shown(expected)}, and these examples are {_shown(own)}. {_ADVICE}"
+            f"{TEACHER}: {settings.model} takes {shapes_text(expected)}, and these examples are "
+            f"{shapes_text(own)}. {_ADVICE}"
         )
     return TeacherModel(model, settings)
 
 
-def _shown(shapes: dict[str, tuple[int, ...]]) -> str:
+def shapes_text(shapes: Mapping[str, tuple[int | None, ...]]) -> str:
+    """Return feature names with their shapes for a message."""
     return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))

@@ -119,7 +119,7 @@ def device_params(options: Augment, params: RandomParams, height: int, width: in
     """Return float32 (count, columns) as named by `on_device.COLUMNS`, for images of `height` and `width`."""
     first, colors = params.uniform(6), params.uniform(5, COLOR)
     nothing = tf.zeros_like(first[:, 0])
-    mixed = _mixed(options, params, height, width) if options.mixes else [nothing + 1, *[nothing] * 4]
+    mixed = _mix_params(options, params, height, width) if options.mixes else [nothing + 1, *[nothing] * 4]
     return tf.stack([colors[:, 0], first[:, 5], *(colors[:, number] for number in range(1, 5)), *mixed], axis=1)
 
 
@@ -144,7 +144,7 @@ def mixed_share(device: tf.Tensor, height: int, width: int) -> tf.Tensor:
     return share * (1 - (bottom - top) * (right - left) / (height * width))
 
 
-def _mixed(options: Augment, params: RandomParams, height: int, width: int) -> list[tf.Tensor]:
+def _mix_params(options: Augment, params: RandomParams, height: int, width: int) -> list[tf.Tensor]:
     """Return share, top, bottom, left and right, (count,) each and equal in a pair.
 
     Source: H. Zhang et al., mixup, arXiv:1710.09412; S. Yun et al., CutMix, arXiv:1905.04899, whose window's sides are
@@ -242,7 +242,7 @@ def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, params: 
         box = window(size[0], size[1], options, params)
         least = tf.minimum(box[2] // shape.height, box[3] // shape.width)
         number = tf.reduce_sum(tf.cast(least >= tf.constant(_RATIOS[1:]), tf.int32))
-        return tf.switch_case(number, [partial(_decoded, encoded, shape, box, ratio) for ratio in _RATIOS])
+        return tf.switch_case(number, [partial(_decode_scaled, encoded, shape, box, ratio) for ratio in _RATIOS])
 
     def other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
@@ -262,7 +262,7 @@ def cut_window(image: tf.Tensor, height: int, width: int, options: Crop, params:
     return as_pixels(resized) if image.dtype == tf.uint8 else resized
 
 
-def _decoded(encoded: tf.Tensor, shape: ImageShape, box: tf.Tensor, ratio: int) -> tf.Tensor:
+def _decode_scaled(encoded: tf.Tensor, shape: ImageShape, box: tf.Tensor, ratio: int) -> tf.Tensor:
     """Return the window `box` of a JPEG decoded at 1 / `ratio` of its size, less than twice the model's."""
     scaled = tf.maximum(box // ratio, [0, 0, 1, 1])
     decoded = tf.io.decode_and_crop_jpeg(encoded, scaled, channels=shape.channels, ratio=ratio)

@@ -138,11 +138,11 @@ class Input:
         first = start * self._micro_batches
         if self.service is None:
             batches = self._training_batches(first, Turn())
-            return _prepared(batches.map(no_autograph(self._augment_and_weigh), **PARALLEL))
-        parts = [self._served(worker, first) for worker in self.service.workers]
-        return _prepared(in_turn(parts, first, self._end, self.replicas.count))
+            return _prefetch(batches.map(no_autograph(self._augment_and_weigh), **PARALLEL))
+        parts = [self._served_batches(worker, first) for worker in self.service.workers]
+        return _prefetch(in_turn(parts, first, self._end, self.replicas.count))
 
-    def _served(self, worker: InputWorker, first: int) -> tf.data.Dataset[tuple[tf.Tensor, Batch]]:
+    def _served_batches(self, worker: InputWorker, first: int) -> tf.data.Dataset[tuple[tf.Tensor, Batch]]:
         """Return (number, batch) of the micro-batches from `first` on that `worker` prepares."""
 
         def numbered(number: tf.Tensor, *others: Any) -> tuple[tf.Tensor, Batch]:
@@ -191,13 +191,13 @@ class Input:
             batches = keys.map(no_autograph(stored), **PARALLEL)
         else:
             ranges = self._shard_ranges("eval")
-            rows = self._decoded(ranges.stored(*self._rows("eval")), size, self.folder.decode)
+            rows = self._decode(ranges.stored(*self._rows("eval")), size, self.folder.decode)
             batches = tf.data.Dataset.zip(keys, rows).map(
                 no_autograph(lambda key, batch: (*batch, ranges.example_mask(key[0], key[1] * size, size)))
             )
         if self.folder.document.mean_weight is not None:
             batches = batches.map(no_autograph(self._weigh), **PARALLEL)
-        return _prepared(batches)
+        return _prefetch(batches)
 
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
@@ -305,7 +305,7 @@ class Input:
         size = self._replica_batch_size(split)
         return self.replicas.first * size, (self.replicas.first + self.replicas.count) * size
 
-    def _decoded(self, records: tf.data.Dataset[tf.Tensor], size: int, decode: _Load) -> _Rows:
+    def _decode(self, records: tf.data.Dataset[tf.Tensor], size: int, decode: _Load) -> _Rows:
         """Return (features, labels) of the serialized `records`, `size` at a time, with images decoded by `decode`."""
         if self.folder.document.image is None:
             # One call for all rows.
@@ -313,13 +313,13 @@ class Input:
         return records.map(no_autograph(decode), **PARALLEL).batch(size, drop_remainder=True)
 
     def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
-        """Return the rows of `_decoded`, with images augmented by the parameters of `keys`."""
+        """Return the rows of `_decode`, with images augmented by the parameters of `keys`."""
         images = self._images
         if images.changes_examples:
             return self._changed(
                 records, self.folder.parse if images.cut_encoded else images.decode_quickly, keys, size
             )
-        return self._decoded(records, size, images.decode_quickly)
+        return self._decode(records, size, images.decode_quickly)
 
     def _changed(
         self, examples: tf.data.Dataset[tf.Tensor], load: _Load, keys: tf.data.Dataset[_Key], size: int
@@ -398,7 +398,7 @@ class Input:
         return self._count(split) * example_bytes <= most
 
 
-def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
+def _prefetch(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
     """Return `batches`, prefetched.
 
     TensorFlow chooses the number, within half of the machine's memory, of which a container may have a small part.

@@ -54,18 +54,19 @@ def augment(features: dict[str, Tensor], options: Augment) -> dict[str, Tensor]:
         return floats
     params = floats.pop(PARAMS)
     return {
-        name: _changed(value, options, params) if len(value.shape) == 4 else value for name, value in floats.items()
+        name: _augment_images(value, options, params) if len(value.shape) == 4 else value
+        for name, value in floats.items()
     }
 
 
-def _changed(images: Tensor, options: Augment, params: Tensor) -> Tensor:
+def _augment_images(images: Tensor, options: Augment, params: Tensor) -> Tensor:
     """Return `images`, float32 (batch, height, width, channels) in 0..255, changed by `params`, (batch, columns)."""
     height, width = images.shape[1], images.shape[2]
     column = {name: params[:, number, None, None, None] for number, name in enumerate(COLUMNS)}
     if options.brightness:
         images = images * (1 + options.brightness * column["brightness"])
     if options.saturation or options.hue:
-        images = _colored(images, options, column)
+        images = _change_colors(images, options, column)
     if options.contrast:
         mean = ops.mean(images, axis=(1, 2), keepdims=True)
         images = (images - mean) * (1 + options.contrast * column["contrast"]) + mean
@@ -96,7 +97,7 @@ def swap_pairs(values: Tensor) -> Tensor:
     return ops.reshape(ops.flip(ops.reshape(values, (-1, 2, *size)), axis=1), (-1, *size))
 
 
-def _colored(images: Tensor, options: Augment, column: dict[str, Tensor]) -> Tensor:
+def _change_colors(images: Tensor, options: Augment, column: dict[str, Tensor]) -> Tensor:
     """Return `images` with changed saturation and hue, a rotation of I and Q in YIQ."""
     angle = column["hue"][:, 0, 0, 0] * (options.hue * 2 * np.pi)
     scale = 1 + options.saturation * column["saturation"][:, 0, 0, 0]

@@ -112,7 +112,7 @@ def _rotate(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
     angle = sign * (math.radians(30) * strength)
     sine, cosine = tf.sin(angle), tf.cos(angle)
     x, y = (image.shape[1] - 1) / 2, (image.shape[0] - 1) / 2
-    return _moved(image, [cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y])
+    return _transform(image, [cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y])
 
 
 def _slide(
@@ -121,10 +121,10 @@ def _slide(
     """Return `image` sheared, or shifted by a share of a `side`: an identity transform except for `entry`."""
     transform: list[tf.Tensor | float] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     transform[entry] = sign * (share * strength * (1 if side is None else image.shape[side]))
-    return _moved(image, transform)
+    return _transform(image, transform)
 
 
-def _moved(image: tf.Tensor, transform: list[tf.Tensor | float]) -> tf.Tensor:
+def _transform(image: tf.Tensor, transform: list[tf.Tensor | float]) -> tf.Tensor:
     """Return `image` transformed by `transform`, an affine map of output to input pixels."""
     row = tf.stack([*(tf.cast(value, tf.float32) for value in transform), tf.constant(0.0), tf.constant(0.0)])
     return tf.raw_ops.ImageProjectiveTransformV3(

@@ -126,7 +126,7 @@ class JaxEngine:
 
     def probe(self) -> list[Device]:
         """Measure each device."""
-        devices = [_measured(name, device) for name, device in zip(self.devices(), _local_devices(), strict=True)]
+        devices = [_measure_device(name, device) for name, device in zip(self.devices(), _local_devices(), strict=True)]
         return probe.report(devices, self.versions())
 
     def versions(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ def _native_precision() -> str:
     return "bfloat16" if _local_devices()[0].platform == "tpu" else "float32"
 
 
-def _measured(name: str, device: _Device) -> Device:
+def _measure_device(name: str, device: _Device) -> Device:
     """Return the measured record of a device."""
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]

@@ -193,7 +193,7 @@ class JaxSteps(SharedSteps):
         del phase
         features, labels, weights = batch
         features = on_device.augment(features, self.settings.augment)
-        model, shown = self.resizing.model(), self.resizing.shrunk(features)
+        model, shown = self.resizing.model(), self.resizing.resize_images(features)
         others_of = self._names_of(model.non_trainable_variables)
 
         def loss_of(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:

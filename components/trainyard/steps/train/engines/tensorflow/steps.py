@@ -116,7 +116,7 @@ class TensorFlowSteps(SharedSteps):
 
         def step(_: tf.Tensor) -> tf.Tensor:
             if self.settings.accumulation_steps > 1:
-                _repeated(accumulate, tf.constant(self.settings.accumulation_steps - 1, tf.int64), tf.constant(0))
+                _repeat(accumulate, tf.constant(self.settings.accumulation_steps - 1, tf.int64), tf.constant(0))
             losses = self.strategy.run(self._replica_step, args=(next(iterator), phase))
             # Every replica has the gang's loss.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
@@ -124,7 +124,7 @@ class TensorFlowSteps(SharedSteps):
             return tf.identity(self._step)
 
         # After the steps: all workers must call a ring's all-reduce in one order.
-        with tf.control_dependencies([_repeated(step, count, tf.identity(self._step))]):
+        with tf.control_dependencies([_repeat(step, count, tf.identity(self._step))]):
             return self._mean(tf.identity(worker_values))
 
     @tf.function(autograph=False)
@@ -133,7 +133,7 @@ class TensorFlowSteps(SharedSteps):
             self.strategy.run(self.all_reduce_vectors, args=([vector],))
             return vector
 
-        _repeated(all_reduce, count, vector)
+        _repeat(all_reduce, count, vector)
 
     @tf.function(autograph=False)
     def _mean(self, worker_values: tf.Tensor) -> tf.Tensor:
@@ -148,7 +148,7 @@ class TensorFlowSteps(SharedSteps):
             sums = self.strategy.run(self._replica_sums, args=(next(iterator),))
             return totals + self.strategy.reduce("SUM", sums, axis=None)
 
-        return _repeated(add, count, totals)
+        return _repeat(add, count, totals)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return every variable's value by a name that is stable across processes; later steps do not change it."""
@@ -223,7 +223,7 @@ class TensorFlowSteps(SharedSteps):
         # Frozen weights are not watched, so that no gradients are computed below the head of a frozen backbone.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            outputs = model(self.resizing.shrunk(features), training=True)
+            outputs = model(self.resizing.resize_images(features), training=True)
             loss = tf.reduce_sum(weights * self._train_loss(features, outputs, labels))
             if model.losses:
                 loss += tf.add_n(model.losses) / (self.strategy.num_replicas_in_sync * self.settings.accumulation_steps)
@@ -278,7 +278,7 @@ class TensorFlowSteps(SharedSteps):
         return self.eval_sums(outputs, labels, weights)
 
 
-def _repeated(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+def _repeat(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     """Return `value` after `times` (int64 scalar) calls of `body`, in a graph loop.
 
     AutoGraph would create the loop from Python, at 0.2 s of CPU for each process start.

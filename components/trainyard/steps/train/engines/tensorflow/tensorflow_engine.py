@@ -68,8 +68,8 @@ class TensorFlowEngine:
         Call it in the training process. TFLOP/s are of a matrix product (float32 on a CPU, otherwise bfloat16 or
         float16), GB/s of reading and writing.
         """
-        details = _details()
-        return probe.report([_measured(name, details) for name in strategy.devices()], self.versions())
+        details = _gpu_details()
+        return probe.report([_measure_device(name, details) for name in strategy.devices()], self.versions())
 
     def versions(self) -> dict[str, str]:
         """Return the versions of TensorFlow, of CUDA and cuDNN, and of the driver."""
@@ -108,7 +108,7 @@ class TensorFlowEngine:
         return ring_lost or isinstance(error, _PEER_ERRORS)
 
 
-def _details() -> dict[str, tuple[str, int]]:
+def _gpu_details() -> dict[str, tuple[str, int]]:
     """Return product name and memory of each GPU by device name."""
     gpus = visible_devices("gpu").gpus or []
     details = {}
@@ -118,7 +118,7 @@ def _details() -> dict[str, tuple[str, int]]:
     return details
 
 
-def _measured(name: str, details: dict[str, tuple[str, int]]) -> Device:
+def _measure_device(name: str, details: dict[str, tuple[str, int]]) -> Device:
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]
     with tf.device(name):

@@ -111,7 +111,7 @@ def headless_service(gang: Gang, job_uid: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _owned(gang, job_uid),
+        "metadata": _owned_metadata(gang, job_uid),
         "spec": {
             "clusterIP": "None",
             "selector": {labels.JOB: gang.name},
@@ -135,7 +135,7 @@ def network_policy(gang: Gang, job_uid: str) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _owned(gang, job_uid),
+        "metadata": _owned_metadata(gang, job_uid),
         "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [clients], "ports": ports}]},
     }
 
@@ -258,6 +258,6 @@ def _task_labels(gang: Gang) -> dict[str, str]:
     return _labels(gang) | ({labels.USE: labels.INPUT} if gang.feeds else {})
 
 
-def _owned(gang: Gang, job_uid: str) -> Manifest:
+def _owned_metadata(gang: Gang, job_uid: str) -> Manifest:
     owner = owner_reference("batch/v1", "Job", gang.name, job_uid)
     return {"name": gang.name, "labels": _labels(gang), "ownerReferences": [owner]}

@@ -98,7 +98,7 @@ class _Watch:
         if self._on_start and (waited := outcome.queue_seconds(job, pods)) is not None:
             self._on_start(waited)
             self._on_start = None
-        if self._ended(job, workers, pods):
+        if self._check_end(job, workers, pods):
             return True
         if self._input and not outcome.suspended(job):
             self._input.keep_input(uid)
@@ -114,9 +114,9 @@ class _Watch:
             self._cluster.delete(self._cluster.path("jobs", self._gang.name, JOBS), job["metadata"]["uid"])
         else:
             pods = self._cluster.items("pods", f"{labels.JOB}={self._gang.name}")
-            self._ended(job, outcome.workers(self._gang.workers, pods), pods)
+            self._check_end(job, outcome.workers(self._gang.workers, pods), pods)
 
-    def _ended(self, job: Manifest, workers: list[Worker], pods: list[Manifest]) -> bool:
+    def _check_end(self, job: Manifest, workers: list[Worker], pods: list[Manifest]) -> bool:
         self._report(job, workers)
         if outcome.complete(job):
             return True
@@ -156,12 +156,12 @@ class _Watch:
                 )
             if waited > self._gang.pool.start_deadline_seconds:
                 raise TransientError(
-                    f"{self._gang.name}: {outcome.missing(self._gang, self._explained(worker))} for {round(waited)} s. "
-                    "Free or add nodes of the pool, or correct its nodeSelector, tolerations and resources; "
-                    "then run the same command again."
+                    f"{self._gang.name}: {outcome.missing(self._gang, self._with_reason(worker))} for "
+                    f"{round(waited)} s. Free or add nodes of the pool, or correct its nodeSelector, tolerations and "
+                    "resources; then run the same command again."
                 )
 
-    def _explained(self, worker: Worker) -> Worker:
+    def _with_reason(self, worker: Worker) -> Worker:
         """Return `worker` with the reason from the Job's warnings if it has no pod."""
         if worker.state != "absent":
             return worker

@@ -38,7 +38,7 @@ def run_in_pods(
     cluster, own = launchers_cluster(), own_pod()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    planned = _planned(recipe, plan, cluster, own, options)
+    planned = _plan_gang(recipe, plan, cluster, own, options)
     with launcher_heartbeat.beating(heartbeat):
         launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
     launcher_heartbeat.remove(heartbeat)
@@ -52,12 +52,12 @@ def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None
     options = dict.fromkeys(("code", "examples", "start"), "") | {"checkpoints": checkpoints, "output": output}
     try:
         cluster = launchers_cluster()
-        clear(_planned(recipe, plan, cluster, own_pod(), options), cluster)
+        clear(_plan_gang(recipe, plan, cluster, own_pod(), options), cluster)
     except TrainyardError as error:
         events.emit("warning", message=f"could not check for a gang of an earlier attempt ({error})")
 
 
-def _planned(recipe: Recipe, plan: str, cluster: Cluster, own: str, options: dict[str, str]) -> Gang:
+def _plan_gang(recipe: Recipe, plan: str, cluster: Cluster, own: str, options: dict[str, str]) -> Gang:
     name = f"{run_name(cluster, own)}-{keys.split(options['output'])[1]}"
     return gang(documents.parse(plan, GangSpec, name="gang"), recipe, name, options)
 

@@ -90,7 +90,10 @@ class InputService:
         Raises `TransientError` if one does not answer by the deadline, `ConfigurationError` if its TensorFlow differs.
         """
         end = time.monotonic() + deadline_seconds
-        workers = [_met(Turn(number, len(addresses)), address, token, end) for number, address in enumerate(addresses)]
+        workers = [
+            _connect_worker(Turn(number, len(addresses)), address, token, end)
+            for number, address in enumerate(addresses)
+        ]
         events.emit("input_workers", count=len(workers))
         return cls(workers)
 
@@ -159,7 +162,7 @@ def in_turn(
     return tf.data.Dataset.zip(numbers, batches).map(no_autograph(checked))
 
 
-def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:
+def _connect_worker(turn: Turn, address: str, token: str, end: float) -> InputWorker:
     host, _, port = address.rpartition(":")
     start, problem = time.monotonic(), "no answer"
     while time.monotonic() < end:
@@ -169,7 +172,7 @@ def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:
             problem = str(error)
             time.sleep(0.2)
             continue
-        if (hello := _hello(stream)) is not None:
+        if (hello := _wait_until_serving(stream)) is not None:
             _check_version(f"input worker {turn.number} of {turn.of} ({address})", str(hello["tensorflow"]))
             return InputWorker(
                 turn=turn,
@@ -188,7 +191,7 @@ def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:
     )
 
 
-def _hello(stream: MessageStream) -> Message | None:
+def _wait_until_serving(stream: MessageStream) -> Message | None:
     """Return a worker's message that it serves, None if it ends before; there is no deadline while it lives."""
     while not stream.is_silent():
         connection.wait([stream.socket], timeout=0.5)

@@ -74,10 +74,10 @@ def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) ->
     acceptor = handshake.Acceptor(handshake.listen(host, int(port)), service_key(token))
     servers = _Servers.start(host, int(port))
     with ThreadPoolExecutor(1) as pool:
-        _meet(acceptor, lambda: pool.submit(_prepared, examples, servers), lambda: pool.submit(ended))
+        _serve_clients(acceptor, lambda: pool.submit(_fetch_examples, examples, servers), lambda: pool.submit(ended))
 
 
-def _meet(
+def _serve_clients(
     acceptor: handshake.Acceptor, prepare: Callable[[], Future[Message]], look: Callable[[], Future[bool]]
 ) -> None:
     """Send every client the prepared data set and heartbeats, until a `look` says that the training has ended.
@@ -120,7 +120,7 @@ def _meet(
             looked_at, ended = time.monotonic(), None
 
 
-def _prepared(examples: str, servers: _Servers) -> Message:
+def _fetch_examples(examples: str, servers: _Servers) -> Message:
     """Fetch the files that a training reads through this worker; return the message that describes them."""
     splits = ExampleFolder(examples).document.splits
     others = {file for name, split in splits.items() if name != "train" for file in split.files}
