@@ -101,11 +101,9 @@ class JaxEngine:
             jax.distributed.shutdown()
 
     def devices(self) -> list[str]:
-        """Return the names of this process's training devices."""
         return [f"{device.platform.upper()}:{number}" for number, device in enumerate(_local_devices())]
 
     def hardware(self) -> str:
-        """Return the product name of a training device."""
         expected, device = expected_devices(), _local_devices()[0]
         return expected.accelerator if expected else "CPU" if device.platform == "cpu" else device.device_kind
 
@@ -125,7 +123,6 @@ class JaxEngine:
         return _native_precision() if train.precision == "auto" else train.precision
 
     def probe(self) -> list[Device]:
-        """Measure each device."""
         devices = [_measure_device(name, device) for name, device in zip(self.devices(), _local_devices(), strict=True)]
         return probe.report(devices, self.versions())
 
@@ -143,7 +140,6 @@ class JaxEngine:
         precision: str,
         load_teacher: Callable[[], TeacherModel | None],
     ) -> JaxSteps:
-        """Return the steps of the model that `build` returns, with all variables on every device."""
         del precision  # only float16 would change the optimizer, and it is refused
         model, train = build(), recipe.train
         parts = phases(model, recipe, steps_per_epoch, partial(optimizer, train, float16=False))
@@ -154,7 +150,6 @@ class JaxEngine:
         return JaxSteps(model, parts, resizing, objective, load_teacher(), train, mesh)
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether XLA reports that a collective or the coordinator did not answer."""
         return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_PEER_ERRORS)
 
 

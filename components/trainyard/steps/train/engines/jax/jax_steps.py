@@ -62,7 +62,6 @@ class JaxSteps(SharedSteps):
 
     @property
     def loss_sum(self) -> float:
-        """Sum of the batches' weighted mean losses since it was reset."""
         return float(np.asarray(self._state[LOSS_SUM]))
 
     @loss_sum.setter
@@ -71,7 +70,6 @@ class JaxSteps(SharedSteps):
 
     @property
     def scale(self) -> float:
-        """Factor of the scheduled learning rate."""
         return float(np.asarray(self._state[SCALE]))
 
     @scale.setter
@@ -81,16 +79,13 @@ class JaxSteps(SharedSteps):
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next step."""
         phase = self.phases.at(self.step)
         return float(self._rate(phase.schedule, np.int32(self.step - phase.first_step), np.float32(self.scale)))
 
     def distributed(self, dataset: Any) -> Iterable[Any]:
-        """Return the elements of `dataset`, one a local replica, as parts of global arrays."""
         return _Batches(dataset, self._sharded)
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
-        """Take `count` steps and return the means of all workers' `worker_values`."""
         state, phase = self._state, self.enter_phase()
         try:
             for _ in range(count):
@@ -111,14 +106,12 @@ class JaxSteps(SharedSteps):
         return self.mean(worker_values)
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals` plus loss, metric, top-5 hits and weight summed over the next `count` batches."""
         sums = self._replicate(totals)
         for _ in range(count):
             sums = self._compiled_evaluate(self._state, next(batches), sums)
         return np.asarray(sums)
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
-        """Return the means of `worker_values` over the workers."""
         if jax.process_count() == 1:
             return list(worker_values)
         own = np.tile(np.asarray(worker_values, np.float32), (jax.local_device_count(), 1))
@@ -126,12 +119,10 @@ class JaxSteps(SharedSteps):
         return [float(value) for value in np.asarray(mean)]
 
     def all_reduce(self, count: int) -> None:
-        """All-reduce a vector of the gradients' size `count` times."""
         vectors = self._zeros()
         jax.block_until_ready([self._sum(vectors) for _ in range(count)])
 
     def not_finite(self) -> str | None:
-        """Return the name of the first variable with NaN or infinity, or None."""
         # In the order of a step's results, because another order would be another program.
         state = sorted(self._state.items())
         floating = {name: value for name, value in state if jnp.issubdtype(value.dtype, jnp.floating)}
@@ -139,7 +130,6 @@ class JaxSteps(SharedSteps):
         return next((name for name, whether in zip(floating, finite, strict=True) if not whether), None)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a copy of every variable by its name."""
         # A copy, because the next step reuses the memory.
         return {name: np.array(value) for name, value in self._state.items()} | {STEP: np.asarray(self.step, np.int64)}
 

@@ -49,12 +49,10 @@ class TensorFlowSteps(SharedSteps):
 
     @property
     def step(self) -> int:
-        """The number of steps taken since the start of the training."""
         return int(self._step.numpy())
 
     @property
     def loss_sum(self) -> float:
-        """Sum of the batches' weighted mean losses since it was reset."""
         return float(self._loss_sum.numpy())
 
     @loss_sum.setter
@@ -63,7 +61,6 @@ class TensorFlowSteps(SharedSteps):
 
     @property
     def scale(self) -> float:
-        """Factor of the scheduled learning rate."""
         return float(self.phases.scale.numpy())
 
     @scale.setter
@@ -72,18 +69,15 @@ class TensorFlowSteps(SharedSteps):
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next step."""
         return float(self.phases.at(self.step).optimizer.learning_rate)
 
     def distributed(self, dataset: tf.data.Dataset[Batch]) -> Iterable[Batch]:
-        """Return the elements of `dataset`, one a local replica."""
         if devices() == ["CPU:0"]:
             return dataset  # nothing to copy; an iterator over devices would be traced again for every pass
         distributed: Iterable[Batch] = self.strategy.distribute_datasets_from_function(lambda _: dataset)
         return distributed
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
-        """Take `count` steps and return the means of all workers' `worker_values`."""
         phase = self.enter_phase()
         try:
             mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
@@ -92,15 +86,12 @@ class TensorFlowSteps(SharedSteps):
         return [float(value) for value in mean]
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals` plus loss, metric, top-5 hits and weight summed over the next `count` batches."""
         return np.asarray(self._evaluate(batches, tf.constant(count, tf.int64), tf.constant(totals)))
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
-        """Return the means of `worker_values` over the workers."""
         return [float(value) for value in self._mean(tf.constant(worker_values, tf.float32))]
 
     def all_reduce(self, count: int) -> None:
-        """All-reduce a vector of the gradients' size `count` times."""
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
     @tf.function(autograph=False)
@@ -151,13 +142,11 @@ class TensorFlowSteps(SharedSteps):
         return _repeat(add, count, totals)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return every variable's value by a name that is stable across processes; later steps do not change it."""
         # No copy: TensorFlow allocates new memory for a variable whose value is in use.
         values = {name: tf.convert_to_tensor(variable) for name, variable in self._variables().items()}
         return {name: np.asarray(memoryview(value)) for name, value in values.items()}
 
     def not_finite(self) -> str | None:
-        """Return the name of the first variable with NaN or infinity, or None."""
         fine = self._finite().numpy()
         return next((name for name, finite in zip(self._variables(), fine, strict=True) if not finite), None)
 
@@ -173,7 +162,6 @@ class TensorFlowSteps(SharedSteps):
         )
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set every variable to its value in `arrays`."""
         for name, variable in self._variables().items():
             variable.assign(arrays[name])
 

@@ -55,7 +55,6 @@ class TensorFlowEngine:
             raise devices_error(expected, f"TensorFlow {tf.version.VERSION} lists {len(devices)}")
 
     def join(self) -> None:
-        """Create the strategy over the gang's devices."""
         self.strategy = strategy.create_strategy()
         self.replicas = self.strategy.num_replicas_in_sync
 
@@ -88,7 +87,6 @@ class TensorFlowEngine:
         precision: str,
         load_teacher: Callable[[], TeacherModel | None],
     ) -> TensorFlowSteps:
-        """Return the steps of the model that `build` returns, whose variables belong to the strategy."""
         all_reduce, train = AllReduce(self.strategy), recipe.train
         xla = train.xla and not tf.config.list_logical_devices("TPU")
         with self.strategy.scope():
@@ -103,7 +101,6 @@ class TensorFlowEngine:
             )
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether TensorFlow, or the ring in a step, reports a lost worker."""
         ring_lost = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ in error.message
         return ring_lost or isinstance(error, _PEER_ERRORS)
 
