@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainyard.data.values import canonical_tensor
-from trainyard.spec.tables.formula import BIN, MOST_BINS, Call, Cell, Constant, Node, parse
+from trainyard.spec.tables.formula import BIN, MAX_BINS, Call, Cell, Constant, Node, parse
 
 Tensors = dict[str, tf.Tensor]
 
@@ -71,7 +71,7 @@ def _called(node: Call, arguments: list[_Values]) -> _Values:
         return _inverted(_either(*map(_inverted, arguments)))
     if node.kernel == BIN:
         bins = tf.math.floor(values[0] / values[1])
-        fits = tf.math.abs(bins) < MOST_BINS
+        fits = tf.math.abs(bins) < MAX_BINS
         whole = tf.cast(tf.where(fits, bins, tf.zeros_like(bins)), tf.int64)
         return _Values(tf.strings.as_string(whole), all_known & fits)
     if node.kernel == "binary_join_element_wise":

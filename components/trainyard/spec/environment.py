@@ -32,7 +32,7 @@ LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline hol
 # the retry of its launcher (steps/train/peers/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
-MOST_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
+MAX_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
 
 Step = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -65,7 +65,7 @@ class SecretKey(Strict):
 class InputWorkers(Strict):
     """Processes beside a training that read, decode and change its batches, where its own cores are too few."""
 
-    count: Annotated[int, Field(ge=1, le=MOST_INPUT_WORKERS)] = Field(
+    count: Annotated[int, Field(ge=1, le=MAX_INPUT_WORKERS)] = Field(
         description="How many, over all workers of a gang."
     )
     pool: Step | Literal[""] = Field(

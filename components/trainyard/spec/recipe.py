@@ -19,7 +19,7 @@ from trainyard.spec.networks import IMAGENET
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.tables import formula
 from trainyard.spec.tables.columns import (
-    MOST_COLUMNS,
+    MAX_COLUMNS,
     Category,
     Column,
     Count,
@@ -96,7 +96,7 @@ class Data(Strict):
     )
     features: dict[Column, Annotated[Numeric | Category | Date | Text, Field(discriminator="type")]] = Field(
         default_factory=dict,
-        max_length=MOST_COLUMNS,
+        max_length=MAX_COLUMNS,
         description="csv, parquet and tabular tfrecord: the columns to learn from, some of derive perhaps. Others are "
         "left out.",
     )

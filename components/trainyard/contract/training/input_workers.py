@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trainyard.contract.artifacts.train import Training
-from trainyard.spec.environment import MOST_INPUT_WORKERS, Environment
+from trainyard.spec.environment import MAX_INPUT_WORKERS, Environment
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool
 
@@ -17,7 +17,7 @@ def input_workers_needed(hosts: int, step_seconds: float, fed_step_seconds: floa
     do what one of them does. None if an environment can name no such number.
     """
     needed = math.ceil(round(hosts * step_seconds / fed_step_seconds, 6))
-    return needed if needed <= MOST_INPUT_WORKERS else None
+    return needed if needed <= MAX_INPUT_WORKERS else None
 
 
 def training_needs(training: Training) -> int | None:

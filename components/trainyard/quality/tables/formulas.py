@@ -14,7 +14,7 @@ from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import Mask, numbers
 from trainyard.quality.tables.table import RowBatch
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import BIN, MOST_BINS, Cell, Constant, Node, parse
+from trainyard.spec.tables.formula import BIN, MAX_BINS, Cell, Constant, Node, parse
 from trainyard.values.columns import as_texts, canonical_texts
 
 
@@ -76,7 +76,7 @@ def with_derived(batch: RowBatch, data: Data) -> RowBatch:
 
 def _bins(numbers: Any, width: Any) -> Any:
     bins = pc.call_function("floor", [pc.call_function("divide", [numbers, width])])
-    fits = pc.call_function("less", [pc.call_function("abs", [bins]), pa.scalar(MOST_BINS)])
+    fits = pc.call_function("less", [pc.call_function("abs", [bins]), pa.scalar(MAX_BINS)])
     return pc.if_else(fits, bins, pa.scalar(None, bins.type)).cast(pa.int64()).cast(pa.string())
 
 

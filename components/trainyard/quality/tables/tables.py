@@ -22,7 +22,7 @@ from trainyard.quality.tables.mislabelled import suspects
 from trainyard.quality.tables.parquet import is_readable
 from trainyard.quality.tables.table import Ragged, RowBatch, find_delimiter, nested, read_table
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import MOST_COLUMNS, has_name
+from trainyard.spec.tables.columns import MAX_COLUMNS, has_name
 
 _FIRST = 5
 _SUCH_AS = 5
@@ -120,9 +120,9 @@ class _ColumnCounters:
             return
         names = item.columns.schema.names
         if self.sample is None:
-            if len(names) > MOST_COLUMNS:
+            if len(names) > MAX_COLUMNS:
                 raise DataError(
-                    f"{item.file}: the table has {len(names):,} columns. At most {MOST_COLUMNS:,} are looked into. "
+                    f"{item.file}: the table has {len(names):,} columns. At most {MAX_COLUMNS:,} are looked into. "
                     "Write those that matter into another file."
                 )
             if not self.requires_label and self.label not in names:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
 
-MOST_COLUMNS = 10_000
+MAX_COLUMNS = 10_000
 """Maximum number of columns of a table and of a recipe. Chosen: read and checked within seconds."""
 
 _NAME, _LONGEST_NAME = r"^[^\x00-\x1f\x7f]+$", 256

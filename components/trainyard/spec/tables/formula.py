@@ -45,7 +45,7 @@ _SHOWN = 60
 BIN = "bin"
 """The only kernel that is not Arrow's: the number of the bin, floor(x / width), as text."""
 
-MOST_BINS = 2.0**53
+MAX_BINS = 2.0**53
 """The limit of bin numbers: above it float64 does not represent every whole number."""
 
 JOINT = " & "

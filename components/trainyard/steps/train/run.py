@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainyard.contract.training.gang import check_input_workers
 from trainyard.errors import ConfigurationError
-from trainyard.spec.environment import MOST_INPUT_WORKERS
+from trainyard.spec.environment import MAX_INPUT_WORKERS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices
@@ -25,9 +25,9 @@ def run(
     TensorFlow), a custom training program, and a training with input workers.
     """
     check_devices()
-    if not input_workers.isdecimal() or int(input_workers) > MOST_INPUT_WORKERS:
+    if not input_workers.isdecimal() or int(input_workers) > MAX_INPUT_WORKERS:
         raise ConfigurationError(
-            f"--input-workers: '{input_workers}' is not a number of processes. Give 0 to {MOST_INPUT_WORKERS}."
+            f"--input-workers: '{input_workers}' is not a number of processes. Give 0 to {MAX_INPUT_WORKERS}."
         )
     count = int(input_workers)
     check_input_workers(recipe, count)
