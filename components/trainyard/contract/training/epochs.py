@@ -1,4 +1,4 @@
-"""How a training passes through its data and its network, which the record of a run and the plan count alike."""
+"""The computation of a training's epochs, counted alike by the run record and the planner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ machine, for the order of the batches depends on it."""
 
 
 def backbone_share(recipe: Recipe) -> float:
-    """Return in which share of the epochs all layers learn; in the others the last one alone does."""
+    """Return the share of epochs in which all layers learn; in the others only the last layer does."""
     if recipe.model.freeze == "backbone":
         return 0.0
     fine_tune = recipe.train.fine_tune
@@ -23,14 +23,14 @@ def backbone_share(recipe: Recipe) -> float:
 
 
 def pixel_share(recipe: Recipe, side: int) -> float:
-    """Return which share of the pixels the epochs see on the mean, of images whose shorter side is `side`."""
+    """Return the mean share of pixels over the epochs, for images whose shorter side is `side`."""
     stages, epochs = recipe.train.progressive_resizing, recipe.train.epochs
     return 1 - sum(stage.epochs / epochs * (1 - (min(stage.size, side) / side) ** 2) for stage in stages)
 
 
 def operations(whole: float, share: float) -> float:
-    """Return the mean operations of a step if it takes `whole` ones where all layers learn, in `share` of the epochs.
+    """Return the mean operations of a step that takes `whole` if all layers learn, in `share` of the epochs.
 
-    Nothing goes backwards through a backbone that does not learn; the last layer's products are left out for that.
+    Nothing is propagated back through a frozen backbone; the last layer's products are neglected then.
     """
     return whole * (1 + (TRAINING_PASSES - 1) * share) / TRAINING_PASSES
