@@ -99,8 +99,8 @@ class _Proxy(BaseHTTPRequestHandler):
         if self.store.scheme == "gs":
             if "ifGenerationMatch" in query:
                 match = re.search(rb'"name": "([^"]+)"', body)
-                name = match[1].decode() if match else query["name"][0]
-                bucket = url.path.split("/b/")[1].split("/")[0]
+                bucket, _, rest = url.path.split("/b/")[1].partition("/o")
+                name = match[1].decode() if match else query["name"][0] if "name" in query else unquote(rest[1:])
                 if self._generation(bucket, name) != query["ifGenerationMatch"][0]:
                     return 412, [], json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
             elif self.command == "GET" and query.get("alt") == ["media"]:

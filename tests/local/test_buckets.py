@@ -17,7 +17,7 @@ from object_stores import FAULTS, Request, Store
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.runtime import step
-from trainyard.storage import storage
+from trainyard.storage import manifest, storage
 from trainyard.storage.buckets import bucket_folders, objects, stores
 
 KILLED = """
@@ -116,6 +116,17 @@ def test_a_manifest_that_leads_out_of_its_folder_is_refused(store: Store, uri: s
     storage.write_text(f"{uri}/manifest.json", text)
     with pytest.raises(DataError, match="leads out of the folder"):
         storage.local(uri, "test")
+
+
+def test_an_object_that_is_no_document_is_refused_before_it_is_read(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(uri, "x" * 2000)
+    monkeypatch.setattr(manifest, "_MAX_DOCUMENT_BYTES", 1000)
+    assert storage.read(uri, "a") == b"x" * 2000  # as many as the manifest says
+    monkeypatch.setattr(manifest, "MOST_BYTES", 100)
+    with pytest.raises(DataError, match=rf"{uri}/manifest\.json: has more than 100 bytes, the most that is read"):
+        storage.committed(uri)
 
 
 def test_a_writer_killed_at_any_request_leaves_all_or_nothing(store: Store, uri: str) -> None:

@@ -22,9 +22,6 @@ from trainyard.storage.manifest import MANIFEST, STAGING, Manifest
 
 TEMPORARY = ".partial"
 _RESERVED = ".reserved"
-_DOCUMENTS = (".json", ".txt")
-_MAX_BYTES = 256 << 20  # of a document; chosen: statistics of ten thousand columns have a tenth
-_MAX_LOG_BYTES = 1 << 30  # of a text; chosen: logs are the largest
 
 
 def committed(uri: str) -> Manifest | None:
@@ -57,7 +54,7 @@ def read(folder: str, name: str) -> bytes | None:
     """See `storage.read`."""
     manifest = committed(folder)
     size = manifest.files[name].bytes if manifest and name in manifest.files else 0
-    content = _content(Path(folder) / name, _MAX_BYTES if name.endswith(_DOCUMENTS) else max(size, _MAX_BYTES))
+    content = _content(Path(folder) / name, manifests.max_bytes(name, size))
     return content if content is None or manifest is None else manifests.verified(content, manifest, name, folder)
 
 
@@ -150,7 +147,7 @@ def reserve(uri: str, size: int) -> None:
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
-    content = _content(Path(uri), _MAX_LOG_BYTES)
+    content = _content(Path(uri), manifests.MAX_TEXT_BYTES)
     return None if content is None else manifests.text(content, uri, errors)
 
 
@@ -275,10 +272,7 @@ def _content(path: Path, limit: int) -> bytes | None:
                 raise DataError(f"{path}: is a pipe or a device. A file is expected. Remove it.")
             content = stream.read(limit + 1) if status.st_size <= limit else b""
         if max(len(content), status.st_size) > limit:
-            raise DataError(
-                f"{path}: has {max(len(content), status.st_size):,} bytes, and at most {limit:,} are read. "
-                "Trainyard writes none as large: name the folder of another output."
-            )
+            raise manifests.too_large(str(path), limit)
         return content
     return None
 

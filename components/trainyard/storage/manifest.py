@@ -20,6 +20,12 @@ MANIFEST = "manifest.json"
 MAX_BYTES = 64 << 20
 """Maximum size of a manifest. Chosen: half a million files."""
 
+MAX_TEXT_BYTES = 1 << 30
+"""Of any text that is read. Chosen: logs are the largest."""
+
+_DOCUMENTS = (".json", ".txt")
+_MAX_DOCUMENT_BYTES = 256 << 20  # chosen: statistics of ten thousand columns have a tenth
+
 SCHEMA_VERSION = 1
 STAGING = ".staging"
 """The folder beside an output on a file system for uncommitted files."""
@@ -102,6 +108,19 @@ def _file(name: str, entry: dict[str, Any]) -> File:
     if not isinstance(file.bytes, int) or file.bytes < 0 or not re.fullmatch("[0-9a-f]{8}", file.crc32c):
         raise ValueError(f"size and checksum of {name!r}")
     return file
+
+
+def max_bytes(name: str, size: int) -> int:
+    """Return how many bytes of the file `name`, which has `size` bytes by its manifest, are read at most."""
+    return _MAX_DOCUMENT_BYTES if name.endswith(_DOCUMENTS) else max(size, _MAX_DOCUMENT_BYTES)
+
+
+def too_large(where: str, limit: int) -> DataError:
+    """Return the error for a file or object of more than `limit` bytes."""
+    return DataError(
+        f"{where}: has more than {limit:,} bytes, the most that is read. "
+        "Trainyard writes none as large: name the folder of another output."
+    )
 
 
 def text(content: bytes, where: str, errors: str = "strict") -> str:

@@ -110,7 +110,8 @@ def read(folder: str, name: str) -> bytes | None:
     published = _published(folder)
     if published is None or name not in published.manifest.files:
         return None
-    content = stores.locate(folder)[0].read(published.prefix + name)
+    limit = manifests.max_bytes(name, published.manifest.files[name].bytes)
+    content = stores.locate(folder)[0].read(published.prefix + name, limit)
     return manifests.verified(content[0], published.manifest, name, folder) if content else None
 
 
@@ -189,7 +190,7 @@ def remove(uri: str) -> None:
 
 def _published(uri: str) -> _Published | None:
     store, name = stores.locate(uri)
-    marker = store.read(f"{name}/{MANIFEST}")
+    marker = store.read(f"{name}/{MANIFEST}", manifests.MAX_BYTES)
     if marker is None:
         return None
     manifest, document = manifests.parse(marker[0], f"{uri}/{MANIFEST}")

@@ -100,12 +100,17 @@ class _Renewal:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def release(self) -> None:
-        """Free the lease. Its object stays without a holder: deleting it could delete another process's lease."""
+        """Free the lease.
+
+        Where the store cannot delete its very version, its object stays, without a holder: deleting it could delete
+        another process's lease.
+        """
         self._heartbeat.stop()
         self._heartbeat.join()
         if not self._lost:
             try:
-                self._replace(replace(self._holder, id=""))
+                if not self._store.delete_version(self._name, self._version):
+                    self._replace(replace(self._holder, id=""))
             except (Changed, TrainyardError):
                 events.emit("warning", message=f"{self._uri}: its lease was not released; it ends by itself.")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import InfrastructureError
 from trainyard.storage.buckets import objects
 from trainyard.storage.buckets.objects import Kind, Object, ObjectStore, Page, StoreFault, one_line
-from trainyard.storage.manifest import File
+from trainyard.storage.manifest import File, too_large
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _RETRIED = (408, 429, 500, 502, 503, 504)
 # Source: https://cloud.google.com/storage/docs/retry-strategy#retryable
@@ -53,10 +57,10 @@ class CloudStorage(ObjectStore):
             kind = Kind.TRANSIENT  # no answer, a broken or retriable one, or damage in transit
         return StoreFault(kind, reason)
 
-    def _read(self, name: str) -> tuple[bytes, str]:
-        blob = self._blob(name)
-        content: bytes = blob.download_as_bytes(raw_download=True, retry=None, timeout=objects.TIMEOUT_SECONDS)
-        return content, str(blob.generation)
+    def _read(self, name: str, limit: int) -> tuple[bytes, str]:
+        blob, content = self._blob(name), _Bounded(f"{self.root}/{name}", limit)
+        blob.download_to_file(content, raw_download=True, retry=None, timeout=objects.TIMEOUT_SECONDS)
+        return content.getvalue(), str(blob.generation)
 
     def _read_range(self, name: str, start: int, length: int) -> bytes:
         return bytes(
@@ -117,8 +121,26 @@ class CloudStorage(ObjectStore):
     def _delete(self, name: str) -> None:
         self._blob(name).delete(retry=None, timeout=objects.TIMEOUT_SECONDS)
 
+    def _delete_version(self, name: str, version: str) -> bool:
+        self._blob(name).delete(if_generation_match=int(version), retry=None, timeout=objects.TIMEOUT_SECONDS)
+        return True
+
     def _blob(self, name: str) -> Any:
         return _client().bucket(self.bucket).blob(name)
+
+
+class _Bounded(BytesIO):
+    """A buffer that takes at most `limit` bytes of the object `where`."""
+
+    def __init__(self, where: str, limit: int) -> None:
+        super().__init__()
+        self._where, self._limit = where, limit
+
+    def write(self, content: Buffer) -> int:
+        """Append `content`. Raises `DataError` if it is too much."""
+        if self.tell() + memoryview(content).nbytes > self._limit:
+            raise too_large(self._where, self._limit)
+        return super().write(content)
 
 
 @cache

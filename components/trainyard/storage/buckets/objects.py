@@ -20,7 +20,7 @@ from typing import TypeVar
 from trainyard import events
 from trainyard.errors import InfrastructureError, TransientError
 from trainyard.retry import retry
-from trainyard.storage.manifest import File
+from trainyard.storage.manifest import MAX_TEXT_BYTES, File
 
 ABSENT = ""
 """The version of a missing object."""
@@ -112,10 +112,13 @@ class ObjectStore(ABC):
         """The time for which transient faults are retried."""
         return self._deadline_seconds or _deadline.get() or DEADLINE_SECONDS
 
-    def read(self, name: str) -> tuple[bytes, str] | None:
-        """Return content and version of a small object, None if it is missing."""
+    def read(self, name: str, limit: int = MAX_TEXT_BYTES) -> tuple[bytes, str] | None:
+        """Return content and version of a small object, or None if it is missing.
+
+        Raises `DataError` if it has more than `limit` bytes, before they are in memory.
+        """
         try:
-            return self.retried(name, "read", lambda: self._read(name))
+            return self.retried(name, "read", lambda: self._read(name, limit))
         except Missing:
             return None
 
@@ -183,6 +186,16 @@ class ObjectStore(ABC):
         except Missing:
             return
 
+    def delete_version(self, name: str, version: str) -> bool:
+        """Remove the object if it is in this version; return False if the store cannot.
+
+        Raises `Changed` if it is in another version.
+        """
+        try:
+            return self.retried(name, "delete", lambda: self._delete_version(name, version))
+        except Missing:
+            return True
+
     def retried(self, name: str, verb: str, call: Callable[[], T]) -> T:
         """Return the result of `call`, retried after transient faults. Raises `Missing` and `Changed` at once."""
         known: tuple[type[Exception], ...] = (ConnectionError, *self.errors())
@@ -247,7 +260,7 @@ class ObjectStore(ABC):
         """Classify the client's `error`; Python's ConnectionError is transient."""
 
     @abstractmethod
-    def _read(self, name: str) -> tuple[bytes, str]: ...
+    def _read(self, name: str, limit: int) -> tuple[bytes, str]: ...
 
     @abstractmethod
     def _read_range(self, name: str, start: int, length: int) -> bytes: ...
@@ -263,6 +276,9 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _delete(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _delete_version(self, name: str, version: str) -> bool: ...
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import google_crc32c
 from trainyard.errors import InfrastructureError
 from trainyard.storage.buckets import objects
 from trainyard.storage.buckets.objects import ABSENT, Changed, Kind, Object, ObjectStore, Page, StoreFault, one_line
-from trainyard.storage.manifest import File
+from trainyard.storage.manifest import MAX_TEXT_BYTES, File, too_large
 
 PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
 _MAX_PARTS = 10_000  # specified by S3
@@ -67,8 +67,11 @@ class S3(ObjectStore):
             return StoreFault(Kind.REFUSED, reason)  # no credentials, an endpoint that is no URL …
         return StoreFault(Kind.TRANSIENT, reason)
 
-    def _read(self, name: str) -> tuple[bytes, str]:
+    def _read(self, name: str, limit: int) -> tuple[bytes, str]:
         answer = _client().get_object(Bucket=self.bucket, Key=name)
+        if answer["ContentLength"] > limit:
+            answer["Body"].close()
+            raise too_large(f"{self.root}/{name}", limit)
         return answer["Body"].read(), answer["ETag"]
 
     def _read_range(self, name: str, start: int, length: int) -> bytes:
@@ -155,7 +158,7 @@ class S3(ObjectStore):
         checksum = _base64_crc32c(content)
         answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum, **condition)
         confirmed = answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content)
-        if not confirmed and self._read(name)[0] != content:
+        if not confirmed and self._read(name, MAX_TEXT_BYTES)[0] != content:
             raise ConnectionError("what was stored differs from what was sent")
         return str(answer["ETag"])
 
@@ -168,6 +171,9 @@ class S3(ObjectStore):
 
     def _delete(self, name: str) -> None:
         _client().delete_object(Bucket=self.bucket, Key=name)
+
+    def _delete_version(self, name: str, version: str) -> bool:  # noqa: ARG002
+        return False  # measured: MinIO 2026-02 and moto 5.2 overlook If-Match, and delete another's version
 
 
 @cache
