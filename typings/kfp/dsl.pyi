@@ -1,7 +1,7 @@
 # The part of KFP's language that the components and the catalog are written in.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,6 +16,7 @@ def OutputPath(type: type) -> type[str]: ...
 
 class Artifact:
     path: str
+    metadata: dict[str, Any]
 
 class HTML(Artifact): ...
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard import events, uris
 from trainyard.contract import keys
@@ -29,6 +29,13 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
 _RECORD_SECONDS = 20.0  # chosen: a silent storage may be the reason for the failure
+
+
+class Artifact(Protocol):
+    """An output of a task as kfp gives it, which its page shows by `metadata`."""
+
+    path: str
+    metadata: dict[str, Any]
 
 
 @dataclass
@@ -189,6 +196,12 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
         if task:
             task.record_failure(output())
         raise
+
+
+def write_previews(*artifacts: Artifact) -> None:
+    """Write what each artifact logged to its own file, of which Kubeflow's page shows the beginning."""
+    for artifact in artifacts:
+        Path(artifact.path).write_text(json.dumps(artifact.metadata, indent=1), encoding="utf-8")
 
 
 def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:

@@ -44,6 +44,7 @@ def evaluate(
             confusion.log_confusion_matrix([item.label for item in judged.classes], judged.confusion)
         if judged.roc:
             roc.log_roc_curve(*evidence.mean_roc(judged.roc))
+        task.write_previews(metrics, confusion, roc)
         Path(evaluation).write_text(folder, encoding="utf-8")
         Path(maker).write_text(this.plan_export(examples, model, again), encoding="utf-8")
         Path(report.path).write_text(this.report(), encoding="utf-8")

@@ -37,6 +37,7 @@ def export(
             metrics.log_metric(f"{file.format}_accuracy_difference", file.accuracy_difference)
             metrics.log_metric(f"{file.format}_p50_ms", file.latency_ms.p50)
             metrics.log_metric(f"{file.format}_bytes", file.bytes)
+        task.write_previews(metrics)
         Path(exported).write_text(folder, encoding="utf-8")
         this.report()
         return exports.gate.verdict

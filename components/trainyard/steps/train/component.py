@@ -53,4 +53,5 @@ def train(
                 metrics.log_metric("eval_metric", best.metric)
         metrics.log_metric("steps", training.steps)
         metrics.log_metric("examples_per_second", training.examples_per_second)
+        task.write_previews(metrics)
         return (model,)
