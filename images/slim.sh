@@ -10,11 +10,13 @@ for package in pandas scipy sklearn pyarrow; do
 done
 
 # Libraries that only their own modules load: StableHLO and XLA operations as Python (30), Arrow's RPC (30),
-# LiteRT on WebGPU and its compiler plugins (27); and what plotly shows in a notebook (10).
+# LiteRT on WebGPU and its compiler plugins (27); onnxruntime for C and its tools for transformers (38); ONNX's cases
+# for backends (15); and what plotly shows in a notebook (10).
 rm -rf "$site/tensorflow/compiler/tf2xla/ops/_xla_ops.so" \
   "$site/tensorflow/compiler/mlir/stablehlo/stablehlo_extension.so" \
   "$site"/pyarrow/libarrow_flight.so.* "$site"/pyarrow/_flight.* \
   "$site/ai_edge_litert/libLiteRtWebGpuAccelerator.so" "$site/ai_edge_litert/tools/apply_plugin_main" \
+  "$site"/onnxruntime/capi/libonnxruntime.so.* "$site/onnxruntime/transformers" "$site/onnx/backend" \
   "$site/plotly/labextension" "$site/plotly/package_data/widgetbundle.js"
 
 # How to call the services of AWS (20), but S3 and those that hand out credentials for it.

@@ -21,7 +21,7 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import formats, lite, run, signature
+from trainyard.steps.export import formats, lite, onnx_file, run, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -54,7 +54,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(digits: Path) -> Path:
     output = digits / "exported"
     output.mkdir()
-    run.run(recipe(DIGITS, max_accuracy_drop=0.02), str(digits / "examples"), str(digits / "model"), output)
+    settings = recipe(DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS))
+    run.run(settings, str(digits / "examples"), str(digits / "model"), output)
     return output
 
 
@@ -62,7 +63,8 @@ def exported(digits: Path) -> Path:
 def exported_table(table: Path) -> Path:
     output = table / "exported"
     output.mkdir()
-    run.run(recipe(TABLE, max_accuracy_drop=0.02), str(table / "examples"), str(table / "model"), output)
+    settings = recipe(TABLE, max_accuracy_drop=0.02, formats=list(formats.FORMATS))
+    run.run(settings, str(table / "examples"), str(table / "model"), output)
     return output
 
 
@@ -74,7 +76,10 @@ def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported
     for export in document.exports:
         assert 0.9 < export.accuracy <= 1
         assert export.bytes > 1000 and 0 < export.latency_ms.p50 <= export.latency_ms.p95
+    furthest = {export.format: export.max_abs_difference for export in document.exports}
+    assert furthest["onnx"] < 1e-5 and furthest["litert_dynamic"] < 0.05
     sizes = {export.format: export.bytes for export in document.exports}
+    assert sizes["litert_dynamic"] < 0.5 * sizes["litert_float32"]
     assert sizes["litert_int8"] < sizes["litert_float16"] < sizes["litert_float32"] < sizes["saved_model"]
 
 
@@ -181,11 +186,14 @@ def test_a_device_learns_in_which_integers_the_int8_file_takes_a_picture_and_giv
     content = json.loads((exported / "preprocessing.json").read_text())
     files = content["files"]
     assert content["transform"] == "image"
-    assert files.keys() == {f"model_{kind}.tflite" for kind in ("float32", "float16", "int8")}
+    kinds = ("float32", "float16", "dynamic", "int8")
+    assert files.keys() == {"model.onnx", *(f"model_{kind}.tflite" for kind in kinds)}
     image, (answer,) = files["model_int8.tflite"]["inputs"]["image"], files["model_int8.tflite"]["outputs"].values()
     assert (image["dtype"], image["shape"], answer["dtype"]) == ("int8", [1, 8, 8, 1], "int8")
     assert [round((integer - image["zero_point"]) * image["scale"]) for integer in (-128, 127)] == [0, 255]
-    assert files["model_float16.tflite"]["inputs"]["image"] == {"dtype": "float32", "shape": [1, 8, 8, 1]}
+    for name in ("model_float16.tflite", "model.onnx"):
+        assert files[name]["inputs"] == {"image": {"dtype": "float32", "shape": [1, 8, 8, 1]}}
+    assert files["model.onnx"]["outputs"] == {"probabilities": {"dtype": "float32", "shape": [1, 10]}}
 
 
 def test_a_device_gets_labels_vocabularies_and_the_list_of_inputs(exported_table: Path) -> None:
@@ -337,6 +345,49 @@ def export_of_ages(table: Path, root: Path, layers: Any, label: Any, max_accurac
 
 def line(slope: float) -> keras.layers.Dense:
     return keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(slope))
+
+
+def test_an_onnx_file_is_the_same_however_the_converter_names_and_orders_what_is_in_it(exported: Path) -> None:
+    import onnx
+
+    content = (exported / "model.onnx").read_bytes()
+    model = onnx.load_model_from_string(content)
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)}
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node__{number}"
+        node.input[:] = [name if name in ends else f"{name}__3" for name in node.input]
+        node.output[:] = [name if name in ends else f"{name}__3" for name in node.output]
+    for tensor in model.graph.initializer:
+        tensor.name = f"{tensor.name}__3"
+    model.graph.initializer.sort(key=lambda tensor: tensor.name, reverse=True)
+    model.graph.doc_string = "converted from __inference_answers_7"
+    assert onnx_file._repeatable(model) == content
+
+
+@pytest.mark.parametrize("fault", ["a custom operator", "a function", "an external weight"])
+def test_a_hostile_onnx_file_is_refused_before_it_is_loaded(exported: Path, fault: str) -> None:
+    import onnx
+
+    model = onnx.load(exported / "model.onnx")
+    if fault == "a custom operator":
+        model.graph.node[0].domain = "ai.onnx.contrib"
+        model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.contrib", 1))
+    elif fault == "a function":
+        body = [onnx.helper.make_node("Relu", ["x"], ["y"])]
+        model.functions.append(onnx.helper.make_function("evil", "f", ["x"], ["y"], body, model.opset_import))
+    else:
+        onnx.external_data_helper.set_external_data(model.graph.initializer[0], "../../etc/passwd")
+    with pytest.raises(ConfigurationError, match=r"model.onnx: (holds operators of|names other files)"):
+        onnx_file.session(model.SerializeToString())
+
+
+def test_without_its_libraries_onnx_is_refused_in_one_sentence(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tf2onnx.convert", None)
+    settings = recipe(DIGITS, formats=["saved_model", "onnx"])
+    with pytest.raises(ConfigurationError, match=r"onnx: needs tf2onnx.*Install trainyard\[cpu\], or leave onnx out"):
+        run.run(settings, str(digits / "examples"), str(digits / "model"), tmp_path)
 
 
 def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: Path) -> None:

@@ -105,10 +105,13 @@ _SAME_NAMES = (
     "jaxlib",
     "keras",
     "numpy",
+    "onnx",
+    "onnxruntime",
     "pyarrow",
     "scipy",
     "simplejpeg",
     "tensorflow_transform",
+    "tf2onnx",
     "tfx_bsl",
 )
 _DISTRIBUTIONS = {name: (name.replace("_", "-"),) for name in _SAME_NAMES} | {

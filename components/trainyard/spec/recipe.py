@@ -274,7 +274,9 @@ class Evaluate(Strict):
     worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Worst examples shown in the report.")
 
 
-Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"]
+Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
+DEFAULT_FORMATS: tuple[Format, ...] = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
+"""What a recipe without `export.formats` writes."""
 
 
 class Export(Strict):
@@ -287,8 +289,8 @@ class Export(Strict):
     formats: list[Format] | None = Field(
         None,
         max_length=len(get_args(Format)),
-        description="Files to write, by default all, litert_int8 only if it is close enough to the trained model; "
-        "saved_model must be among them, because push serves it.",
+        description="Files to write; saved_model must be among them, because push serves it. By default all but "
+        "litert_dynamic and onnx, and litert_int8 only if it is close enough to the trained model.",
     )
     max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
         0.01, description="Largest fall of accuracy (or relative rise of the mean absolute error) of any file."
@@ -298,7 +300,7 @@ class Export(Strict):
     @property
     def files(self) -> list[Format]:
         """The formats to write."""
-        return list(get_args(Format)) if self.formats is None else self.formats
+        return list(DEFAULT_FORMATS if self.formats is None else self.formats)
 
     def is_optional(self, format: Format) -> bool:
         """Whether a file of this format may be left out."""

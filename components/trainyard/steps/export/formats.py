@@ -24,8 +24,9 @@ from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import parity, signature
+from trainyard.steps.export import lite, onnx_file, parity, signature
 from trainyard.steps.export.lite import LiteConverter, LiteFormat, LiteModel
+from trainyard.steps.export.outputs import Border
 from trainyard.steps.export.parity import ExportedModel, Predictor
 from trainyard.storage import storage
 
@@ -51,8 +52,8 @@ class ExportFormat:
     """One format.
 
     path: below the output. magic: what the file `magic_file` of it, or it itself, holds from the byte `magic_at` on.
-    exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. for_devices: it takes what the
-    transform puts out, so preprocessing.json describes it.
+    exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. border: what the file takes and
+    gives, for preprocessing.json, if it is a file for devices, which takes what the transform puts out.
     """
 
     path: str
@@ -62,7 +63,7 @@ class ExportFormat:
     magic_at: int = 0
     magic_file: str = ""
     exact: bool = False
-    for_devices: bool = False
+    border: Callable[[Path], Border] | None = None
 
 
 def keras_predictor(model: keras.Model, document: Examples) -> Predictor:
@@ -117,7 +118,7 @@ def _lite(format: LiteFormat, path: str) -> ExportFormat:
         open=_open_lite,
         magic=b"TFL3",
         magic_at=4,
-        for_devices=True,
+        border=lite.border,
     )
 
 
@@ -174,8 +175,17 @@ def _convert_int8(model: str, examples: str, calibration_examples: int, path: st
 
 
 def _open_lite(format: Format, path: Path, document: Examples) -> ExportedModel:
-    lite = LiteModel(path, document)
-    return ExportedModel(format, path, lite, lite.ready)
+    model = LiteModel(path, document)
+    return ExportedModel(format, path, model, model.ready)
+
+
+def _write_onnx(files: TrainedFiles, path: Path) -> None:
+    path.write_bytes(onnx_file.convert(files.float32, files.folder.document))
+
+
+def _open_onnx(format: Format, path: Path, document: Examples) -> ExportedModel:
+    model = onnx_file.OnnxModel(path, document)
+    return ExportedModel(format, path, model, model.ready)
 
 
 FORMATS: dict[Format, ExportFormat] = {
@@ -186,5 +196,8 @@ FORMATS: dict[Format, ExportFormat] = {
     "keras": ExportFormat("model.keras", _write_keras, _open_keras, b"PK\x03\x04", exact=True),
     "litert_float32": _lite("litert_float32", "model_float32.tflite"),
     "litert_float16": _lite("litert_float16", "model_float16.tflite"),
+    "litert_dynamic": _lite("litert_dynamic", "model_dynamic.tflite"),
     "litert_int8": _lite("litert_int8", "model_int8.tflite"),
+    # The first field of an ONNX file is the version of its representation, which is 8 with `onnx_file.OPSET`.
+    "onnx": ExportFormat("model.onnx", _write_onnx, _open_onnx, b"\x08\x08", border=onnx_file.border),
 }

@@ -5,6 +5,7 @@ LiteRT operation; `device.py` writes down what the device does before. Every fil
 shapes static, which the Edge TPU compiler and the GPU delegates ask for.
 
 float32   the trained weights.
+dynamic   weights stored in 8 bits; activations are quantized while it computes, and inputs and outputs are float32.
 float16   weights stored in 16 bits, computed in float32 if the device has nothing better.
 int8      weights and activations in integers, calibrated on training examples. For images the input and output are
           int8 too, so that no floating-point operation is left: what edgetpu_compiler takes. Columns keep float32 and
@@ -34,17 +35,18 @@ from tensorflow.lite.python.convert_phase import ConverterError
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.examples import ExampleFolder
-from trainyard.data.trained import Tensors, output_name, predictor
+from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.export.lite_units import Unit, in_units
+from trainyard.steps.export.outputs import Border, answering, target_outputs
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails
     from tensorflow import _ConcreteFunction
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LiteFormat = Literal["litert_float32", "litert_float16", "litert_int8"]
+LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "litert_int8"]
 
 _LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
 _INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the packed weights; chosen
@@ -73,7 +75,7 @@ class LiteConverter:
         return self._traced({})
 
     def _traced(self, units: Mapping[str, Unit]) -> _ConcreteFunction:
-        answers = _answering(self._model, self._folder.document, units)
+        answers = answering(self._model, self._folder.document, units)
         return tf.function(answers, autograph=False).get_concrete_function(
             {
                 feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
@@ -96,6 +98,8 @@ class LiteConverter:
             case "litert_float16":
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
                 converter.target_spec.supported_types = [tf.float16]
+            case "litert_dynamic":
+                converter.optimizations = [tf.lite.Optimize.DEFAULT]
             case "litert_int8":
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
                 converter.representative_dataset = self._calibration
@@ -132,36 +136,14 @@ class LiteConverter:
             }
 
 
-def _answering(model: keras.Model, document: Examples, units: Mapping[str, Unit]) -> Callable[[Tensors], Tensors]:
-    """Return the function that a file holds: what `model` answers, in `units` if there are any.
-
-    Several targets are outputs of their own, each with a scale of its own in int8: in one tensor, a target of thousands
-    would leave no digits to one below ten.
-    """
-    predict = predictor(model, document.task)
-    names = _target_outputs(document)
-
-    def answers(features: Tensors) -> Tensors:
-        outputs = predict(features)
-        named = dict(zip(names, tf.unstack(outputs, axis=1) if document.targets else [outputs], strict=True))
-        return named | {name: named[name] * scale + offset for name, (scale, offset) in units.items()}
-
-    return answers
-
-
 def _units(model: keras.Model, document: Examples) -> dict[str, Unit]:
     """Return the unit of each output of a regression; a program's own model may have none."""
     unit = model.layers[-1]
     if document.task != "regression" or not isinstance(unit, keras.layers.Rescaling):
         return {}
-    names = _target_outputs(document)
+    names = target_outputs(document)
     scales, offsets = (np.broadcast_to(number, len(names)).tolist() for number in (unit.scale, unit.offset))
     return dict(zip(names, zip(scales, offsets, strict=True), strict=True))
-
-
-def _target_outputs(document: Examples) -> list[str]:
-    """Return the names of the outputs of a file, several targets in their order."""
-    return [f"prediction_{input_name(target)}" for target in document.targets] or [output_name(document.task)]
 
 
 class LiteModel:
@@ -188,6 +170,15 @@ class LiteModel:
         return lambda: cell.invoke(inputs, 0)
 
 
+def border(path: Path) -> Border:
+    """Return the inputs and outputs of the LiteRT file at `path` by name, as it takes and gives them."""
+    interpreter = Interpreter(model_path=str(path))
+    interpreter.allocate_tensors()
+    runner = interpreter.get_signature_runner()
+    sides = {"inputs": runner.get_input_details(), "outputs": runner.get_output_details()}
+    return {side: {name: _tensor(details) for name, details in tensors.items()} for side, tensors in sides.items()}
+
+
 @dataclass(frozen=True)
 class _Interpreter:
     """One single-threaded interpreter with the places of its tensors by feature name."""
@@ -205,7 +196,7 @@ class _Interpreter:
         names = {feature.name: input_name(feature.name) for feature in document.features}
         used = {name: inputs[taken] for name, taken in names.items() if taken in inputs}
         outputs = runner.get_output_details()
-        return cls(interpreter, used, [outputs[name] for name in _target_outputs(document)])
+        return cls(interpreter, used, [outputs[name] for name in target_outputs(document)])
 
     def predict(self, features: dict[str, Array]) -> Array:
         """Return the predictions (n, ...) for `features` (n, ...), one example after the other."""
@@ -244,3 +235,9 @@ def _dequantize(values: Array, details: _TensorDetails) -> Array:
         return values.astype(np.float32, copy=False)
     real: Array = ((values.astype(np.float32) - zero_point) * scale).astype(np.float32)
     return real
+
+
+def _tensor(details: _TensorDetails) -> dict[str, Any]:
+    scale, zero_point = details["quantization"]
+    real = {"scale": float(scale), "zero_point": int(zero_point)} if scale else {}
+    return {"dtype": np.dtype(details["dtype"]).name, "shape": [int(size) for size in details["shape"]], **real}

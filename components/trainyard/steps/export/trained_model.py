@@ -45,8 +45,9 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     for name, reason in left_out.items():
         message = f"{name} is left out: {reason}. Name it in export.formats to have the run refuse instead."
         events.emit("warning", message=message)
-    lite = [output / FORMATS[name].path for name in written if FORMATS[name].for_devices and name not in left_out]
-    device.write(recipe, document, examples, lite, output)
+    kept = [FORMATS[name] for name in written if name not in left_out]
+    borders = {format.path: format.border(output / format.path) for format in kept if format.border}
+    device.write(recipe, document, examples, borders, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict, left_out=dict(left_out)).write(output)

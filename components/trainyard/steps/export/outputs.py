@@ -1,0 +1,39 @@
+"""What files for devices answer: named outputs, the same in LiteRT and ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data.trained import Tensors, output_name, predictor
+from trainyard.spec.feature_names import input_name
+from trainyard.steps.export.lite_units import Unit
+
+Border = dict[str, dict[str, dict[str, Any]]]
+"""The `inputs` and `outputs` of a file by name: dtype, shape, and of integers for real numbers scale and zero_point."""
+
+
+def answering(model: keras.Model, document: Examples, units: Mapping[str, Unit]) -> Callable[[Tensors], Tensors]:
+    """Return the function that a file holds: what `model` answers, in `units` if there are any.
+
+    Several targets are outputs of their own, each with a scale of its own in int8: in one tensor, a target of thousands
+    would leave no digits to one below ten.
+    """
+    predict = predictor(model, document.task)
+    names = target_outputs(document)
+
+    def answers(features: Tensors) -> Tensors:
+        outputs = predict(features)
+        named = dict(zip(names, tf.unstack(outputs, axis=1) if document.targets else [outputs], strict=True))
+        return named | {name: named[name] * scale + offset for name, (scale, offset) in units.items()}
+
+    return answers
+
+
+def target_outputs(document: Examples) -> list[str]:
+    """Return the names of the outputs of a file, several targets in their order."""
+    return [f"prediction_{input_name(target)}" for target in document.targets] or [output_name(document.task)]
