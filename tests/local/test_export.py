@@ -21,7 +21,7 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import formats, lite, onnx_file, run, signature
+from trainyard.steps.export import formats, lite, onnx_file, parity, run, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -231,7 +231,8 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
     assert document.gate.verdict == "refused"
     passed = {threshold.name: threshold.passed for threshold in document.gate.thresholds}
     assert passed["litert_float32 accuracy - trained >= -0.01"]
-    assert [name for name, good in passed.items() if not good] == ["litert_int8 accuracy - trained >= -0.01"]
+    failed = ["litert_int8 accuracy - trained >= -0.01", "litert_int8 rms |probability - trained| <= 0.1"]
+    assert [name for name, good in passed.items() if not good] == failed
     assert [export.format for export in document.exports] == formats
     assert document.exports[2].accuracy_difference < -0.01 and not document.left_out
 
@@ -395,7 +396,8 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
     assert exports.exports[0].accuracy == pytest.approx(10, rel=1e-3)  # every other label is 20 off
     names = [threshold.name for threshold in exports.gate.thresholds]
     assert names[0] == "saved_model mae / trained - 1 <= 0.05"
-    assert names[-1] == "keras max |prediction - trained| / largest <= 1e-05"
+    assert "keras max |prediction - trained| / largest <= 1e-05" in names
+    assert "litert_float16 rms (prediction - trained) / deviation <= 0.05" in names
     assert all(
         threshold.passed for threshold in exports.gate.thresholds if not threshold.name.startswith("litert_int8")
     )
@@ -403,6 +405,17 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
         age=tf.constant([50.0])
     )
     assert served["prediction"].shape == (1,) and served["prediction"].numpy()[0] == pytest.approx(15000)
+
+
+def test_noise_that_no_score_shows_is_measured_in_deviations_of_the_trained_predictions() -> None:
+    off = np.float32([3, -3] * 50)  # dollars
+    fares = np.float32(range(100))
+    spread, totals = parity._Spread(), parity._Totals(by_target=True)
+    for part in (slice(0, 30), slice(30, 100)):
+        spread.add(fares[part])
+        totals.add("x", (fares + off)[part], fares[part], fares[part], np.abs, np.ones(len(fares[part])))
+    assert spread.deviation == pytest.approx(fares.std())
+    assert np.sqrt(totals.squares / totals.examples) == pytest.approx(3)
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(600_000.0, 300_000.0), (2_000.0, 5.0)], ids=["prices", "years"])

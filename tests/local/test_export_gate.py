@@ -9,7 +9,9 @@ from trainyard.steps.export.gate import judge
 from trainyard.steps.export.parity import ParityFigures
 
 
-def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 0.0) -> ParityFigures:
+def measured(
+    format: str, accuracy: float, trained: float = 0.98, skew: float = 0.0, noise: float = 0.0, furthest: float = 0.0
+) -> ParityFigures:
     export = ExportedFile(
         format=format,
         path=format,
@@ -19,7 +21,7 @@ def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 
         max_abs_difference=skew,
         latency_ms=Latency(p50=1, p95=2),
     )
-    return ParityFigures(export=export, skew=skew, rise=accuracy / trained - 1)
+    return ParityFigures(export=export, skew=skew, rise=accuracy / trained - 1, noise=noise, furthest=furthest)
 
 
 EXACT = ("saved_model", "keras")
@@ -32,7 +34,8 @@ def test_a_file_may_lose_as_much_accuracy_as_the_recipe_says_and_no_more(accurac
     gate = judge([measured("litert_int8", accuracy)], "classification", 0.01, EXACT)
     assert gate.verdict == verdict
     assert [(threshold.name, threshold.bound) for threshold in gate.thresholds] == [
-        ("litert_int8 accuracy - trained >= -0.01", -0.01)
+        ("litert_int8 accuracy - trained >= -0.01", -0.01),
+        ("litert_int8 rms |probability - trained| <= 0.1", 0.1),
     ]
 
 
@@ -54,6 +57,16 @@ def test_exact_formats_must_give_the_same_outputs_and_others_need_not() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("noise", "furthest", "verdict"), [(0.04, 0.4, "blessed"), (0.06, 0.4, "refused"), (0.04, 0.6, "refused")]
+)
+def test_a_file_whose_error_is_the_trained_one_s_but_whose_predictions_are_not_is_refused(
+    noise: float, furthest: float, verdict: str
+) -> None:
+    file = measured("litert_int8", 2.0, trained=2.0, noise=noise, furthest=furthest)
+    assert judge([file], "regression", 0.01, EXACT).verdict == verdict
+
+
 def test_one_bad_file_refuses_all_and_every_threshold_is_listed() -> None:
     gate = judge([measured("keras", 0.98), measured("litert_int8", 0.5)], "classification", 0, EXACT)
     assert gate.verdict == "refused"
@@ -61,4 +74,5 @@ def test_one_bad_file_refuses_all_and_every_threshold_is_listed() -> None:
         ("keras accuracy - trained >= 0", True),
         ("litert_int8 accuracy - trained >= 0", False),
         ("keras max |probability - trained| <= 1e-05", True),
+        ("litert_int8 rms |probability - trained| <= 0.1", True),
     ]

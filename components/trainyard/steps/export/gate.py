@@ -15,6 +15,19 @@ MAX_SKEW = 1e-5
 Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the transform is orders of magnitude larger.
 """
 
+MAX_NOISE: dict[Task, float] = {"regression": 0.05, "classification": 0.1, "multi_label": 0.1}
+"""Largest root mean square difference of a file in fewer bits or in other operations; chosen.
+
+Of a regression in standard deviations of the trained model's predictions, else of the probability that differs most. A
+mean error that stays the same does not show it: what is too high in one row is too low in another.
+"""
+
+MAX_FURTHEST = 0.5
+"""Largest difference of one prediction of a regression, in the same unit; chosen.
+
+int8 clips what no calibration example reached.
+"""
+
 
 def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float, exact: Collection[Format]) -> Verdict:
     """Return the verdict over all files; each must hold every threshold that applies to its format.
@@ -24,6 +37,9 @@ def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float,
     """
     thresholds = [_metric_threshold(file, task, max_metric_drop) for file in measured]
     thresholds += [_skew_threshold(file, task) for file in measured if file.export.format in exact]
+    for file in measured:
+        if file.export.format not in exact:
+            thresholds += _noise_thresholds(file, task)
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
@@ -40,9 +56,18 @@ def _metric_threshold(file: ParityFigures, task: Task, drop: float) -> Threshold
 
 def _skew_threshold(file: ParityFigures, task: Task) -> Threshold:
     difference = "max |prediction - trained| / largest" if task == "regression" else "max |probability - trained|"
-    return Threshold(
-        name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",
-        value=file.skew,
-        bound=MAX_SKEW,
-        passed=file.skew <= MAX_SKEW,
-    )
+    return _at_most(f"{file.export.format} {difference}", file.skew, MAX_SKEW)
+
+
+def _noise_thresholds(file: ParityFigures, task: Task) -> list[Threshold]:
+    bound = MAX_NOISE[task]
+    if task != "regression":
+        return [_at_most(f"{file.export.format} rms |probability - trained|", file.noise, bound)]
+    return [
+        _at_most(f"{file.export.format} rms (prediction - trained) / deviation", file.noise, bound),
+        _at_most(f"{file.export.format} max |prediction - trained| / deviation", file.furthest, MAX_FURTHEST),
+    ]
+
+
+def _at_most(name: str, value: float, bound: float) -> Threshold:
+    return Threshold(name=f"{name} <= {bound:g}", value=value, bound=bound, passed=value <= bound)

@@ -25,6 +25,7 @@ Predictor = Callable[[Tensors, Tensors], Array]
 
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
 _PROGRESS_SECONDS = 0.5
+_ROUNDING = 1e-5  # of the largest output; chosen: float32 files that compute the same differ by less
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,16 @@ class ParityFigures:
     targets each by its own, if that is above 1 (probabilities never are); `export` compares with the trained model in
     the precision it was trained in.
     rise: by how much of the trained model's the main metric is larger; of several targets that with the largest rise.
+    noise: root mean square over the examples of the difference to the trained model in float32: of classes the largest
+    of an example, of a regression in standard deviations of the trained model's predictions, of several targets that
+    with the largest. furthest: as that, of the one example that differs most.
     """
 
     export: ExportedFile
     skew: float
     rise: float
+    noise: float
+    furthest: float
 
 
 def measure(
@@ -64,8 +70,9 @@ def measure(
     Raises `DataError` if a prediction is not a number.
     """
     task = folder.document.task
-    totals = {candidate.format: _Totals() for candidate in candidates}
-    reference = _Totals()
+    by_target = task == "regression"
+    totals = {candidate.format: _Totals(by_target) for candidate in candidates}
+    reference, spread = _Totals(by_target), _Spread()
     first: tuple[Tensors, Tensors] | None = None
     reported_at = time.monotonic()
     for features, raw, labels, weights in _batches(folder):
@@ -74,6 +81,7 @@ def measure(
         exact = expected if float32 is trained else float32(features, raw)
         scores = partial(example_scores, task, labels)
         reference.add("the trained model", expected, expected, exact, scores, weights)
+        spread.add(exact)
         for candidate in candidates:
             outputs = candidate.predict(features, raw)
             totals[candidate.format].add(candidate.format, outputs, expected, exact, scores, weights)
@@ -82,22 +90,28 @@ def measure(
             events.progress(reference.examples, folder.document.splits["eval"].examples, "examples")
     if first is None:
         raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
+    unit = spread.deviation if by_target else np.ones(())
     return [
-        _measured(candidate, totals[candidate.format], reference, latency(candidate.ready(*first)))
+        _measured(candidate, totals[candidate.format], reference, unit, latency(candidate.ready(*first)))
         for candidate in candidates
     ]
 
 
 @dataclass
 class _Totals:
-    """Sums over the batches: the examples' scores by their weights, and each output's largest differences."""
+    """Sums over the batches: the examples' scores by their weights, and each output's differences.
 
+    by_target: whether each output is a number of its own, as of a regression, not the probability of a class.
+    """
+
+    by_target: bool
     examples: int = 0
     weight: float = 0.0
     score: Array = field(default_factory=lambda: np.zeros(()))
     difference: float = 0.0
     difference_in_float32: Array = field(default_factory=lambda: np.zeros(()))
     largest: Array = field(default_factory=lambda: np.ones(()))
+    squares: Array = field(default_factory=lambda: np.zeros(()))
 
     def add(
         self,
@@ -117,7 +131,9 @@ class _Totals:
         self.weight += float(weights.sum())
         self.score = self.score + weights @ scores(outputs)
         self.difference = max(self.difference, float(np.abs(outputs - expected).max()))
-        self.difference_in_float32 = np.maximum(self.difference_in_float32, np.abs(outputs - exact).max(axis=0))
+        differences = np.abs(outputs - exact).astype(np.float64)
+        self.difference_in_float32 = np.maximum(self.difference_in_float32, differences.max(axis=0))
+        self.squares = self.squares + np.square(differences if self.by_target else differences.max(axis=1)).sum(axis=0)
         self.largest = np.maximum(self.largest, np.abs(exact).max(axis=0))
 
     @property
@@ -126,7 +142,34 @@ class _Totals:
         return np.asarray(self.score / self.weight)
 
 
-def _measured(candidate: ExportedModel, totals: _Totals, reference: _Totals, milliseconds: Latency) -> ParityFigures:
+@dataclass
+class _Spread:
+    """Sums over the batches of outputs, and of their squares, less the first: how far they lie from each other."""
+
+    count: int = 0
+    first: Array = field(default_factory=lambda: np.zeros(()))
+    total: Array = field(default_factory=lambda: np.zeros(()))
+    squares: Array = field(default_factory=lambda: np.zeros(()))
+    largest: Array = field(default_factory=lambda: np.zeros(()))
+
+    def add(self, outputs: Array) -> None:
+        if not self.count:
+            self.first = outputs[0].astype(np.float64)
+        shifted = outputs - self.first
+        self.count += len(outputs)
+        self.total, self.squares = self.total + shifted.sum(axis=0), self.squares + np.square(shifted).sum(axis=0)
+        self.largest = np.maximum(self.largest, np.abs(outputs).max(axis=0))
+
+    @property
+    def deviation(self) -> Array:
+        """The standard deviation of each output, at least what float32 tells apart."""
+        variance = self.squares / self.count - np.square(self.total / self.count)
+        return np.maximum(np.sqrt(np.maximum(variance, 0)), np.maximum(_ROUNDING * self.largest, 1e-12))
+
+
+def _measured(
+    candidate: ExportedModel, totals: _Totals, reference: _Totals, unit: Array, milliseconds: Latency
+) -> ParityFigures:
     trained = reference.means
     export = ExportedFile(
         format=candidate.format,
@@ -138,7 +181,13 @@ def _measured(candidate: ExportedModel, totals: _Totals, reference: _Totals, mil
         latency_ms=milliseconds,
     )
     rise = float(((totals.means - trained) / np.maximum(trained, 1e-12)).max())
-    return ParityFigures(export=export, skew=float((totals.difference_in_float32 / totals.largest).max()), rise=rise)
+    return ParityFigures(
+        export=export,
+        skew=float((totals.difference_in_float32 / totals.largest).max()),
+        rise=rise,
+        noise=float((np.sqrt(totals.squares / totals.examples) / unit).max()),
+        furthest=float((totals.difference_in_float32 / unit).max()),
+    )
 
 
 def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array, Array]]:
