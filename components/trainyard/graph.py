@@ -19,10 +19,14 @@ class StepSpec:
     environment does not say. Chosen: longer than any step that was measured, short enough that a hanging step does
     not cost days. A retry is for pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are
     few.
-    sections: the parts of the recipe that its output depends on; a step without any has no output of its own.
+    sections: the parts of the recipe that its output depends on; a step without any has no output of its own. hook:
+    the function of the recipe's module that its output depends on too.
     reads: the steps whose outputs it reads. argument: what those that read its output call it. inputs: what else its
-    program takes.
+    program takes. keyed_by: what names its output besides code, sections and the outputs that it reads;
+    `contract.pipeline` knows the values.
+    continues_on: the answer of its task without which no later step runs. judges: what its gate judges.
     optional: a run may end well without it. again_after: the step after which a pipeline may run it a second time.
+    cached: Kubeflow may answer its task by that of another run, because its arguments are all that it depends on.
     always_run: its finished output is not used again: others may have undone what it did, and to repeat it costs
     nothing.
     """
@@ -30,36 +34,54 @@ class StepSpec:
     timeout_seconds: int
     retries: int
     sections: tuple[str, ...] = ()
+    hook: str = ""
     reads: tuple[str, ...] = ()
     argument: str = ""
     inputs: tuple[str, ...] = ()
+    keyed_by: tuple[str, ...] = ()
+    continues_on: str = ""
+    judges: str = ""
     optional: bool = False
     again_after: str = ""
+    cached: bool = False
     always_run: bool = False
 
 
 CHECK, PREDICT = "check", "predict"
 
 STEPS = {
-    CHECK: StepSpec(_HOUR // 4, retries=1, optional=True, again_after="preprocess"),
+    CHECK: StepSpec(_HOUR // 4, retries=1, continues_on="due", optional=True, again_after="preprocess"),
     "preprocess": StepSpec(
-        _DAY, retries=1, sections=("seed", "task", "data"), argument="examples", inputs=("beam_options", "day")
+        _DAY,
+        retries=1,
+        sections=("seed", "task", "data"),
+        hook="preprocessing_fn",
+        argument="examples",
+        inputs=("beam_options", "day"),
+        keyed_by=("fingerprint",),
     ),
     "train": StepSpec(
         7 * _DAY,
         retries=3,
         sections=("seed", "task", "model", "train"),
+        hook="build_model",
         reads=("preprocess",),
         argument="model",
         inputs=("checkpoints", "start", "input_workers"),
+        keyed_by=("weights",),
+        cached=True,
     ),
     "evaluate": StepSpec(
         6 * _HOUR,
         retries=1,
         sections=("seed", "task", "evaluate", "drift"),
+        hook="metrics",
         reads=("preprocess", "train"),
         argument="evaluation",
         inputs=("champion",),
+        keyed_by=("champion",),
+        continues_on="blessed",
+        judges="the model",
     ),
     "export": StepSpec(
         6 * _HOUR,
@@ -67,7 +89,10 @@ STEPS = {
         sections=("seed", "task", "export"),
         reads=("preprocess", "train"),
         argument="exported",
+        continues_on="blessed",
+        judges="an exported file",
         optional=True,
+        cached=True,
     ),
     "push": StepSpec(
         _HOUR,
@@ -75,6 +100,7 @@ STEPS = {
         sections=("push",),
         reads=("evaluate", "export"),
         inputs=("destination",),
+        keyed_by=("destination",),
         optional=True,
         always_run=True,
     ),
@@ -90,6 +116,11 @@ LAST = OUTPUTS[-1]
 
 ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argument}
 """The arguments that name the committed output of another step, with that step."""
+
+
+def entry_point(step: str) -> str:
+    """Return the module whose `run` is the program of `step`."""
+    return f"trainyard.steps.{step}.run"
 
 
 def model_sections() -> frozenset[str]:

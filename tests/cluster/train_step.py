@@ -18,7 +18,8 @@ import yaml
 from namespaces import Namespace, until
 
 from trainyard.contract import keys
-from trainyard.contract.training import warm_start
+from trainyard.contract.pipeline import Pipeline
+from trainyard.contract.training.warm_start import TrainingPlan
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
@@ -173,7 +174,8 @@ class Run:
         container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
         parameters = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: parameters[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
-        plan = warm_start.plan(self.location.storage, self.recipe, self.examples, best=None)
+        pipeline = Pipeline(self.location.storage, self.recipe, {"preprocess": self.examples})
+        plan = TrainingPlan(model=pipeline.place("train").output)
         values |= {
             "examples": self.examples,
             "fingerprint": "test",

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from trainyard.graph import STEPS
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.cli.main import app
@@ -188,6 +189,46 @@ def test_the_reference_is_what_the_program_says(name: str) -> None:
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
         file.write_text(page, encoding="utf-8")
     assert file.read_text(encoding="utf-8") == page
+
+
+_UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+def _duration(seconds: int) -> str:
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
+    return f"{seconds // size} {unit}{'s' if seconds > size else ''}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "-"
+
+
+STEP_TABLES: dict[str, tuple[str, list[str]]] = {
+    "docs/how-to/submit.md": (
+        "| step | may run for | retries |\n| --- | --- | --- |\n",
+        [f"| {name} | {_duration(step.timeout_seconds)} | {step.retries} |" for name, step in STEPS.items()],
+    ),
+    "docs/explanation/architecture.md": (
+        "| step | reads | recipe sections | also named by | takes | runs on if |\n"
+        "| --- | --- | --- | --- | --- | --- |\n",
+        [
+            f"| {name} | {_names(step.reads)} | {_names(step.sections)} | {_names(step.keyed_by)} "
+            f"| {_names(step.inputs)} | {step.continues_on or '-'} |"
+            for name, step in STEPS.items()
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("page", STEP_TABLES)
+def test_the_tables_of_steps_are_those_of_the_graph(page: str) -> None:
+    head, rows = STEP_TABLES[page]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    before, _, after = text.partition(head)
+    written = f"{before}{head}{chr(10).join(rows)}\n\n{after.partition(f'{chr(10)}{chr(10)}')[2]}"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        (ROOT / page).write_text(written, encoding="utf-8")
+    assert (ROOT / page).read_text(encoding="utf-8") == written
 
 
 @pytest.mark.parametrize("name", MODELS)

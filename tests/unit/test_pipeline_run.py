@@ -14,7 +14,7 @@ from tests.unit import report_folders
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.errors import DataError, TransientError
-from trainyard.graph import OUTPUTS
+from trainyard.graph import OUTPUTS, STEPS
 from trainyard.runtime import task
 from trainyard.storage import storage
 
@@ -43,8 +43,8 @@ class PipelineRun:
             if name == "train":
                 self.outputs[name] = this.output_at(self.outputs["plan"])
             else:
-                reads = [self.outputs[read] for read in ("preprocess", "train") if name in ("evaluate", "export")]
-                self.outputs[name] = this.output(*reads)
+                read = {STEPS[read].argument: self.outputs[read] for read in STEPS[name].reads}
+                self.outputs[name] = this.place(**read)
             if this.unfinished():
                 if name in ("train", "export"):
                     this.assign("r1")

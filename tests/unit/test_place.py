@@ -56,7 +56,7 @@ def written_with_calls(change: TaskChange, deadline: int | None = None) -> list[
         model = change(trained, "train").outputs["model"]
         judged = evaluate(**shared, **own, examples=examples, model=model).set_caching_options(False)
         change(judged, "evaluate")
-        with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
+        with dsl.If(judged.outputs["Output"] == "blessed", name="evaluate-blessed"):
             maker = judged.outputs["maker"]
             files = change(export(**shared, examples=examples, model=model, maker=maker), "export")
             with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):

@@ -16,6 +16,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import EXTRA, Champion, set_champion
+from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.contract.version import content
 from trainyard.errors import ConfigurationError, DataError
@@ -167,10 +168,11 @@ def judged(gate: Verdict) -> Evaluation:
 
 
 def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(tmp_path: Path) -> None:
-    recipe, root, models = recipes.load("digits"), str(tmp_path), tmp_path / "models"
+    root, models = str(tmp_path), tmp_path / "models"
+    recipe = recipes.load("digits", [f"push.path={models}"])
 
     def due(when: When) -> tuple[bool, str]:
-        return run(recipe, root, str(models), when, NOW)
+        return run(Pipeline(root, recipe), when, NOW)
 
     never, always = When(champion_older_than="7d"), When(new_data=True)
     assert due(never)[0] and "nothing was pushed" in due(never)[1]
@@ -208,11 +210,12 @@ def counted(mean: float) -> Statistics:
 
 
 def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trained_on(tmp_path: Path) -> None:
-    recipe, root, models = recipes.load("digits"), str(tmp_path), tmp_path / "models"
+    root, models = str(tmp_path), tmp_path / "models"
+    recipe = recipes.load("digits", [f"push.path={models}"])
     examples = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
 
     def due() -> tuple[bool, str]:
-        return run(recipe, root, str(models), When(drift=True), NOW)
+        return run(Pipeline(root, recipe), When(drift=True), NOW)
 
     with storage.stage(str(models / "1"), producer="test") as version:
         (version / "saved_model.pb").write_text("")
@@ -244,10 +247,10 @@ def test_a_champion_whose_statistics_are_missing_is_trained_again_and_one_whose_
     (version / EXTRA).mkdir(parents=True)
     (version / "saved_model.pb").write_text("")
     set_champion(str(version.parent), Champion(version=1, path="1", digest="d", metrics={}))
-    recipe = recipes.load("digits")
+    recipe = recipes.load("digits", [f"push.path={version.parent}"])
 
     def due() -> tuple[bool, str]:
-        return run(recipe, str(tmp_path), str(version.parent), When(drift=True), NOW)
+        return run(Pipeline(str(tmp_path), recipe), When(drift=True), NOW)
 
     assert due() == (True, "version 1 does not say what its data were like")
     (version / EXTRA / Statistics.file).write_text("{}")

@@ -28,18 +28,18 @@ def failure(path: Path) -> dict[str, object]:
 
 def test_a_task_finds_the_folder_that_every_other_way_of_running_the_step_finds(tmp_path: Path) -> None:
     with task.opened("train", TEXT, str(tmp_path), code_digest()) as this:
-        assert this.output("examples") == output_uri(str(tmp_path), RECIPE, "train", "examples")
+        assert this.place(examples="examples") == output_uri(str(tmp_path), RECIPE, "train", "examples")
 
 
 def test_a_relative_storage_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with task.opened("train", TEXT, "runs", "") as this:
-        assert this.output("examples").startswith(f"{tmp_path}/runs/digits/train/")
+        assert this.place(examples="examples").startswith(f"{tmp_path}/runs/digits/train/")
 
 
 def test_a_failure_ends_the_process_with_its_code_and_is_recorded_beside_the_output(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), "") as this:
-        output = this.output("examples")
+        output = this.place(examples="examples")
         raise DataError("examples: gone.")
     assert end.value.code == 10
     assert failure(Path(output)) == {
@@ -153,14 +153,14 @@ def test_other_code_than_the_pipelines_is_refused(tmp_path: Path) -> None:
 
 def test_a_task_whose_delegates_leave_nothing_fails_as_one_to_try_again(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), "") as this:
-        this.output("examples")
+        this.place(examples="examples")
         this.delegate(lambda recipe, output: None)
     assert end.value.code == 30
 
 
 def test_a_finished_output_is_used_again_and_noted_for_the_summary(tmp_path: Path) -> None:
     with task.opened("evaluate", TEXT, str(tmp_path), "", "run-1") as this:
-        folder = this.output("examples", "model", "")
+        folder = this.place(examples="examples", model="model")
         assert this.unfinished()
         with storage.stage(folder, producer="trainyard.evaluate") as staging:
             (staging / "file").write_text("content")

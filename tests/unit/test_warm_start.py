@@ -10,15 +10,25 @@ import pytest
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
-from trainyard.contract.training.warm_start import TrainingPlan, plan
+from trainyard.contract.pipeline import Pipeline
+from trainyard.contract.training.warm_start import TrainingPlan
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
 COLD = recipes.load("digits")
 WARM = recipes.load("digits", ["train.warm_start=champion"])
 BEST = Champion(version=3, path="/models/3", digest="a" * 64, metrics={})
 NEXT = Champion(version=4, path="/models/4", digest="b" * 64, metrics={})
+
+
+def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again: bool = False) -> TrainingPlan:
+    """Return what `recipe` trains from `examples` below `root` while `best` is the champion."""
+    pipeline = Pipeline(root, recipe, {"preprocess": examples})
+    pipeline.best = best
+    model, arguments = pipeline.place("train", again)
+    return TrainingPlan(model=model, start=arguments["start"])
 
 
 def trained(folder: str, start: str, finished: str) -> None:

@@ -26,17 +26,12 @@ _CHECKPOINTS, _PARTS, _FAILURE, _MAKER = COMPANIONS = (".checkpoints", ".parts",
 def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     """Return the folder of `step`'s output below the storage `root`.
 
-    `inputs` are what the step reads: the folders of earlier steps, which carry keys themselves, a fingerprint, or the
-    champion's digest.
+    `inputs` are the folders that the step reads, which carry keys themselves, and what else names its output: see
+    `pipeline.Pipeline.place`.
     """
     parts = [step, provenance(recipe, step).digest, sections(recipe, step), *inputs]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return storage.join(root, recipe.name, step, key)
-
-
-def output_after(folders: dict[str, str], root: str, recipe: Recipe, step: str, *more: str) -> str:
-    """Return the folder of `step`'s output; `folders` has those that it reads, `more` is the rest of `inputs` there."""
-    return output_uri(root, recipe, step, *(folders[name] for name in STEPS[step].reads), *more)
 
 
 def split(output: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from pydantic import BaseModel
 
 from trainyard.errors import ConfigurationError
+from trainyard.graph import STEPS, entry_point
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, TRAINER_VARIABLE, EngineName
 from trainyard.spec.recipe import Recipe
 
@@ -36,6 +37,7 @@ EXCLUDED = {
     "trainyard.child_process": _RUNS,
     "trainyard.contract.keys": "names outputs",
     "trainyard.contract.origin": "names outputs",
+    "trainyard.contract.pipeline": "names outputs",
     "trainyard.contract.provenance": "names outputs",
     "trainyard.errors": _REPORTS,
     "trainyard.escape": _REPORTS,
@@ -90,9 +92,6 @@ _MESSAGES = ("ConfigurationError", "DataError", "InfrastructureError", "Transien
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 _NETWORKS = "trainyard.models.build"  # imports the recipe's network by its name
-
-_HOOKS = {"preprocess": "preprocessing_fn", "train": "build_model", "evaluate": "metrics"}
-"""What each step takes from the recipe's own module."""
 
 _REFLECTION = frozenset(("*", "__getattr__", "exec", "globals", "setattr", "vars"))  # may define any name
 
@@ -155,14 +154,14 @@ def provenance(recipe: Recipe, step: str) -> Provenance:
     """Return what computes the output of `step`. Raises `ConfigurationError` if the recipe's module cannot be read."""
     variant = os.environ.get(TRAINER_VARIABLE, "") if step == "train" else ""
     engine = os.environ.get(ENGINE_VARIABLE) or ("jax" if variant == "jax" else "tensorflow")
-    modules, imported = _closure(_PACKAGE, f"trainyard.steps.{step}.run", _other_engines(engine))
+    modules, imported = _closure(_PACKAGE, entry_point(step), _other_engines(engine))
     if _NETWORKS in modules and recipe.model.name:
         network, more = _closure(_PACKAGE, recipe.model.network_module, frozenset())
         modules, imported = modules | network, imported | more
     digests = {name: _parsed(path.read_bytes()).digest for name, path in modules.items()}
-    if step in _HOOKS and recipe.module:
+    if (hook := STEPS[step].hook) and recipe.module:
         source = recipe_module(recipe.module)
-        if _may_define(source, _HOOKS[step]):
+        if _may_define(source, hook):
             digests["module"] = _digest(_meaning_or_text(source))
     counted = {library(name) for name in imported} & _DISTRIBUTIONS.keys()
     libraries = {name: _version(_DISTRIBUTIONS[name], variant) for name in sorted(counted)}

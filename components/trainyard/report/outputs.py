@@ -13,12 +13,10 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.document import Document, Split
+from trainyard.contract.pipeline import DOCUMENTS
 from trainyard.errors import TrainyardError
 
 D = TypeVar("D", bound=Document)
-
-_KINDS: tuple[type[Document], ...] = (Examples, Training, Evaluation, Exports, Pushed)
-_DOCUMENTS = {kind.made_by: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ def read(folders: dict[str, str], skip_unreadable: bool = False) -> Outputs:
 
     Raises `DataError` if a folder holds no output of its step; with `skip_unreadable` it is left out.
     """
-    documents: dict[str, Document] = {}
+    documents: dict[str, Document | None] = {}
     skipped = (TrainyardError,) if skip_unreadable else ()
     for step, uri in folders.items():
         with suppress(*skipped):
-            documents[step] = _DOCUMENTS[step].read(uri)
+            documents[step] = DOCUMENTS[step].read(uri) if step in DOCUMENTS else None
     return Outputs(
         {step: folders[step] for step in documents},
         examples if (examples := _find(Examples, documents)) and examples.splits else None,
@@ -70,5 +68,5 @@ def read(folders: dict[str, str], skip_unreadable: bool = False) -> Outputs:
     )
 
 
-def _find(kind: type[D], documents: dict[str, Document]) -> D | None:
+def _find(kind: type[D], documents: dict[str, Document | None]) -> D | None:
     return next((document for document in documents.values() if isinstance(document, kind)), None)

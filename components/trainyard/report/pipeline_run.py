@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.graph import CHECK, LAST, OUTPUTS
+from trainyard.contract.pipeline import Pipeline
+from trainyard.graph import CHECK, LAST, OUTPUTS, STEPS
 from trainyard.report.outputs import read
 from trainyard.report.summary import run_title, write
 from trainyard.spec.recipe import Recipe
@@ -54,14 +54,17 @@ def _finished(recipe: Recipe, root: str, folder: str) -> tuple[dict[str, str], d
 
     A step whose last attempt was killed when its output was there has none: nobody noted them.
 
-    A step that Kubeflow's cache answers leaves no note: preprocess notes where train's output is, and that of export
-    follows from what it reads.
+    A step that Kubeflow's cache answers leaves no note. Its output follows from those that it reads, and preprocess
+    notes that of train, which may follow from the champion too.
     """
     notes = {name: note for name in OUTPUTS if (note := storage.read_json(f"{folder}/{name}.json"))}
-    outputs = {name: str(note["folder"]) for name, note in notes.items()}
-    evaluation = outputs.get("evaluate")
-    if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
-        outputs["export"] = keys.output_after(outputs, root, recipe, "export")
-    done = {name: outputs[name] for name in OUTPUTS if name in outputs and storage.committed(outputs[name])}
+    pipeline = Pipeline(root, recipe)
+    for name in OUTPUTS:
+        output = str(notes[name]["folder"]) if name in notes else ""
+        if not output and STEPS[name].cached and pipeline.reaches(name):
+            output = pipeline.place(name).output
+        if output and storage.committed(output):
+            pipeline.outputs[name] = output
+    done = pipeline.outputs
     seconds = {name: notes.get(name, {"seconds": 0.0})["seconds"] for name in done}
     return done, {name: float(spent) for name, spent in seconds.items() if spent is not None}

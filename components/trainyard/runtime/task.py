@@ -10,18 +10,17 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard import events, uris
 from trainyard.contract import keys
-from trainyard.contract.champion import champion
-from trainyard.contract.training import warm_start
+from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.training.warm_start import TrainingPlan
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError
-from trainyard.graph import STEPS, is_from
+from trainyard.graph import ARGUMENTS, STEPS, is_from
 from trainyard.report import pipeline_run, summary
 from trainyard.runtime import step
 from trainyard.spec import documents
@@ -47,6 +46,11 @@ class StepTask:
     root: str
     run_id: str
     uri: str = ""
+    arguments: dict[str, str] = field(default_factory=dict)
+    pipeline: Pipeline = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pipeline = Pipeline(self.root, self.recipe)
 
     def assign(self, run_id: str) -> None:
         """Assign the task to the run `run_id`, which KFP does not pass to it; '' for none.
@@ -72,9 +76,19 @@ class StepTask:
             if self.run_id:
                 pipeline_run.write_failure(self.recipe, self.root, self.run_id, output)
 
-    def output(self, *inputs: str) -> str:
-        """Return the folder of the step's output; `inputs` as in `keys.output_uri`."""
-        return self.output_at(keys.output_uri(self.root, self.recipe, self.name, *inputs))
+    def place(self, first: str = "", **read: str) -> str:
+        """Return the folder of the step's output, which the outputs that it `read` lead to, by argument.
+
+        first: as `redo`.
+        """
+        self._read(read)
+        uri, self.arguments = self.pipeline.place(self.name)
+        self.output_at(uri)
+        self.redo(self.name, first, uri)
+        return uri
+
+    def _read(self, outputs: dict[str, str]) -> None:
+        self.pipeline.outputs |= {ARGUMENTS[name]: uri for name, uri in outputs.items()}
 
     def output_at(self, uri: str) -> str:
         """Set the folder of the step's output to `uri` and return it."""
@@ -91,13 +105,13 @@ class StepTask:
         return False
 
     def execute(self, run: Callable[..., None], **arguments: Any) -> None:
-        """Commit the output folder, as `step.execute`."""
+        """Leave the committed folder that `place` returned, as `step.execute`; `arguments` are those beside its own."""
         start = time.monotonic()
-        step.execute(run, self.uri, recipe=self.recipe, **arguments)
+        step.execute(run, self.uri, recipe=self.recipe, **self.arguments | arguments)
         self._note(round(time.monotonic() - start, 2))
 
     def delegate(self, run: Callable[..., None], **arguments: Any) -> None:
-        """Wait for `run(output=<output URI>, **arguments)`, with which other processes commit the output folder.
+        """Have others commit the folder that `place` returned; `run(output=<its URI>, **arguments)` waits for them.
 
         This process takes no lease on the folder; the writer does.
         """
@@ -114,15 +128,16 @@ class StepTask:
 
         Decided before train, because KFP must know the plan to reuse a model.
         """
-        again = is_from("train", first)
-        plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
-        self.redo("train", first, plan.model, keys.checkpoints(plan.model))
-        self._write_note("train", {"folder": plan.model, "seconds": 0.0})
-        return plan.model_copy(update={"maker": self.maker(plan.model)})
+        self._read({"examples": examples})
+        model, arguments = self.pipeline.place("train", again=is_from("train", first))
+        self.redo("train", first, model, arguments["checkpoints"])
+        self._write_note("train", {"folder": model, "seconds": 0.0})
+        return TrainingPlan(model=model, start=arguments["start"], maker=self.maker(model))
 
     def plan_export(self, examples: str, model: str, first: str) -> str:
-        """Return the maker of the exported files of `model`. `first`: as in `redo`."""
-        uri = keys.output_uri(self.root, self.recipe, "export", examples, model)
+        """Return the maker of the files of `model`, which export is to write. `first`: as `redo`."""
+        self._read({"examples": examples, "model": model})
+        uri, _ = self.pipeline.place("export")
         self.redo("export", first, uri)
         return self.maker(uri)
 
@@ -153,11 +168,6 @@ class StepTask:
         events.emit("checked", step=self.name, due=due, why=why)
         self._write_note(self.name, {"due": due, "why": why})
         return "due" if due else "not due"
-
-    @property
-    def destination(self) -> str:
-        """The folder of model versions that a server polls."""
-        return keys.models_folder(self.root, self.recipe)
 
     def _note(self, seconds: float | None) -> None:
         self._write_note(self.name, {"folder": self.uri, "seconds": seconds})

@@ -2,8 +2,7 @@
 
 from kfp import dsl
 
-from trainyard.steps.preprocess.component import preprocess
-from trainyard.steps.train.component import train
+from trainyard_control.catalog.steps import add
 
 
 @dsl.pipeline(name="trainyard-benchmark")
@@ -29,10 +28,5 @@ def benchmark_pipeline(
         scheduled: ISO time that a window of data ends before. Empty: now. The command line has KFP fill it in.
         about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
-    shared = {"recipe": recipe, "storage": storage, "code": code}
-    run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled, again="")
-    data.set_caching_options(False)
-    examples, fingerprint, plan = (data.outputs[name] for name in ("examples", "fingerprint", "plan"))
-    trained = train(**shared, examples=examples, fingerprint=fingerprint, plan=plan, gang=gang, label=label)
-    trained.set_caching_options(False)
+    known = {"recipe": recipe, "storage": storage, "code": code, "beam_options": beam_options, "gang": gang}
+    add(("preprocess", "train"), known | {"scheduled": scheduled, "again": "", "label": label}, cache=False)

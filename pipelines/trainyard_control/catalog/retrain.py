@@ -4,9 +4,8 @@ from typing import Any
 
 from kfp import dsl
 
-from trainyard.steps.check.component import check
-from trainyard.steps.preprocess.component import preprocess
-from trainyard_control.catalog.learn import learn
+from trainyard.graph import CHECK, OUTPUTS, STEPS
+from trainyard_control.catalog.steps import add
 
 
 def _retrain(description: str, *, on_drift: bool) -> Any:
@@ -34,19 +33,10 @@ def _retrain(description: str, *, on_drift: bool) -> Any:
             when: JSON text of the schedule's conditions.
             scheduled, about: As of the training pipeline.
         """
-        shared = {"recipe": recipe, "storage": storage, "code": code}
-        run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-        conditions = {**shared, "run_id": run_id, "when": when, "scheduled": scheduled}
-        first = check(**conditions).set_caching_options(False)
-        with dsl.If(first.outputs["Output"] == "due", name="worth-a-look" if on_drift else "due"):
-            data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
-            data.set_caching_options(False)
-            if not on_drift:
-                learn(shared, data, gang)
-                return
-            due = check(**conditions, examples=data.outputs["examples"]).set_caching_options(False)
-            with dsl.If(due.outputs["Output"] == "due", name="due"):
-                learn(shared, data, gang)
+        known = {"recipe": recipe, "storage": storage, "code": code, "beam_options": beam_options, "gang": gang}
+        look = {STEPS[CHECK].again_after} if on_drift else set()
+        steps = [name for step in OUTPUTS for name in ((step, CHECK) if step in look else (step,))]
+        add([CHECK, *steps], known | {"when": when, "scheduled": scheduled})
 
     return retrain
 

@@ -2,8 +2,8 @@
 
 from kfp import dsl
 
-from trainyard.steps.preprocess.component import preprocess
-from trainyard_control.catalog.learn import learn
+from trainyard.graph import OUTPUTS
+from trainyard_control.catalog.steps import add
 
 
 @dsl.pipeline(name="trainyard-train")
@@ -29,9 +29,5 @@ def train_pipeline(
         again: The first step that is done again, with all after it, whatever is there. Empty: what is there is used.
         about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
-    shared = {"recipe": recipe, "storage": storage, "code": code}
-    run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    # The run's id keeps KFP from reusing a task. Those that take it look at what changes outside the pipeline (the
-    # source, the champion, the servers' folder); they find their own finished output in storage.
-    data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled, again=again)
-    learn(shared, data.set_caching_options(False), gang, again)
+    known = {"recipe": recipe, "storage": storage, "code": code, "beam_options": beam_options, "gang": gang}
+    add(OUTPUTS, known | {"scheduled": scheduled, "again": again})

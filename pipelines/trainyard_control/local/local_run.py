@@ -12,10 +12,10 @@ from typing import IO, Any, Protocol, Self
 
 from trainyard import child_process, errors, events, memory
 from trainyard.contract import keys
-from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.artifacts.export import Exports
-from trainyard.contract.champion import Champion, champion
-from trainyard.contract.training import warm_start, weights
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.champion import Champion
+from trainyard.contract.pipeline import Pipeline, is_blessed
+from trainyard.contract.training import weights
 from trainyard.contract.training.gang import check_input_workers
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
@@ -71,6 +71,9 @@ class LocalRun:
     seconds: dict[str, float] = field(default_factory=dict)
     startup_seconds: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._pipeline = Pipeline(self.root, self.recipe, self.folders)
+
     @property
     def root(self) -> str:
         """The storage of the environment."""
@@ -98,60 +101,50 @@ class LocalRun:
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
             self.listener.step_event("train", events.fields_of("warning", message=message))
-        destination = keys.models_folder(self.root, self.recipe)
-        self.preprocess()
-        best = champion(destination)
-        self.train(best)
-        evaluation = self.evaluate(best)
-        if Evaluation.read(evaluation).gate.verdict != "blessed":
-            return self._skip_rest("the gate refused the model")
-        exported = self._step("export")
-        if Exports.read(exported).gate.verdict != "blessed":
-            return self._skip_rest("the gate refused an exported file")
-        if not self.push:
-            return self._skip_rest("no push was asked for")
-        self._step("push", keyed_by=destination, destination=destination)
+        for step in OUTPUTS:
+            if step == Pushed.made_by and not self.push:
+                return self._skip_rest("no push was asked for")
+            output = self._step(step)
+            if not is_blessed(step, output):
+                return self._skip_rest(f"the gate refused {STEPS[step].judges}")
 
     def preprocess(self) -> str:
         """Make the examples, and return their folder."""
-        weights.digest(self.recipe)  # those that are not there end the run before its data are read
-        storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
-        self.day = day_of(self.day)
-        return self._step("preprocess", keyed_by=keys.fingerprint(self.recipe, self.day))
+        return self._step("preprocess")
 
     def train(self, best: Champion | None) -> str:
         """Train a model of the examples, from the weights of `best` if the recipe says so, and return its folder."""
-        again = is_from("train", self.from_step)
-        plan = warm_start.plan(self.root, self.recipe, self.folders["preprocess"], best, again)
-        return self._leave("train", plan.model, start=plan.start)
+        self._pipeline.best = best
+        return self._step("train")
 
     def evaluate(self, best: Champion | None) -> str:
         """Judge the model, beside `best`, and return the folder of the verdict."""
-        digest, path = (best.digest, best.path) if best else ("", "")
-        return self._step("evaluate", keyed_by=digest, champion=path)
+        self._pipeline.best = best
+        return self._step("evaluate")
+
+    def _begin(self) -> None:
+        weights.digest(self.recipe)  # those that are not there end the run before its data are read
+        storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
+        self._pipeline.day = self.day = day_of(self.day)
 
     def _skip_rest(self, why: str) -> None:
         for step in OUTPUTS:
             if STEPS[step].optional and step not in self.folders:
                 self.listener.step_skipped(step, why)
 
-    def _step(self, step: str, keyed_by: str | None = None, **arguments: str) -> str:
-        """Have `step` commit its output, which what it reads and `keyed_by` name, and return that."""
-        more = () if keyed_by is None else (keyed_by,)
-        return self._leave(step, keys.output_after(self.folders, self.root, self.recipe, step, *more), **arguments)
-
-    def _leave(self, step: str, output: str, **arguments: str) -> str:
-        """Have `output` committed by `step` from the outputs that it reads and `arguments`, and return it."""
-        arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
-        known = {
-            "checkpoints": keys.checkpoints(output),
+    def _step(self, step: str) -> str:
+        """Have `step` commit its output, and return that."""
+        if not self.folders:
+            self._begin()
+        again = is_from(step, self.from_step)
+        output, arguments = self._pipeline.place(step, again)
+        of_environment = {
             "input_workers": str(self.environment.input_count),
             "beam_options": self.environment.beam_options,
-            "day": self.day,
         }
-        arguments |= {name: known[name] for name in STEPS[step].inputs if name in known}
+        arguments |= {name: of_environment[name] for name in STEPS[step].inputs if name in of_environment}
         self.unfinished = {step: output}
-        if is_from(step, self.from_step):
+        if again:
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
                     storage.remove(uri)
@@ -160,7 +153,7 @@ class LocalRun:
         reused = not STEPS[step].always_run and storage.committed(output) is not None
         if not reused:
             self._process(step, output, arguments)
-        if step == "train":
+        if "checkpoints" in STEPS[step].inputs:
             steps.drop_checkpoints(output)
         self.folders[step], self.unfinished = output, {}
         self.seconds[step] = round(time.monotonic() - start, 2)

@@ -13,7 +13,7 @@ from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, TransientError, did_you_mean
-from trainyard.graph import OUTPUTS
+from trainyard.graph import OUTPUTS, STEPS
 from trainyard.storage import storage
 from trainyard.storage.manifest import ATTEMPTS, STAGING
 from trainyard_control.local import local_runs
@@ -36,6 +36,11 @@ class Removal:
     recipe: str
     name: str
     bytes: int
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether it is the output of a step that keeps checkpoints beside it."""
+        return "checkpoints" in STEPS[self.name.partition("/")[0]].inputs
 
     def uri(self, root: str) -> str:
         """Return where it is below the storage `root`."""
@@ -71,7 +76,7 @@ def remove(root: str, removal: Removal) -> str:
     if removal.kind == "run":
         storage.remove(uri)
         return ""
-    checkpoints = storage.lease(keys.checkpoints(uri)) if removal.name.startswith("train/") else nullcontext()
+    checkpoints = storage.lease(keys.checkpoints(uri)) if removal.has_checkpoints else nullcontext()
     try:
         with _unread(root, removal.recipe), storage.lease(uri), checkpoints:
             if removal.kind == "output":
@@ -191,7 +196,9 @@ class _Store:
     def _pushed(self, digests: set[str]) -> set[Output]:
         """Return the outputs of push that pushed a model with one of the `digests`."""
         pushes = {
-            output: storage.join(self.root, self.recipe, *output) for output in self.outputs if output[0] == "push"
+            output: storage.join(self.root, self.recipe, *output)
+            for output in self.outputs
+            if output[0] == Pushed.made_by
         }
         done = [output for output, uri in pushes.items() if storage.committed(uri) is not None]
         return {output for output in done if Pushed.read(pushes[output]).digest in digests}

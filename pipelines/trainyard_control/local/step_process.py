@@ -26,6 +26,7 @@ from trainyard.child_process import ChildProcess, prepare_fork_server
 from trainyard.contract import provenance
 from trainyard.errors import ExitCode, Preempted
 from trainyard.events import stderr_hidden
+from trainyard.graph import entry_point
 from trainyard.signals import on_sigterm
 from trainyard.storage import cache
 
@@ -195,5 +196,5 @@ def _run(
 def _step(step: str, command_line: list[str], parsed: dict[bytes, Any]) -> None:
     """Run the step in the new process as `python -m trainyard.steps.<step>` would."""
     provenance.parsed.update(parsed)
-    module = importlib.import_module(f"trainyard.steps.{step}.run")
+    module = importlib.import_module(entry_point(step))
     importlib.import_module("trainyard.runtime.step").main(module.run, command_line)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.document import Document
+from trainyard.contract.pipeline import Pipeline
 from trainyard.errors import TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware.catalog import named
@@ -69,7 +69,7 @@ def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
     exact = ""
     if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
         with suppress(TrainyardError):
-            exact = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+            exact = Pipeline(root, recipe).place("preprocess").output
     by_preference = (uri for uri in [exact, *reversed(uris)] if uri in uris)
     return next(readable(Examples, by_preference), None)
 

@@ -6,7 +6,6 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
 from trainyard.contract.document import FrozenModel
-from trainyard.contract.training import weights
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -24,15 +23,13 @@ class TrainingPlan(FrozenModel):
     maker: str = ""
 
 
-def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again: bool = False) -> TrainingPlan:
-    """Return what `recipe` trains from `examples`, the output of preprocess, while `best` is the champion.
+def plan(model: str, recipe: Recipe, best: Champion | None, again: bool = False) -> TrainingPlan:
+    """Return what `recipe` trains while `best` is the champion; `model` is the folder that first weights lead to.
 
     With a warm start the folder is named after the champion too. A model that this recipe and code have made of these
     examples is the answer whichever champion it began with, unless `again`: it becomes the champion itself, and would
-    otherwise be trained on by each run without an end. Raises as `weights.digest`.
+    otherwise be trained on by each run without an end.
     """
-    own = weights.digest(recipe)
-    model = keys.output_uri(root, recipe, "train", examples, *([own] if own else []))
     if recipe.train.warm_start is None:
         return TrainingPlan(model=model)
     folder, name = keys.split(model)

@@ -26,7 +26,7 @@ def check(
         from trainyard.steps.check.run import run
 
         conditions = When.model_validate_json(when)
-        due, why = run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples)
+        due, why = run(this.pipeline, conditions, time_of(scheduled), examples)
         answer = this.decided(due, why)
         Path(report.path).write_text(this.report(), encoding="utf-8")
         return answer

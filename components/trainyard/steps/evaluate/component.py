@@ -27,16 +27,13 @@ def evaluate(
 
     with task.opened("evaluate", recipe, storage, code, run_id) as this:
         from trainyard.contract.artifacts.evaluate import Evaluation
-        from trainyard.contract.champion import champion
         from trainyard.contract.training import evidence
 
-        best = champion(this.destination)
-        folder = this.output(examples, model, best.digest if best else "")
-        this.redo("evaluate", again, folder)
+        folder = this.place(again, examples=examples, model=model)
         if this.unfinished():
             from trainyard.steps.evaluate.run import run
 
-            this.execute(run, examples=examples, model=model, champion=best.path if best else "")
+            this.execute(run)
         judged = Evaluation.read(folder)
         for name, value in judged.metrics.items():
             metrics.log_metric(name, value)

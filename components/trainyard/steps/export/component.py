@@ -26,12 +26,12 @@ def export(
     with task.opened("export", recipe, storage, code) as this:
         from trainyard.contract.artifacts.export import Exports
 
-        folder = this.output(examples, model)
+        folder = this.place(examples=examples, model=model)
         if this.unfinished():
             from trainyard.steps.export.run import run
 
             this.assign(maker)
-            this.execute(run, examples=examples, model=model)
+            this.execute(run)
         exports = Exports.read(folder)
         for file in exports.exports:
             metrics.log_metric(f"{file.format}_accuracy_difference", file.accuracy_difference)

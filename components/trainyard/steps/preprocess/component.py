@@ -19,19 +19,17 @@ def preprocess(
 
     where the model trained from them belongs, and what it begins with.
     """
-    from trainyard.contract import keys
     from trainyard.runtime import task
 
     with task.opened("preprocess", recipe, storage, code, run_id) as this:
         from trainyard.contract.artifacts.preprocess import Examples
         from trainyard.contract.window import day_of
 
-        day = day_of(scheduled)
-        examples = this.output(keys.fingerprint(this.recipe, day))
-        this.redo("preprocess", again, examples)
+        this.pipeline.day = day_of(scheduled)
+        examples = this.place(again)
         if this.unfinished():
             from trainyard.steps.preprocess.run import run
 
-            this.execute(run, beam_options=beam_options, day=day)
+            this.execute(run, beam_options=beam_options)
         plan = this.plan_training(examples, again).model_dump_json()
         return examples, Examples.read(examples).fingerprint, plan

@@ -20,10 +20,10 @@ def push(
     from trainyard.runtime import task
 
     with task.opened("push", recipe, storage, code, run_id) as this:
-        folder = this.output(evaluation, exported, this.destination)
+        folder = this.place(evaluation=evaluation, exported=exported)
         if this.unfinished():
             from trainyard.steps.push.run import run
 
-            this.execute(run, evaluation=evaluation, exported=exported, destination=this.destination)
+            this.execute(run)
         Path(pushed).write_text(folder, encoding="utf-8")
         Path(report.path).write_text(this.report(), encoding="utf-8")

@@ -1,0 +1,100 @@
+"""The steps of one run as `trainyard.graph` describes them: where outputs belong, what steps take, how gates end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.artifacts.train import Training
+from trainyard.contract.champion import Champion, champion
+from trainyard.contract.document import Document
+from trainyard.contract.training import warm_start, weights
+from trainyard.graph import OUTPUTS, STEPS
+from trainyard.spec.recipe import Recipe
+
+_KINDS: tuple[type[Document], ...] = (Examples, Training, Evaluation, Exports, Pushed)
+DOCUMENTS = {kind.made_by: kind for kind in _KINDS}
+"""What each step's output holds, by step."""
+
+
+class Placed(NamedTuple):
+    """The folder of a step's output, and the arguments of its program that follow from the run."""
+
+    output: str
+    arguments: dict[str, str]
+
+
+@dataclass
+class Pipeline:
+    """The steps of `recipe` over the storage `root`.
+
+    outputs: the folders of the steps that are done. day: as `window.day_of` reads it.
+    """
+
+    root: str
+    recipe: Recipe
+    outputs: dict[str, str] = field(default_factory=dict)
+    day: str = ""
+
+    @cached_property
+    def best(self) -> Champion | None:
+        """The champion, as of when it is first asked for; set it to compare with another, or with none."""
+        return champion(self.destination)
+
+    @property
+    def destination(self) -> str:
+        """The folder of model versions that a server polls."""
+        return keys.models_folder(self.root, self.recipe)
+
+    def place(self, step: str, again: bool = False) -> Placed:
+        """Return where `step` leaves its output, which the `outputs` that it reads name, and what it takes.
+
+        again: as `warm_start.plan`. Raises what finding out raises: `keys.fingerprint`, `champion`, `weights.digest`.
+        """
+        spec = STEPS[step]
+        read = {STEPS[name].argument: self.outputs[name] for name in spec.reads}
+        parts = [*read.values(), *(_KEYS[name](self) for name in spec.keyed_by)]
+        output, start = keys.output_uri(self.root, self.recipe, step, *filter(None, parts)), ""
+        if "start" in spec.inputs:
+            plan = warm_start.plan(output, self.recipe, self.best if self.recipe.train.warm_start else None, again)
+            output, start = plan.model, plan.start
+        known: dict[str, Callable[[], str]] = {
+            "champion": lambda: self.best.path if self.best else "",
+            "checkpoints": lambda: keys.checkpoints(output),
+            "day": lambda: self.day,
+            "destination": lambda: self.destination,
+            "start": lambda: start,
+        }
+        return Placed(output, read | {name: known[name]() for name in spec.inputs if name in known})
+
+    def reaches(self, step: str) -> bool:
+        """Return whether all steps before `step` are done, and no gate of theirs refused."""
+        before = OUTPUTS[: OUTPUTS.index(step)]
+        return all(name in self.outputs and is_blessed(name, self.outputs[name]) for name in before)
+
+
+_KEYS: dict[str, Callable[[Pipeline], str]] = {
+    "fingerprint": lambda pipeline: keys.fingerprint(pipeline.recipe, pipeline.day),
+    "weights": lambda pipeline: weights.digest(pipeline.recipe),
+    "champion": lambda pipeline: pipeline.best.digest if pipeline.best else "",
+    "destination": lambda pipeline: pipeline.destination,
+}
+"""The values of `StepSpec.keyed_by`; an empty one is no part of a key."""
+
+
+def is_blessed(step: str, output: str) -> bool:
+    """Return whether later steps may run: the gate of `step`, if it has one, blessed its committed `output`.
+
+    Raises as `Document.read`.
+    """
+    if not STEPS[step].judges:
+        return True
+    document = DOCUMENTS[step].read(output)
+    return isinstance(document, Evaluation | Exports) and document.gate.verdict == "blessed"
