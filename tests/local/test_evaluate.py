@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.data.examples import open_examples
-from trainyard.errors import DataError
+from trainyard.errors import ConfigurationError, DataError
 from trainyard.runtime import step
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
@@ -134,7 +134,13 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
     wanted = recipe(
         table("mean_radius", "clinic"),
         slices=["mean_radius", "clinic"],
-        gates=[{"metric": "accuracy", "min": 0.2, "slice": "clinic=north"}, {"metric": "roc_auc", "min": 0.5}],
+        gates=[
+            {"metric": "accuracy", "min": 0.2, "slice": "clinic=north"},
+            {"metric": "roc_auc", "min": 0.5},
+            {"metric": "recall", "class": "malignant", "min": 0.1, "confidence": 0.9},
+            {"metric": "pr_auc", "class": "malignant", "min": 0.3},
+            {"metric": "f1", "class": "benign", "min": 0.1, "slice": "clinic=north"},
+        ],
     )
     evaluation, _predictions = evaluated(tumours, tmp_path / "out", wanted)
     names = [slice_.name for slice_ in evaluation.slices]
@@ -143,6 +149,12 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
     assert sum(slice_.examples for slice_ in evaluation.slices[:4]) == evaluation.examples == 113
     assert evaluation.gate.thresholds[0].name == "accuracy [clinic=north] >= 0.2"
     assert evaluation.gate.verdict == "blessed"
+    recall, area, f1 = evaluation.gate.thresholds[2:]
+    assert recall.name == "recall of malignant >= 0.1 by its 90 % interval"
+    [malignant] = [each for each in evaluation.classes if each.label == "malignant"]
+    assert recall.value == pytest.approx(malignant.recall) and recall.interval.low < recall.value
+    assert area.name == "pr_auc of malignant >= 0.3" and area.interval.low < area.value < area.interval.high
+    assert f1.name == "f1 of benign [clinic=north] >= 0.1" and 0 < f1.value <= 1
     assert [curve.label for curve in evaluation.roc] == ["benign"]
     assert evaluation.worst[0].picture is None and not (tmp_path / "out/worst").exists()
     assert evaluation.boosted.examples == 342 and evaluation.boosted.metrics["roc_auc"] > 0.97  # measured: 0.99
@@ -152,6 +164,12 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
         (effect.loss_increase for effect in evaluation.importance), reverse=True
     )
     assert "Gradient-boosted trees on the same split have roc_auc" in evaluation.remark
+
+
+def test_a_gate_of_a_class_that_the_data_do_not_have_names_the_nearest(tumours, tmp_path):
+    wanted = recipe(table("mean_radius"), gates=[{"metric": "recall", "class": "malignent", "min": 0.1}])
+    with pytest.raises(ConfigurationError, match=r"gates\.0\.class: no class 'malignent'\. Did you mean 'malignant'\?"):
+        evaluated(tumours, tmp_path / "out", wanted)
 
 
 def test_a_column_that_decides_alone_counts_most_and_trees_find_what_a_line_cannot(tmp_path):
@@ -185,8 +203,11 @@ def test_a_champion_is_compared_on_the_same_examples_whatever_the_order_of_its_l
     shares = np.bincount(open_examples(digits[0]).labels("test"), minlength=10)
     best = champion(tmp_path, "champion", NAMES, [7, 3, 1, 0, 2, 4, 5, 6, 8, 9])
     gates = [{"metric": "accuracy", "min_difference": 0.1}, {"metric": "accuracy", "max_difference": 0.1}]
+    gates += [{"metric": "recall", "class": NAMES[7], "min_difference": -0.5, "confidence": 0.8}]
     evaluation, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
-    better, worse = evaluation.gate.thresholds
+    better, worse, of_class = evaluation.gate.thresholds
+    assert of_class.champion == 1 and of_class.value == pytest.approx(evaluation.classes[7].recall - 1)
+    assert of_class.name == f"recall of {NAMES[7]} - champion >= -0.5 by its 80 % interval"
     assert better.champion == pytest.approx(shares[7] / 180) == evaluation.champion_metrics["accuracy"]
     assert better.value == pytest.approx(evaluation.metrics["accuracy"] - better.champion)
     assert better.interval.low < better.value < better.interval.high

@@ -14,7 +14,7 @@ BOUNDS = Interval(low=0.95, high=0.99)
 
 
 def one(gate, measured=None, champion=NONE, slices=()):
-    subject = Subject(gate["metric"], gate.get("slice"), gate.get("against", "champion"))
+    subject = Subject.of(Gate(**gate))
     verdict = judge([Gate(**gate)], {subject: measured} if measured else {}, slices, champion)
     (threshold,) = verdict.thresholds
     assert (verdict.verdict == "blessed") == threshold.passed
@@ -47,12 +47,12 @@ def test_a_bound_is_named_and_held_at_equality(gate, value, name, passed):
         ({"metric": "log_loss", "max": 0.98}, 0.96, False),
     ],
 )
-def test_a_confident_bound_holds_for_the_whole_interval(gate, value, passed):
-    threshold = one(gate | {"confident": True}, MetricPair(value, BOUNDS))
+def test_a_bound_with_a_confidence_holds_for_the_whole_interval(gate, value, passed):
+    threshold = one(gate | {"confidence": 0.9}, MetricPair(value, BOUNDS))
     assert (threshold.value, threshold.passed) == (value, passed)
-    assert threshold.name.endswith(" by its interval")
-    unknown = one(gate | {"confident": True}, MetricPair(value, None))
-    assert not unknown.passed and unknown.note.endswith("has no interval here. Leave confident out.")
+    assert threshold.name.endswith(" by its 90 % interval")
+    unknown = one(gate | {"confidence": 0.9}, MetricPair(value, None))
+    assert not unknown.passed and unknown.note.endswith("has no interval here. Leave confidence out.")
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,32 @@ def test_gates_name_a_known_metric_and_one_bound() -> None:
     assert "'mae' is no metric of a classification" in faults(GOOD + "evaluate: {gates: [{metric: mae, max: 1}]}")
 
 
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ("metric: recall, min: 0.9", "gates.0.metric: 'recall' is of one class. Name it in class"),
+        ("metric: f1, min: 0.9", "gates.0.metric: 'f1' is of one class. Name it in class"),
+        ("metric: accuracy, class: cat, min: 0.9", "gates.0.metric: 'accuracy' is over all classes. One class has f1,"),
+        ("metric: recal, class: cat, min: 0.9", "no such metric 'recal'. Did you mean 'recall'?"),
+        ("metric: recall, class: cat, min: 1.1", "no model can meet it: recall lies between 0 and 1"),
+        ("metric: accuracy, min: 0.9, confidence: 0.999", "confidence: 0.999 needs 2,000 resamples, and evaluate.boot"),
+        ("metric: accuracy, min: 0.9, confidence: 95", "confidence: Input should be less than or equal to 0.999"),
+        ("metric: accuracy, min: 0.9, confident: true", "Did you mean 'confidence'?"),
+    ],
+)
+def test_a_gate_of_one_class_or_with_a_confidence_is_refused_with_what_is_right(gate: str, expected: str) -> None:
+    assert expected in faults(GOOD + f"evaluate: {{gates: [{{{gate}}}]}}")
+
+
+@pytest.mark.parametrize(("written", "name"), [("cat", "cat"), ("1", "1"), ("1.0", "1"), ("True", "true")])
+def test_the_class_of_a_gate_is_read_as_labels_are(written: str, name: str) -> None:
+    text = GOOD + f"evaluate: {{gates: [{{metric: recall, class: {written}, min: 0.9}}]}}"
+    loaded = documents.parse(text, Recipe, name="pets.yaml")
+    assert loaded.evaluate.gates[0].class_name == name
+    dumped = loaded.model_dump(mode="json")["evaluate"]["gates"][0]
+    assert dumped["class"] == name and "confidence" not in dumped and "class_name" not in dumped
+
+
 def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
     message = faults(GOOD + "evaluate:\n  slices: [color]\n")
     assert message == "pets.yaml:8: evaluate.slices: no feature 'color'."

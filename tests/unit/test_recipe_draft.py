@@ -122,7 +122,7 @@ def test_numbers_to_predict_become_a_regression(tmp_path: Path) -> None:
     drafted = recipe(tmp_path, draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "fee"))[0])
     assert drafted.task == "regression"
     beats_the_mean, champion = drafted.evaluate.gates
-    assert (beats_the_mean.metric, beats_the_mean.min, beats_the_mean.confident) == ("r2", 0, True)
+    assert (beats_the_mean.metric, beats_the_mean.min, beats_the_mean.confidence) == ("r2", 0, 0.95)
     assert (champion.metric, champion.min_difference) == ("r2", -0.02)
     assert "fee" not in drafted.data.features
 
@@ -369,7 +369,7 @@ def test_the_values_of_the_label_say_the_task_and_the_draft_says_why(
     text, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "kept"))
     drafted = recipe(tmp_path, text)
     assert drafted.task == task and reason in guesses[0]
-    assert drafted.evaluate.gates[0].confident and drafted.evaluate.gates[1].min_difference is not None
+    assert drafted.evaluate.gates[0].confidence and drafted.evaluate.gates[1].min_difference is not None
     assert check_first(drafted) == "the first 300 rows of d.csv"
 
 

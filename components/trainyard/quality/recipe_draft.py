@@ -146,7 +146,7 @@ def _of_lists(profile: Profile, separator: str, features: dict[str, Any], exclud
         "train": _train(profile.rows),
         "evaluate": {
             "gates": [
-                {"metric": "f1", "min": round(constant / rows, 4), "confident": True},
+                {"metric": "f1", "min": round(constant / rows, 4), "confidence": 0.95},
                 {"metric": "f1", "min_difference": -0.02},
             ]
         },
@@ -223,17 +223,17 @@ def _rarest(profile: Profile) -> str:
 
 
 def _regression_gates() -> list[dict[str, Any]]:
-    return [{"metric": "r2", "min": 0, "confident": True}, {"metric": "r2", "min_difference": -0.02}]
+    return [{"metric": "r2", "min": 0, "confidence": 0.95}, {"metric": "r2", "min_difference": -0.02}]
 
 
 def _class_gates(profile: Profile) -> list[dict[str, Any]]:
     if _majority(profile) >= _ONE_SIDED:
         return [
-            {"metric": "roc_auc", "min": 0.5, "confident": True},
+            {"metric": "roc_auc", "min": 0.5, "confidence": 0.95},
             {"metric": "roc_auc", "min_difference": -0.01},
         ]
     return [
-        {"metric": "accuracy", "min": round(_majority(profile), 4), "confident": True},
+        {"metric": "accuracy", "min": round(_majority(profile), 4), "confidence": 0.95},
         {"metric": "accuracy", "min_difference": -0.01},
     ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
-from trainyard.spec.gates import ALL_METRICS, METRICS
+from trainyard.spec.gates import CLASS_METRICS, METRIC_SPECS, METRICS
 from trainyard.spec.networks import (
     ANY_SIZE,
     BLOCK_SCALABLE,
@@ -277,11 +278,22 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("evaluate", "time_to"), f"is the time to an accuracy, and {why}. Leave it out"
     for index, gate in enumerate(recipe.evaluate.gates):
         at = ("evaluate", "gates", index)
-        if gate.metric not in ALL_METRICS:
-            known = f"{did_you_mean(gate.metric, ALL_METRICS)} Known: {', '.join(ALL_METRICS)}"
+        if gate.metric not in METRIC_SPECS:
+            known = f"{did_you_mean(gate.metric, METRIC_SPECS)} Known: {', '.join(METRIC_SPECS)}"
             yield (*at, "metric"), f"no such metric '{gate.metric}'.{known}"
+        elif gate.class_name is not None:
+            if recipe.task == "regression":
+                yield (*at, "class"), "a regression has no classes. Leave it out"
+            elif gate.metric not in CLASS_METRICS:
+                yield (*at, "metric"), f"'{gate.metric}' is over all classes. One class has {', '.join(CLASS_METRICS)}"
+        elif gate.metric not in allowed and gate.metric in CLASS_METRICS and recipe.task != "regression":
+            yield (*at, "metric"), f"'{gate.metric}' is of one class. Name it in class"
         elif gate.metric not in allowed:
             yield (*at, "metric"), f"'{gate.metric}' is no metric of a {recipe.task}. Known: {', '.join(allowed)}"
+        draws, needed = recipe.evaluate.bootstrap, math.ceil(2 / (1 - (gate.confidence or 0)) - 1e-6)
+        if gate.confidence is not None and draws < needed:
+            why = f"{gate.confidence:g} needs {needed:,} resamples, and evaluate.bootstrap is {draws:,}. Raise that"
+            yield (*at, "confidence"), why
         if gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
             yield (
                 (*at, "against"),

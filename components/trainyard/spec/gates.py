@@ -3,31 +3,82 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from trainyard.errors import ConfigurationError, did_you_mean, listed
 from trainyard.spec.documents import Strict
+from trainyard.values.text import canonical
 
 Task = Literal["classification", "multi_label", "regression"]
-METRICS: dict[Task, tuple[str, ...]] = {
-    "classification": ("accuracy", "top5_accuracy", "macro_f1", "roc_auc", "log_loss", "calibration_error"),
-    "multi_label": ("f1", "macro_f1", "exact_match", "roc_auc", "log_loss"),
-    "regression": ("mae", "rmse", "r2"),
+MetricName = Literal[
+    "accuracy",
+    "f1",
+    "mae",
+    "top5_accuracy",
+    "macro_f1",
+    "exact_match",
+    "roc_auc",
+    "pr_auc",
+    "precision",
+    "recall",
+    "log_loss",
+    "calibration_error",
+    "rmse",
+    "r2",
+]
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """What recipes may ask of a metric; `steps.evaluate.metrics.registry` computes it.
+
+    tasks: those whose models it judges over all examples. of_class: of a classification or multi_label, it judges one
+    class, too, which a gate names. low, high: its range. title: as prose names it.
+    """
+
+    tasks: tuple[Task, ...] = ()
+    of_class: bool = False
+    low: float = 0.0
+    high: float = 1.0
+    smaller_is_better: bool = False
+    title: str = ""
+
+
+METRIC_SPECS: dict[MetricName, MetricSpec] = {
+    "accuracy": MetricSpec(("classification",), title="accuracy"),
+    "f1": MetricSpec(("multi_label",), of_class=True, title="F1"),
+    "mae": MetricSpec(("regression",), high=math.inf, smaller_is_better=True, title="mean absolute error"),
+    "top5_accuracy": MetricSpec(("classification",)),
+    "macro_f1": MetricSpec(("classification", "multi_label")),
+    "exact_match": MetricSpec(("multi_label",)),
+    "roc_auc": MetricSpec(("classification", "multi_label"), of_class=True),
+    "pr_auc": MetricSpec(("classification", "multi_label"), of_class=True),
+    "precision": MetricSpec(of_class=True),
+    "recall": MetricSpec(of_class=True),
+    "log_loss": MetricSpec(("classification", "multi_label"), high=math.inf, smaller_is_better=True),
+    "calibration_error": MetricSpec(("classification",), smaller_is_better=True),
+    "rmse": MetricSpec(("regression",), high=math.inf, smaller_is_better=True),
+    "r2": MetricSpec(("regression",), low=-math.inf),
 }
+METRICS: dict[Task, tuple[MetricName, ...]] = {
+    task: tuple(name for name, spec in METRIC_SPECS.items() if task in spec.tasks) for task in get_args(Task)
+}
+"""The metrics of each task over all examples; the first is the main one."""
+CLASS_METRICS = tuple(name for name, spec in METRIC_SPECS.items() if spec.of_class)
 ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 MAIN_METRIC: dict[Task, str] = {task: names[0] for task, names in METRICS.items()}
 """The metric of epochs, sweeps and export checks, a mean over the examples."""
 
-METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "mae": "mean absolute error"}
-"""The names of the main metrics in prose."""
+METRIC_TITLES: dict[str, str] = {name: spec.title for name, spec in METRIC_SPECS.items() if spec.title}
+"""The main metrics as prose names them."""
 
-SMALLER_IS_BETTER = frozenset({"log_loss", "calibration_error", "mae", "rmse"})
+SMALLER_IS_BETTER = frozenset(name for name, spec in METRIC_SPECS.items() if spec.smaller_is_better)
 LARGER_MAIN_IS_BETTER: dict[Task, bool] = {task: name not in SMALLER_IS_BETTER for task, name in MAIN_METRIC.items()}
 """Whether a larger main metric of the task is better."""
-
-_RANGES = {"log_loss": (0.0, math.inf), "mae": (0.0, math.inf), "rmse": (0.0, math.inf), "r2": (-math.inf, 1.0)}
-_SHARE = (0.0, 1.0)  # the range of all others
 
 Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
 
@@ -41,7 +92,14 @@ class TimeTo(Strict):
     reach: Annotated[float, Field(gt=0, le=1)] = Field(description="The first epoch with so much ends the clock.")
 
 
+_LISTED = 20  # classes in a message; chosen
+
 Against = Literal["champion", "boosted"]
+
+
+def _class_text(value: object) -> object:
+    """Return the class as labels name it; YAML reads some as numbers and booleans."""
+    return canonical(str(value)) if isinstance(value, str | int | float) else value
 
 
 class Gate(Strict):
@@ -50,17 +108,20 @@ class Gate(Strict):
     A difference is the model's value minus that of a rival on the same examples; without a champion it holds.
     """
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     metric: Annotated[str, Field(max_length=64)] = Field(
         description=". ".join(f"{task}: {', '.join(names)}" for task, names in METRICS.items())
-        + ". With train.result: folder, one of its metrics.json."
+        + f". With class: {', '.join(CLASS_METRICS)}. With train.result: folder, one of its metrics.json."
     )
     min: Bound | None = Field(None, description="Least value.")
     max: Bound | None = Field(None, description="Greatest value.")
     min_difference: Bound | None = Field(None, description="Least difference; -0.01 lets it be a point worse.")
     max_difference: Bound | None = Field(None, description="Greatest difference, for metrics of which less is better.")
-    confident: bool = Field(
-        False,
-        description="The whole 95 % interval must meet the bound, not the value alone.",
+    confidence: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
+        None,
+        description="The whole interval of this confidence must meet the bound, not the value alone; 0.95 is usual.",
+        exclude_if=lambda confidence: confidence is None,  # so that the outputs of recipes without it keep their keys
     )
     against: Against = Field(
         "champion",
@@ -74,6 +135,12 @@ class Gate(Strict):
         None,
         description="Judge this one of data.targets alone.",
     )
+    class_name: Annotated[str, BeforeValidator(_class_text), Field(max_length=512)] | None = Field(
+        None,
+        alias="class",
+        description=f"Judge this class against the rest: {', '.join(CLASS_METRICS)}.",
+        exclude_if=lambda name: name is None,  # so that the outputs of recipes without it keep their keys
+    )
 
     @model_validator(mode="after")
     def _one_bound(self) -> Self:
@@ -81,7 +148,8 @@ class Gate(Strict):
             raise ValueError("give exactly one of min, max, min_difference, max_difference")
         if self.against != "champion" and self.min_difference is None and self.max_difference is None:
             raise ValueError(f"against: {self.against} is for a difference. Give min_difference or max_difference")
-        low, high = _RANGES.get(self.metric, _SHARE if self.metric in ALL_METRICS else (-math.inf, math.inf))
+        spec = next((spec for name, spec in METRIC_SPECS.items() if name == self.metric), None)
+        low, high = (spec.low, spec.high) if spec else (-math.inf, math.inf)
         hopeless = {
             "min": self.min is not None and self.min > high,
             "max": self.max is not None and self.max < low,
@@ -91,3 +159,13 @@ class Gate(Strict):
         if bound := next((name for name, is_hopeless in hopeless.items() if is_hopeless), None):
             raise ValueError(f"{bound}: no model can meet it: {self.metric} lies between {low:g} and {high:g}")
         return self
+
+
+def require_classes(gates: Sequence[Gate], labels: Sequence[str]) -> None:
+    """Raise `ConfigurationError` if one of `gates` is about a class that is none of `labels`."""
+    for index, gate in enumerate(gates):
+        if gate.class_name is not None and gate.class_name not in labels:
+            raise ConfigurationError(
+                f"evaluate.gates.{index}.class: no class '{gate.class_name}'.{did_you_mean(gate.class_name, labels)} "
+                f"Known: {listed(labels, _LISTED)}."
+            )

@@ -108,7 +108,7 @@ def _on(split: str | None) -> str:
 
 def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:
     intervals = any(threshold["interval"] for threshold in thresholds)
-    table = plain_table(f"gate ({_on(split)})", "value", "95 % interval" if intervals else "", "")
+    table = plain_table(f"gate ({_on(split)})", "value", "interval" if intervals else "", "")
     for threshold in thresholds:
         interval, value = threshold["interval"], threshold["value"]
         mark = "[green]✓[/]" if threshold["passed"] else "[red]✗[/]"

@@ -8,7 +8,7 @@ from trainyard.contract.document import FrozenModel
 
 
 class Interval(FrozenModel):
-    """A 95 % confidence interval."""
+    """A confidence interval, of 95 % if nothing else is said."""
 
     low: float
     high: float
@@ -18,8 +18,9 @@ class Threshold(FrozenModel):
     """One condition of a gate and how it ended.
 
     bound is what `value` is compared with: at least it, or at most it if the metric is better when smaller; `name`
-    says which. champion is the champion's own value if the condition is a difference to it; `value` is then the
-    difference. value is None if it could not be measured (no such slice, no champion yet); note says why.
+    says which. interval is of 95 %, or of the condition's confidence. champion is the champion's own value if the
+    condition is a difference to it; `value` is then the difference. value is None if it could not be measured (no such
+    slice, no champion yet); note says why.
     """
 
     name: str

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
 from trainyard.contract.statistics.scores import LIKELY
-from trainyard.steps.evaluate.metrics.measure import confidence_bins, present_classes
-from trainyard.steps.evaluate.metrics.multi_label import judged_classes
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.registry import confidence_bins
 
 CURVES = 20
 """Classes that get a ROC curve; of more, those with the smallest area. Chosen for a readable plot."""
@@ -55,11 +51,10 @@ def confusion(predictions: SplitPredictions, classes: int) -> list[list[int]]:
 
 def roc_curves(predictions: SplitPredictions, labels: list[str]) -> list[Roc]:
     """Return one class against the rest, for each class that has examples; of two classes, for the second alone."""
-    several = predictions.labels.ndim == 2
-    present = judged_classes(predictions) if several else present_classes(predictions)
-    if len(present) < (1 if several else 2):
+    present = predictions.ranked_classes
+    if not present:
         return []
-    chosen = [1] if len(labels) == 2 and not several else _hardest(predictions, present)
+    chosen = [1] if len(labels) == 2 and predictions.labels.ndim == 1 else _hardest(predictions, present)
     return [_curve(predictions, label, labels[label]) for label in chosen]
 
 
@@ -84,28 +79,21 @@ def scatter(predictions: SplitPredictions, seed: int) -> list[tuple[float, float
     return [(float(predictions.labels[index]), float(predictions.outputs[index])) for index in chosen]
 
 
-def _has(predictions: SplitPredictions, label: int) -> NDArray[Any]:
-    """Return which examples have the class (n,)."""
-    labels = predictions.labels
-    result: NDArray[Any] = labels[:, label] if labels.ndim == 2 else labels == label
-    return result
-
-
-def _hardest(predictions: SplitPredictions, present: NDArray[Any]) -> list[int]:
+def _hardest(predictions: SplitPredictions, present: list[int]) -> list[int]:
     if len(present) <= CURVES:
-        return [int(label) for label in present]
+        return present
     areas = [
         sklearn_metrics.roc_auc_score(
-            _has(predictions, label), predictions.outputs[:, label], sample_weight=predictions.weights
+            predictions.of_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
         )
         for label in present
     ]
-    return sorted(int(present[index]) for index in np.argsort(areas, kind="stable")[:CURVES])
+    return sorted(present[index] for index in np.argsort(areas, kind="stable")[:CURVES])
 
 
 def _curve(predictions: SplitPredictions, label: int, name: str) -> Roc:
     false, true, threshold = sklearn_metrics.roc_curve(
-        _has(predictions, label), predictions.outputs[:, label], sample_weight=predictions.weights
+        predictions.of_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
     )
     indices = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.errors import did_you_mean
@@ -23,13 +24,20 @@ _WITHOUT_CHAMPION = (
 class Subject:
     """What a condition is about: a metric over all examples, or over those of one slice, and against which rival.
 
-    target: the one of several that it is about; None is all of them.
+    target, class_name: the one of several that it is about; None is all of them. confidence: of the interval.
     """
 
     metric: str
     slice: str | None = None
     against: Against = "champion"
     target: str | None = None
+    class_name: str | None = None
+    confidence: float | None = None
+
+    @classmethod
+    def of(cls, gate: Gate) -> Self:
+        """Return what `gate` is about."""
+        return cls(gate.metric, gate.slice, gate.against, gate.target, gate.class_name, gate.confidence)
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,7 @@ def judge(
     What was not measured, or is not a number, refuses, with the reason as the threshold's note. A difference holds if
     there is no champion. `slices` are the names of the slices that have examples.
     """
-    thresholds = [
-        _judge(gate, measured.get(Subject(gate.metric, gate.slice, gate.against, gate.target)), slices, champion)
-        for gate in gates
-    ]
+    thresholds = [_judge(gate, measured.get(Subject.of(gate)), slices, champion) for gate in gates]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
@@ -75,19 +80,19 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
     if measured is None or not math.isfinite(measured.value):
         what = "is not a number" if measured else "is not defined"
         scope = f"the slice '{gate.slice}'" if gate.slice else "the split"
-        return _unmeasured(gate, f"{gate.metric} {what} on {scope}. Remove the condition, or mend what makes it so.")
+        return _unmeasured(gate, f"{_subject(gate)} {what} on {scope}. Remove the condition, or mend what makes it so.")
     if not _is_difference(gate):
         return _threshold(gate, measured.value, measured.interval)
     if gate.against == "boosted":
         if measured.rival is None or not math.isfinite(measured.rival):
             return _unmeasured(
-                gate, f"Boosted trees cannot be compared: they were not grown, or have no {gate.metric}."
+                gate, f"Boosted trees cannot be compared: they were not grown, or have no {_subject(gate)}."
             )
         return _threshold(gate, measured.value - measured.rival, measured.difference)
     if not champion.present:
         return _unmeasured(gate, "There is no champion yet, so there is nothing to be worse than.", passed=True)
     if champion.fault or measured.rival is None or not math.isfinite(measured.rival):
-        fault = champion.fault or f"the champion's {gate.metric} is not defined."
+        fault = champion.fault or f"the champion's {_subject(gate)} is not defined."
         return _unmeasured(gate, f"The champion cannot be compared: {fault.rstrip('.')}. {_WITHOUT_CHAMPION}")
     threshold = _threshold(gate, measured.value - measured.rival, measured.difference)
     return threshold.model_copy(update={"champion": measured.rival})
@@ -97,9 +102,9 @@ def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold
     at_least = gate.min is not None or gate.min_difference is not None
     bound = _bound(gate)
     judged = value
-    if gate.confident:
+    if gate.confidence is not None:
         if interval is None:
-            return _unmeasured(gate, f"{gate.metric} has no interval here. Leave confident out.")
+            return _unmeasured(gate, f"{_subject(gate)} has no interval here. Leave confidence out.")
         judged = interval.low if at_least else interval.high
     passed = judged >= bound - ROUNDING if at_least else judged <= bound + ROUNDING
     return Threshold(name=_name(gate), value=value, bound=bound, interval=interval, passed=passed)
@@ -111,10 +116,15 @@ def _unmeasured(gate: Gate, note: str, *, passed: bool = False) -> Threshold:
 
 def _name(gate: Gate) -> str:
     scope = f" [{gate.slice}]" if gate.slice is not None else ""
-    metric = gate.metric if gate.target is None else f"{gate.metric} of {gate.target}"
-    left = f"{metric} - {gate.against}" if _is_difference(gate) else metric
+    left = f"{_subject(gate)} - {gate.against}" if _is_difference(gate) else _subject(gate)
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
-    return f"{left}{scope} {comparison} {_bound(gate):g}{' by its interval' if gate.confident else ''}"
+    interval = f" by its {100 * gate.confidence:g} % interval" if gate.confidence is not None else ""
+    return f"{left}{scope} {comparison} {_bound(gate):g}{interval}"
+
+
+def _subject(gate: Gate) -> str:
+    part = gate.target if gate.class_name is None else gate.class_name
+    return gate.metric if part is None else f"{gate.metric} of {part}"
 
 
 def _bound(gate: Gate) -> float:

@@ -27,7 +27,9 @@ def judge_reported(recipe: Recipe, model: str, output: Path, champion: str) -> N
     text = storage.read(champion, f"{EXTRA}/{version.METRICS}") if champion else None
     before = _NUMBERS.validate_json(text) if text else {}
     measured = {
-        Subject(gate.metric): MetricPair(metrics[gate.metric], None, before.get(gate.metric))
+        Subject(gate.metric, confidence=gate.confidence): MetricPair(
+            metrics[gate.metric], None, before.get(gate.metric)
+        )
         for gate in recipe.evaluate.gates
         if gate.metric in metrics
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import DataError
-from trainyard.spec.gates import MAIN_METRIC
+from trainyard.spec.gates import MAIN_METRIC, Gate, require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.bootstrap import differences, intervals
-from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals
+from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
@@ -41,6 +41,7 @@ Masks = dict[str, NDArray[np.bool_]]
 def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
     """Write what `run` writes of a model that was trained on the examples."""
     folder = open_examples(examples)
+    require_classes(recipe.evaluate.gates, folder.document.labels or [])
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)
     predict = load_predictor(model, folder)
@@ -51,7 +52,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     if candidate.weights is not None:
         masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}
     metrics, bounds = _metrics(recipe, candidate)
-    measured = _measured(recipe, candidate, champion, trees and trees[0], masks)
+    measured = _measured(recipe, candidate, champion, trees and trees[0], masks, folder.document.labels or [])
     moved = drifted(recipe, examples, champion_uri)
     verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
     labels, is_class = folder.document.labels, recipe.task == "classification"
@@ -133,39 +134,41 @@ def _measured(
     champion: SplitPredictions | None,
     trees: SplitPredictions | None,
     masks: Masks,
+    labels: Sequence[str],
 ) -> dict[Subject, MetricPair]:
     """Return what the recipe's gates are about, as far as it is defined."""
     measured: dict[Subject, MetricPair] = {}
     for gate in recipe.evaluate.gates:
-        subject = Subject(gate.metric, gate.slice, gate.against, gate.target)
+        subject = Subject.of(gate)
         rival = champion if gate.against == "champion" else trees
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
-        mask = masks[gate.slice] if gate.slice is not None else None
-        candidate_part = candidate if mask is None else candidate.take(mask)
-        rival_part = rival if mask is None or rival is None else rival.take(mask)
-        if gate.target is not None:
-            at = recipe.data.targets.index(gate.target)
-            candidate_part, rival_part = candidate_part.of_target(at), rival_part and rival_part.of_target(at)
-        values = _measure(recipe, gate.metric, candidate_part, rival_part)
-        if values is not None:
+        judged, beside = (answers and _part(recipe, gate, answers, masks, labels) for answers in (candidate, rival))
+        values = judged and _measure(recipe, gate, judged, beside)
+        if values:
             measured[subject] = values
     return measured
 
 
-def _measure(
-    recipe: Recipe, metric: str, candidate: SplitPredictions, rival: SplitPredictions | None
-) -> MetricPair | None:
-    resamples, seed = recipe.evaluate.bootstrap, recipe.seed
-    value = measure(recipe.task, candidate).get(metric)
-    if value is None:
+def _part(recipe: Recipe, gate: Gate, answers: SplitPredictions, masks: Masks, labels: Sequence[str]) -> Answers:
+    """Return what of the `answers` `gate` is about."""
+    part = answers if gate.slice is None else answers.take(masks[gate.slice])
+    if gate.class_name is not None:
+        return part.of_class(labels.index(gate.class_name))
+    return part if gate.target is None else part.of_target(recipe.data.targets.index(gate.target))
+
+
+def _measure(recipe: Recipe, gate: Gate, candidate: Answers, rival: Answers | None) -> MetricPair | None:
+    metric, drawn = gate.metric, (recipe.evaluate.bootstrap, recipe.seed, gate.confidence or CONFIDENCE)
+    values = measure(recipe.task, candidate, [metric])
+    if not values:
         return None
-    interval = intervals(recipe.task, candidate, {metric: value}, resamples, seed).get(metric)
+    interval = intervals(recipe.task, candidate, values, *drawn).get(metric)
     if rival is None:
-        return MetricPair(value, interval)
-    rival_value = measure(recipe.task, rival).get(metric)
-    paired = differences(recipe.task, [metric], candidate, rival, resamples, seed)
-    return MetricPair(value, interval, rival_value, paired.get(metric))
+        return MetricPair(values[metric], interval)
+    rival_value = measure(recipe.task, rival, [metric]).get(metric)
+    paired = differences(recipe.task, [metric], candidate, rival, *drawn)
+    return MetricPair(values[metric], interval, rival_value, paired.get(metric))
 
 
 def _columns(recipe: Recipe, examples: ExampleFolder, candidate: SplitPredictions) -> tuple[Columns, Columns]:

@@ -26,6 +26,7 @@ from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.models.costs.cost import cost
 from trainyard.models.weights import load_weights
+from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
@@ -181,6 +182,7 @@ def prepare(
     targets: mean and standard deviation of a regression's training targets.
     """
     document = folder.document
+    require_classes(recipe.evaluate.gates, document.labels or [])  # known now, and not after hours
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)

@@ -6,13 +6,15 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
-from trainyard.steps.evaluate.metrics.measure import statistics
-from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
+from trainyard.steps.evaluate.metrics.measure import Answers, metrics_of, statistics
+from trainyard.steps.evaluate.metrics.predictions import Floats
+from trainyard.steps.evaluate.metrics.registry import Metric
 from trainyard.steps.evaluate.metrics.resampled import Statistic
 
 CONFIDENCE = 0.95
@@ -22,26 +24,31 @@ CELLS = 2_000_000
 
 
 def intervals(
-    task: Task, predictions: SplitPredictions, metrics: Mapping[str, float], resamples: int, seed: int
+    task: Task,
+    answers: Answers,
+    metrics: Mapping[str, float],
+    resamples: int,
+    seed: int,
+    confidence: float = CONFIDENCE,
 ) -> dict[str, Interval]:
-    """Return the 95 % interval of each of `metrics`, which `measure` gave for `predictions`; equal for equal seeds.
+    """Return the interval of each of `metrics`, which `measure` gave for `answers`; equal for equal seeds.
 
-    A metric whose resamples all agree (an AUC of 1) gets none: they do not say how sure it is.
+    A metric whose resamples all agree says no interval, unless it is a share.
     """
-    chosen = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
-    drawn = resample(chosen, len(predictions.labels), resamples, seed)
-    count = _effective_count(predictions)
-    bounds = {name: _interval(name, metrics[name], count, draws) for name, draws in drawn.items()}
+    drawn = resample(statistics(task, answers, metrics), len(answers), resamples, seed)
+    known = metrics_of(task, answers)
+    bounds = {name: _interval(known[name], answers, metrics[name], draws, confidence) for name, draws in drawn.items()}
     return {name: interval for name, interval in bounds.items() if interval is not None}
 
 
 def differences(
     task: Task,
     metrics: Collection[str],
-    candidate: SplitPredictions,
-    rival: SplitPredictions,
+    candidate: Answers,
+    rival: Answers,
     resamples: int,
     seed: int,
+    confidence: float = CONFIDENCE,
 ) -> dict[str, Interval]:
     """Return the interval of candidate - rival of each of `metrics`, over the same examples in the same order.
 
@@ -49,15 +56,10 @@ def differences(
     Metrics that are undefined in every resample are left out.
     """
     draws = [
-        resample(
-            {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics},
-            len(candidate.labels),
-            resamples,
-            seed,
-        )
-        for predictions in (candidate, rival)
+        resample(statistics(task, answers, metrics), len(candidate), resamples, seed) for answers in (candidate, rival)
     ]
-    paired = {name: percentiles(draws[0][name] - draws[1][name]) for name in draws[0].keys() & draws[1].keys()}
+    both = draws[0].keys() & draws[1].keys()
+    paired = {name: percentiles(draws[0][name] - draws[1][name], confidence) for name in both}
     return {name: interval for name, interval in sorted(paired.items()) if interval is not None}
 
 
@@ -73,12 +75,12 @@ def resample(statistics: Mapping[str, Statistic], examples: int, resamples: int,
     return {name: np.concatenate(part) for name, part in parts.items()}
 
 
-def percentiles(draws: Floats) -> Interval | None:
-    """Return the central 95 % of `draws`, those that are undefined left out; None if none is left."""
+def percentiles(draws: Floats, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the central share `confidence` of `draws`, undefined ones left out; None if none is left."""
     defined = draws[np.isfinite(draws)]
     if len(defined) == 0:
         return None
-    low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(low=float(low), high=float(high))
 
 
@@ -87,32 +89,21 @@ def _weights(generator: np.random.Generator, rows: int, examples: int) -> Floats
     return np.bincount(drawn.ravel(), minlength=rows * examples).reshape(rows, examples).astype(np.float64)
 
 
-def _effective_count(predictions: SplitPredictions) -> float:
-    """Return how many examples of one weight say as much: their number if all count the same.
-
-    Source: L. Kish, Survey Sampling, 1965, section 11.7.
-    """
-    if predictions.weights is None:
-        return len(predictions.labels)
-    weights = predictions.weights.astype(np.float64)
-    return float(weights.sum() ** 2 / np.square(weights).sum())
-
-
-def _interval(metric: str, value: float, examples: float, draws: Floats) -> Interval | None:
-    if metric in ("accuracy", "top5_accuracy", "exact_match") and value in (0, 1):
-        return _all_alike(value, examples)
-    if metric == "calibration_error":
+def _interval(metric: Metric[Any], answers: Answers, value: float, draws: Floats, confidence: float) -> Interval | None:
+    if metric.trials and value in (0, 1):
+        return _all_alike(value, metric.trials(answers), confidence)
+    if metric.is_biased:
         # A resample repeats examples, which moves the accuracy of a bin away from its confidence: the error of a
         # resample is larger than that of the examples by about as much as the examples' is than the truth's.
         draws = np.maximum(draws - (np.mean(draws) - value), 0)
-    interval = percentiles(draws)
+    interval = percentiles(draws, confidence)
     return None if interval is not None and interval.low == interval.high else interval
 
 
-def _all_alike(value: float, examples: float) -> Interval:
+def _all_alike(value: float, examples: float, confidence: float) -> Interval:
     """Return the exact interval of a share of 0 or 1: its resamples all agree, and do not say how sure it is.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.
     """
-    margin = 1 - ((1 - CONFIDENCE) / 2) ** (1 / examples)
+    margin = 1 - ((1 - confidence) / 2) ** (1 / examples)
     return Interval(low=1 - margin, high=1.0) if value else Interval(low=0.0, high=margin)

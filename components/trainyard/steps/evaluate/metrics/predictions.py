@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.contract.statistics.scores import LIKELY
+
 Floats = NDArray[np.floating[Any]]
+
+
+def effective_count(weights: Floats | None, counted: NDArray[np.bool_]) -> float:
+    """Return how many examples of one weight say as much as those `counted`: their number if all count the same.
+
+    Source: L. Kish, Survey Sampling, 1965, section 11.7.
+    """
+    if weights is None:
+        return float(counted.sum())
+    chosen = weights[counted].astype(np.float64)
+    return float(chosen.sum() ** 2 / np.square(chosen).sum()) if chosen.any() else 0.0
+
+
+@dataclass(frozen=True)
+class OneClass:
+    """One class against the rest: whether each example has it and got it, (n,) bool, and its probability (n,)."""
+
+    actual: NDArray[np.bool_]
+    predicted: NDArray[np.bool_]
+    scores: Floats
+    weights: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.actual)
+
+    def count(self, counted: NDArray[np.bool_]) -> float:
+        """Return `effective_count` of the examples that are `counted`."""
+        return effective_count(self.weights, counted)
+
+    @property
+    def positives(self) -> float:
+        """How many examples have the class."""
+        return self.count(self.actual)
+
+    @property
+    def negatives(self) -> float:
+        """How many examples have it not."""
+        return self.count(~self.actual)
 
 
 @dataclass(frozen=True)
@@ -25,7 +66,10 @@ class SplitPredictions:
     outputs: Floats
     weights: Floats | None = None
 
-    @property
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
     def predicted(self) -> NDArray[np.int64]:
         """Ids of the most probable classes (n,)."""
         result: NDArray[np.int64] = np.argmax(self.outputs, axis=1)
@@ -36,6 +80,18 @@ class SplitPredictions:
         """The labels of the examples whose weight is not 0."""
         result: NDArray[Any] = self.labels if self.weights is None else self.labels[self.weights > 0]
         return result
+
+    @property
+    def present_classes(self) -> NDArray[Any]:
+        """The classes that have examples which count."""
+        counted = self.counted_labels
+        result: NDArray[Any] = np.flatnonzero(counted.any(axis=0)) if counted.ndim == 2 else np.unique(counted)
+        return result
+
+    @property
+    def ranked_classes(self) -> list[int]:
+        """The classes that some of the examples which count have and others have not."""
+        return [int(index) for index in self.present_classes if self.of_class(index).negatives]
 
     @property
     def losses(self) -> Floats:
@@ -61,6 +117,20 @@ class SplitPredictions:
         """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
         weights = None if self.weights is None else self.weights[chosen]
         return SplitPredictions(self.labels[chosen], self.outputs[chosen], weights)
+
+    def of_class(self, index: int) -> OneClass:
+        """Return one class against the rest."""
+        several = self.labels.ndim == 2
+        return OneClass(
+            self.labels[:, index] if several else self.labels == index,
+            self.outputs[:, index] > LIKELY if several else self.predicted == index,
+            self.outputs[:, index],
+            self.weights,
+        )
+
+    def count(self, counted: NDArray[np.bool_]) -> float:
+        """Return `effective_count` of the examples that are `counted`."""
+        return effective_count(self.weights, counted)
 
     def of_target(self, index: int) -> SplitPredictions:
         """Return the predictions of one of several targets alone."""

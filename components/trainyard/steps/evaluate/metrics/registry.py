@@ -1,0 +1,228 @@
+"""Every metric by its name, as a function of weights, which the bootstrap resamples.
+
+A metric itself is what its function gives for the examples' own weights. Tests hold that equal to scikit-learn, and
+the names to those of `spec.gates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.contract.statistics.scores import LIKELY, example_scores
+from trainyard.spec.gates import MetricName, Task
+from trainyard.steps.evaluate.metrics import resampled
+from trainyard.steps.evaluate.metrics.predictions import Floats, OneClass, SplitPredictions
+from trainyard.steps.evaluate.metrics.resampled import Statistic, mean
+
+CALIBRATION_BINS = 15
+"""As in Guo et al., On Calibration of Modern Neural Networks, 2017."""
+
+# Both areas hold to first order in the weights; measured on 80 to 300 examples, some 40 of a class.
+_ROC_TOLERANCE, _PR_TOLERANCE = 0.05, 0.15
+
+Answers = TypeVar("Answers", SplitPredictions, OneClass)
+
+
+@dataclass(frozen=True)
+class Metric(Generic[Answers]):
+    """One metric of predictions, or of one class in them.
+
+    statistic: its function of weights, None if these examples do not define it. trials: how many examples a value of 0
+    or 1 is a share of, from which its interval follows: its resamples all agree, and do not say how sure it is.
+    is_biased: resamples lie above the metric. tolerance: the share by which its function may be off, away from the
+    examples' own weights.
+    """
+
+    statistic: Callable[[Answers], Statistic | None]
+    trials: Callable[[Answers], float] | None = None
+    is_biased: bool = False
+    tolerance: float = 1e-9
+
+
+def confidence_bins(predictions: SplitPredictions) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return each example's bin, confidence and correctness: bins of equal width over the highest probability."""
+    confidence = predictions.outputs.max(axis=1).astype(np.float64)
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    return bins, confidence, _right(predictions)
+
+
+def _mean_of(values: Callable[[SplitPredictions], Floats]) -> Callable[[SplitPredictions], Statistic]:
+    """Return the statistic that is the mean of what each example has."""
+    return lambda predictions: partial(_mean, values(predictions))
+
+
+def _mean(values: Floats, weights: Floats) -> Floats:
+    return mean(weights, values)
+
+
+def _all(predictions: SplitPredictions) -> float:
+    return predictions.count(np.ones(len(predictions.labels), np.bool_))
+
+
+def _right(predictions: SplitPredictions) -> Floats:
+    result: Floats = (predictions.predicted == predictions.labels).astype(np.float64)
+    return result
+
+
+def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:
+    """Whether the label is among the five most probable classes; the lower id goes first among equals, as in argmax."""
+    if predictions.outputs.shape[1] <= 5:
+        return None
+    best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
+    return partial(_mean, (best == predictions.labels[:, None]).any(axis=1).astype(np.float64))
+
+
+def _exact_match(predictions: SplitPredictions) -> Floats:
+    result: Floats = (predictions.labels == (predictions.outputs > LIKELY)).all(axis=1).astype(np.float64)
+    return result
+
+
+def _calibration_error(predictions: SplitPredictions) -> Statistic:
+    """Expected calibration error: the mean distance of accuracy from confidence, over bins of confidence.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
+    """
+    bins, confidence, right = confidence_bins(predictions)
+    gaps = (bins[:, None] == np.arange(CALIBRATION_BINS)) * (right - confidence)[:, None]
+    return lambda weights: np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
+
+
+def _over_targets(statistic: Callable[[SplitPredictions], Statistic]) -> Callable[[SplitPredictions], Statistic]:
+    """Return the mean of `statistic` over the targets of a regression."""
+
+    def of_all(predictions: SplitPredictions) -> Statistic:
+        if predictions.labels.ndim == 1:
+            return statistic(predictions)
+        targets = [statistic(predictions.of_target(index)) for index in range(predictions.labels.shape[1])]
+        return lambda weights: np.mean([target(weights) for target in targets], axis=0)
+
+    return of_all
+
+
+def _errors(predictions: SplitPredictions) -> Floats:
+    result: Floats = predictions.outputs.astype(np.float64) - predictions.labels  # float32 holds no square of 1e20
+    return result
+
+
+def _rmse(predictions: SplitPredictions) -> Statistic:
+    squares = np.square(_errors(predictions))
+    return lambda weights: np.sqrt(mean(weights, squares))
+
+
+def _r2(predictions: SplitPredictions) -> Statistic:
+    squares, labels = np.square(_errors(predictions)), predictions.labels.astype(np.float64)
+    labels = labels - predictions.mean(labels)  # the spread below keeps its digits
+
+    def statistic(weights: Floats) -> Floats:
+        spread = mean(weights, labels**2) - mean(weights, labels) ** 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(spread > 0, 1 - mean(weights, squares) / spread, np.nan)
+
+    return statistic
+
+
+def _present(predictions: SplitPredictions) -> list[OneClass]:
+    """Return the classes that have examples which count."""
+    return [predictions.of_class(index) for index in predictions.present_classes]
+
+
+def _columns(parts: list[NDArray[np.bool_]] | list[Floats]) -> Floats:
+    return np.stack(parts, axis=1).astype(np.float64)
+
+
+def _macro_f1(predictions: SplitPredictions) -> Statistic | None:
+    ones = _present(predictions)
+    if not ones:
+        return None
+    actual, predicted = (_columns([getattr(one, name) for one in ones]) for name in ("actual", "predicted"))
+    return resampled.macro_f1(actual, predicted, predictions.weights)
+
+
+Area = Callable[[Floats, Floats, "Floats | None"], Statistic]
+
+
+def _area(area: Area, ones: list[OneClass]) -> Statistic | None:
+    """Return the mean area under the curves of classes, each against the rest."""
+    if not ones or not all(one.positives and one.negatives for one in ones):
+        return None
+    return area(_columns([one.scores for one in ones]), _columns([one.actual for one in ones]), ones[0].weights)
+
+
+def _rarest(predictions: SplitPredictions) -> float:
+    """Return how many examples the class with the fewest has."""
+    return min(one.positives for one in _present(predictions))
+
+
+def _mean_area(area: Area, tolerance: float) -> Metric[SplitPredictions]:
+    return Metric(
+        lambda predictions: _area(area, list(map(predictions.of_class, predictions.ranked_classes))),
+        _rarest,
+        tolerance=tolerance,
+    )
+
+
+def _area_of_class(area: Area, tolerance: float) -> Metric[OneClass]:
+    return Metric(lambda one: _area(area, [one]), lambda one: min(one.positives, one.negatives), tolerance=tolerance)
+
+
+def _share_right(*among: str) -> Metric[OneClass]:
+    """Return the share of examples that have the class and got it, among those that are `actual` or `predicted`.
+
+    Of both, it is F1.
+    """
+
+    def statistic(one: OneClass) -> Statistic | None:
+        right = (one.actual & one.predicted).astype(np.float64)
+        counted: Floats = np.mean([getattr(one, name) for name in among], axis=0)
+
+        def share(weights: Floats) -> Floats:
+            total = weights @ counted
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.where(total > 0, weights @ right / total, np.nan)
+
+        return share
+
+    return Metric(statistic, lambda one: min(one.count(getattr(one, name)) for name in among))
+
+
+METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
+    "classification": {
+        "accuracy": Metric(_mean_of(_right), _all),
+        "top5_accuracy": Metric(_top5_accuracy, _all),
+        "macro_f1": Metric(_macro_f1, _rarest),
+        "roc_auc": _mean_area(resampled.roc_auc, _ROC_TOLERANCE),
+        "pr_auc": _mean_area(resampled.average_precision, _PR_TOLERANCE),
+        "log_loss": Metric(_mean_of(lambda predictions: predictions.losses)),
+        "calibration_error": Metric(_calibration_error, is_biased=True),
+    },
+    "multi_label": {
+        "f1": Metric(
+            _mean_of(lambda predictions: example_scores("multi_label", predictions.labels, predictions.outputs)), _all
+        ),
+        "macro_f1": Metric(_macro_f1, _rarest),
+        "exact_match": Metric(_mean_of(_exact_match), _all),
+        "roc_auc": _mean_area(resampled.roc_auc, _ROC_TOLERANCE),
+        "pr_auc": _mean_area(resampled.average_precision, _PR_TOLERANCE),
+        "log_loss": Metric(_mean_of(lambda predictions: predictions.losses)),
+    },
+    "regression": {
+        "mae": Metric(_over_targets(_mean_of(lambda predictions: np.abs(_errors(predictions))))),
+        "rmse": Metric(_over_targets(_rmse)),
+        "r2": Metric(_over_targets(_r2)),
+    },
+}
+
+CLASS_METRICS: dict[MetricName, Metric[OneClass]] = {
+    "f1": _share_right("actual", "predicted"),
+    "roc_auc": _area_of_class(resampled.roc_auc, _ROC_TOLERANCE),
+    "pr_auc": _area_of_class(resampled.average_precision, _PR_TOLERANCE),
+    "precision": _share_right("predicted"),
+    "recall": _share_right("actual"),
+}
+"""The metrics of one class against the rest."""
