@@ -303,15 +303,31 @@ def test_a_champion_answers_to_columns_whose_names_are_not_english(tmp_path):
     assert evaluation.gate.verdict == "blessed", evaluation.gate.thresholds[0].note
 
 
-def test_own_metrics_of_the_recipes_module_stand_beside_ours(digits, tmp_path):
+def test_own_metrics_of_the_recipes_module_stand_beside_ours_and_are_gates(digits, tmp_path):
     module = tmp_path / "own.py"
     module.write_text(
         "def metrics(labels, outputs):\n    return {'zeros_found': float((outputs.argmax(1) == 0).mean())}\n"
     )
-    wanted = recipe(IMAGES).model_copy(update={"module": str(module)})
-    evaluation, predictions = evaluated(digits, tmp_path / "out", wanted)
+    plain = recipe(IMAGES, slices=["label"]).model_dump(mode="json") | {"module": str(module)}
+
+    def gated(*gates):
+        return Recipe.model_validate(plain | {"evaluate": plain["evaluate"] | {"gates": list(gates)}})
+
+    gates = [
+        {"metric": "zeros_found", "max": 0.5, "confidence": 0.9},
+        {"metric": "zeros_found", "min_difference": -1.0},
+        {"metric": "zeros_found", "min": 0.5, "slice": f"label={NAMES[0]}"},
+    ]
+    best = champion(tmp_path, "champion", NAMES, [0, *range(1, 10)])
+    evaluation, predictions = evaluated(digits, tmp_path / "out", gated(*gates), best)
     assert evaluation.metrics["zeros_found"] == (predictions["outputs"].argmax(axis=1) == 0).mean()
     assert evaluation.intervals["zeros_found"].low <= evaluation.metrics["zeros_found"]
+    whole, beside, sliced = evaluation.gate.thresholds
+    assert whole.passed and whole.value == evaluation.metrics["zeros_found"] <= whole.interval.high
+    assert beside.champion == 1 and beside.value == pytest.approx(whole.value - 1) and beside.interval
+    assert sliced.value == pytest.approx(evaluation.classes[0].recall)
+    with pytest.raises(ConfigurationError, match=r"'zeros_fond'\. Did you mean 'zeros_found'\? Known: accuracy, "):
+        evaluated(digits, tmp_path / "typo", gated({"metric": "zeros_fond", "max": 0.5}))
 
 
 def test_a_model_that_answers_nan_is_not_judged(digits, tmp_path):

@@ -115,6 +115,21 @@ def test_a_gate_of_one_class_or_with_a_confidence_is_refused_with_what_is_right(
     assert expected in faults(GOOD + f"evaluate: {{gates: [{{{gate}}}]}}")
 
 
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        (
+            "metric: mine, class: cat, min: 1",
+            "gates.0.class: 'mine' is the module's, which gets all labels and outputs",
+        ),
+        ("metric: mine, min: 1, confidence: 0.99", "confidence: 0.99 needs 200 resamples, and a metric of the module"),
+    ],
+)
+def test_a_gate_of_a_module_s_metric_is_of_all_answers(gate: str, expected: str) -> None:
+    assert expected in faults(GOOD + f"module: own.py\nevaluate: {{gates: [{{{gate}}}]}}")
+    assert "no such metric 'mine'" in faults(GOOD + f"evaluate: {{gates: [{{{gate}}}]}}")
+
+
 @pytest.mark.parametrize(("written", "name"), [("cat", "cat"), ("1", "1"), ("1.0", "1"), ("True", "true")])
 def test_the_class_of_a_gate_is_read_as_labels_are(written: str, name: str) -> None:
     text = GOOD + f"evaluate: {{gates: [{{metric: recall, class: {written}, min: 0.9}}]}}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
-from trainyard.spec.gates import CLASS_METRICS, METRIC_SPECS, METRICS
+from trainyard.spec.gates import CLASS_METRICS, METRIC_SPECS, METRICS, MODULE_RESAMPLES
 from trainyard.spec.networks import (
     ANY_SIZE,
     BLOCK_SCALABLE,
@@ -278,7 +278,11 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("evaluate", "time_to"), f"is the time to an accuracy, and {why}. Leave it out"
     for index, gate in enumerate(recipe.evaluate.gates):
         at = ("evaluate", "gates", index)
-        if gate.metric not in METRIC_SPECS:
+        if gate.metric not in METRIC_SPECS and recipe.module:
+            if gate.class_name is not None or gate.target is not None:
+                part = "class" if gate.class_name is not None else "target"
+                yield (*at, part), f"'{gate.metric}' is the module's, which gets all labels and outputs. Leave it out"
+        elif gate.metric not in METRIC_SPECS:
             known = f"{did_you_mean(gate.metric, METRIC_SPECS)} Known: {', '.join(METRIC_SPECS)}"
             yield (*at, "metric"), f"no such metric '{gate.metric}'.{known}"
         elif gate.class_name is not None:
@@ -290,10 +294,13 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (*at, "metric"), f"'{gate.metric}' is of one class. Name it in class"
         elif gate.metric not in allowed:
             yield (*at, "metric"), f"'{gate.metric}' is no metric of a {recipe.task}. Known: {', '.join(allowed)}"
-        draws, needed = recipe.evaluate.bootstrap, math.ceil(2 / (1 - (gate.confidence or 0)) - 1e-6)
-        if gate.confidence is not None and draws < needed:
-            why = f"{gate.confidence:g} needs {needed:,} resamples, and evaluate.bootstrap is {draws:,}. Raise that"
-            yield (*at, "confidence"), why
+        own, drawn = gate.metric not in METRIC_SPECS, recipe.evaluate.bootstrap
+        needed = math.ceil(2 / (1 - (gate.confidence or 0)) - 1e-6)
+        if gate.confidence is not None and (min(drawn, MODULE_RESAMPLES) if own else drawn) < needed:
+            has = f"evaluate.bootstrap is {drawn:,}. Raise that"
+            if own and drawn >= MODULE_RESAMPLES:
+                has = f"a metric of the module has {MODULE_RESAMPLES} at most. Lower it"
+            yield (*at, "confidence"), f"{gate.confidence:g} needs {needed:,} resamples, and {has}"
         if gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
             yield (
                 (*at, "against"),

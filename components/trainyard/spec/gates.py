@@ -80,6 +80,10 @@ SMALLER_IS_BETTER = frozenset(name for name, spec in METRIC_SPECS.items() if spe
 LARGER_MAIN_IS_BETTER: dict[Task, bool] = {task: name not in SMALLER_IS_BETTER for task, name in MAIN_METRIC.items()}
 """Whether a larger main metric of the task is better."""
 
+MODULE_RESAMPLES = 100
+"""At most so many calls of a module's `metrics` stand behind an interval: it has no form for many weights at once.
+Chosen."""
+
 Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
@@ -112,7 +116,8 @@ class Gate(Strict):
 
     metric: Annotated[str, Field(max_length=64)] = Field(
         description=". ".join(f"{task}: {', '.join(names)}" for task, names in METRICS.items())
-        + f". With class: {', '.join(CLASS_METRICS)}. With train.result: folder, one of its metrics.json."
+        + f". With class: {', '.join(CLASS_METRICS)}. Or one of the module's metrics; with train.result: folder, one of "
+        "its metrics.json."
     )
     min: Bound | None = Field(None, description="Least value.")
     max: Bound | None = Field(None, description="Greatest value.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
-from trainyard.errors import DataError
-from trainyard.spec.gates import MAIN_METRIC, Gate, require_classes
+from trainyard.errors import ConfigurationError, DataError, did_you_mean
+from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Gate, require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
@@ -35,6 +35,7 @@ from trainyard.storage import storage
 
 SPLIT: Split = "test"
 
+Custom = custom_metrics.Metrics
 Masks = dict[str, NDArray[np.bool_]]
 
 
@@ -51,8 +52,10 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
     if candidate.weights is not None:
         masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}
-    metrics, bounds = _metrics(recipe, candidate)
-    measured = _measured(recipe, candidate, champion, trees and trees[0], masks, folder.document.labels or [])
+    custom = custom_metrics.find(recipe.module) if recipe.module else None
+    metrics, bounds = _metrics(recipe, candidate, custom)
+    _require_known(recipe, metrics)
+    measured = _measured(recipe, candidate, champion, trees and trees[0], masks, folder.document.labels or [], custom)
     moved = drifted(recipe, examples, champion_uri)
     verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
     labels, is_class = folder.document.labels, recipe.task == "classification"
@@ -97,11 +100,22 @@ def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[Split
         return None, ChampionState(present=True, fault=str(error))
 
 
-def _metrics(recipe: Recipe, candidate: SplitPredictions) -> tuple[dict[str, float], dict[str, Interval]]:
+def _require_known(recipe: Recipe, metrics: Collection[str]) -> None:
+    """Raise `ConfigurationError` for a gate's metric that neither Trainyard nor the recipe's module has."""
+    for index, gate in enumerate(recipe.evaluate.gates):
+        if gate.metric not in METRIC_SPECS and gate.metric not in metrics:
+            raise ConfigurationError(
+                f"evaluate.gates.{index}.metric: neither Trainyard nor the recipe's module has a metric "
+                f"'{gate.metric}'.{did_you_mean(gate.metric, metrics)} Known: {', '.join(metrics)}."
+            )
+
+
+def _metrics(
+    recipe: Recipe, candidate: SplitPredictions, custom: Custom | None
+) -> tuple[dict[str, float], dict[str, Interval]]:
     resamples = recipe.evaluate.bootstrap
     metrics = measure(recipe.task, candidate)
     bounds = intervals(recipe.task, candidate, metrics, resamples, recipe.seed)
-    custom = custom_metrics.find(recipe.module) if recipe.module else None
     if custom is not None:
         values, custom_bounds = custom_metrics.measure(custom, candidate, resamples, recipe.seed)
         metrics, bounds = {**metrics, **values}, {**bounds, **custom_bounds}
@@ -135,6 +149,7 @@ def _measured(
     trees: SplitPredictions | None,
     masks: Masks,
     labels: Sequence[str],
+    custom: Custom | None,
 ) -> dict[Subject, MetricPair]:
     """Return what the recipe's gates are about, as far as it is defined."""
     measured: dict[Subject, MetricPair] = {}
@@ -144,7 +159,7 @@ def _measured(
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
         judged, beside = (answers and _part(recipe, gate, answers, masks, labels) for answers in (candidate, rival))
-        values = judged and _measure(recipe, gate, judged, beside)
+        values = judged and _measure(recipe, gate, judged, beside, custom)
         if values:
             measured[subject] = values
     return measured
@@ -158,8 +173,14 @@ def _part(recipe: Recipe, gate: Gate, answers: SplitPredictions, masks: Masks, l
     return part if gate.target is None else part.of_target(recipe.data.targets.index(gate.target))
 
 
-def _measure(recipe: Recipe, gate: Gate, candidate: Answers, rival: Answers | None) -> MetricPair | None:
+def _measure(
+    recipe: Recipe, gate: Gate, candidate: Answers, rival: Answers | None, custom: Custom | None
+) -> MetricPair | None:
     metric, drawn = gate.metric, (recipe.evaluate.bootstrap, recipe.seed, gate.confidence or CONFIDENCE)
+    if custom and metric not in METRIC_SPECS and isinstance(candidate, SplitPredictions):
+        return custom_metrics.compare(
+            custom, metric, candidate, rival if isinstance(rival, SplitPredictions) else None, *drawn
+        )
     values = measure(recipe.task, candidate, [metric])
     if not values:
         return None

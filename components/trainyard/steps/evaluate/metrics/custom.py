@@ -12,12 +12,10 @@ import numpy as np
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
-from trainyard.spec.gates import ALL_METRICS
+from trainyard.spec.gates import ALL_METRICS, MODULE_RESAMPLES
+from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import percentiles
-from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-
-RESAMPLES = 100
-"""At most so many calls behind an interval: somebody else's function has no form for many weights at once. Chosen."""
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
 Metrics = Callable[[Any, Any], Mapping[str, float]]
 
@@ -33,19 +31,49 @@ def find(module: str) -> Metrics | None:
 def measure(
     metrics: Metrics, predictions: SplitPredictions, resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval]]:
-    """Return the values of the recipe's own metrics and their intervals, from at most `RESAMPLES` resamples.
+    """Return the values of the recipe's own metrics and their intervals, from at most `MODULE_RESAMPLES` resamples.
 
     A resample in which one is not defined, as an area under a curve is not for a single class, is left out of its own.
     Raises `ConfigurationError` if the function fails, or returns something else than finite numbers by new names.
     """
     values = _call(metrics, predictions)
     _require_own(values)
+    draws = _draws(metrics, predictions, resamples, seed)
+    bounds = {name: percentiles(_of(name, draws)) for name in values}
+    return values, {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def compare(
+    metrics: Metrics,
+    name: str,
+    candidate: SplitPredictions,
+    rival: SplitPredictions | None,
+    resamples: int,
+    seed: int,
+    confidence: float,
+) -> MetricPair | None:
+    """Return one of the recipe's own metrics of a candidate beside a rival's, None if it is not defined."""
+    value = _call_if_defined(metrics, candidate).get(name)
+    if value is None:
+        return None
+    draws = _of(name, _draws(metrics, candidate, resamples, seed))
+    interval = percentiles(draws, confidence)
+    if rival is None:
+        return MetricPair(value, interval)
+    paired = percentiles(draws - _of(name, _draws(metrics, rival, resamples, seed)), confidence)
+    return MetricPair(value, interval, _call_if_defined(metrics, rival).get(name), paired)
+
+
+def _draws(metrics: Metrics, predictions: SplitPredictions, resamples: int, seed: int) -> list[dict[str, float]]:
+    """Return the metrics of each resample; equal seeds draw the same examples."""
     generator = np.random.default_rng(seed)
     count = len(predictions.labels)
-    resampled = (predictions.take(generator.integers(0, count, count)) for _ in range(min(resamples, RESAMPLES)))
-    draws = [_call_if_defined(metrics, resample) for resample in resampled]
-    bounds = {name: percentiles(np.array([draw.get(name, math.nan) for draw in draws])) for name in values}
-    return values, {name: bound for name, bound in bounds.items() if bound is not None}
+    resampled = (predictions.take(generator.integers(0, count, count)) for _ in range(min(resamples, MODULE_RESAMPLES)))
+    return [_call_if_defined(metrics, resample) for resample in resampled]
+
+
+def _of(name: str, draws: list[dict[str, float]]) -> Floats:
+    return np.array([draw.get(name, math.nan) for draw in draws])
 
 
 def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
