@@ -283,7 +283,8 @@ def test_what_does_not_fit_is_said_with_row_and_nearest_name(tmp_path: Path, old
 
 def test_many_different_numbers_as_classes_are_asked_about(tmp_path: Path) -> None:
     text, _ = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "fee"))
-    changed = recipe(tmp_path, text.replace("regression", "classification").replace("r2", "accuracy"))
+    text = text.replace("regression", "classification").replace("r2", "accuracy")
+    changed = recipe(tmp_path, text.replace("  where: not missing(fee + 0)\n", ""))
     with pytest.raises(TrainyardError, match="Is this task: regression") as raised:
         check_first(changed)
     assert "is missing in 43 of 300 rows" in str(raised.value)
@@ -371,6 +372,64 @@ def test_the_values_of_the_label_say_the_task_and_the_draft_says_why(
     assert drafted.task == task and reason in guesses[0]
     assert drafted.evaluate.gates[0].confidence and drafted.evaluate.gates[1].min_difference is not None
     assert check_first(drafted) == "the first 300 rows of d.csv"
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "where", "kept"),
+    [
+        ("kept", [1.5, 2.5, "NA", ""], "not missing(kept + 0)", 150),
+        ("is kept", [1, 0, "NA", ""], "not missing(column('is kept') + 0)", 150),
+        ("kept", ["no", "yes", "NA", ""], "not missing(kept)", 225),  # NA may be the name of a class
+        ("kept", ["no", "yes"] * 50 + ["it's"], """kept not in ["it's"]""", 298),
+        ("kept", [1, 0] * 60 + [7, "NA"], "not missing(kept + 0) and kept not in [7]", 296),
+        ("kept", ["no", "yes"], None, 300),
+    ],
+)
+def test_rows_without_a_label_or_of_a_class_that_no_split_can_hold_are_drafted_as_left_out(
+    tmp_path: Path, label: str, values: list[object], where: str | None, kept: int
+) -> None:
+    random = np.random.default_rng(3)
+    lines = [f"{random.normal():.3f},{values[row % len(values)]}" for row in range(300)]
+    (tmp_path / "d.csv").write_text("\n".join([f"z,{label}", *lines]) + "\n")
+    text, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), label))
+    drafted = recipe(tmp_path, text)
+    assert drafted.data.where == where
+    assert [guess.startswith("where: ") for guess in guesses].count(True) == (where or "").count("not ")
+    assert check_first(drafted) == "the first 300 rows of d.csv"
+    profile = inspect_recipe(drafted)
+    assert profile.rows == kept
+    if profile.classes:
+        assert min(profile.classes.values()) >= 3
+        assert drafted.evaluate.gates[0].min == pytest.approx(max(profile.classes.values()) / kept, abs=1e-4)
+
+
+def test_a_label_of_texts_that_hardly_repeat_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("z,said\n" + "".join(f"{row % 7},it is {row}\n" for row in range(300)))
+    with pytest.raises(
+        TrainyardError, match=r"'said' has 300 different values in 300 rows, too many for classes\. Name"
+    ):
+        draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "said"))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_id"),
+    [
+        ("row", [7 + row for row in range(60)], True),
+        ("income", [35_000 + 671 * row for row in range(60)], False),
+        ("pat_id", [35_000 + 671 * row for row in range(60)], True),
+        ("seconds", [1_700_000_000 + 5 * row for row in range(60)], True),
+    ],
+)
+def test_integers_are_an_id_if_measured_ones_would_repeat(
+    tmp_path: Path, name: str, values: list[int], is_id: bool
+) -> None:
+    random = np.random.default_rng(5)
+    lines = [f"{value},{random.normal():.3f},{random.integers(2)}" for value in values]
+    (tmp_path / "d.csv").write_text("\n".join([f"{name},z,kept", *lines]) + "\n")
+    profile = inspect(str(tmp_path / "d.csv"), "kept")
+    drafted = recipe(tmp_path, draft_recipe("members", "d.csv", profile)[0])
+    assert (name not in drafted.data.features) == is_id
+    assert any("looks like an id" in finding for finding in profile.findings) == is_id
 
 
 def test_numbers_padded_with_zeros_are_codes(tmp_path: Path) -> None:

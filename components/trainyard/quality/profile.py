@@ -17,6 +17,8 @@ _FOREIGN = {
 }
 _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
 _FEW = 20  # chosen: so many values may all differ by chance
+_ID = ("id", "key", "code", "nr", "no", "number")  # chosen: what names of ids end with
+_SURELY_EQUAL = 4  # chosen: so many equal pairs are expected of as many integers drawn from the same range
 
 
 class ColumnProfile(FrozenModel):
@@ -38,11 +40,17 @@ class ColumnProfile(FrozenModel):
 
     @property
     def is_id(self) -> bool:
-        """Whether all values differ and none is a number with a fraction, a day or a text of words."""
+        """Whether all values differ and none is a number with a fraction, a day or a text of words.
+
+        Integers that differ are ids only if measured ones would repeat: incomes of 50 towns differ, too.
+        """
         present = self.statistics.count + self.mistyped
-        has_words = any(" " in top.value for top in self.top)
-        is_code = self.type in ("text", "category", "integer") and not has_words and not self.foreign
-        return is_code and self.distinct >= present > _FEW
+        if not self.distinct >= present > _FEW or any(" " in top.value for top in self.top) or self.foreign:
+            return False
+        if self.type != "integer" or self.name.lower().endswith(_ID):
+            return self.type in ("text", "category", "integer")
+        span = (self.statistics.max or 0) - (self.statistics.min or 0) + 1
+        return present * (present - 1) / 2 >= _SURELY_EQUAL * span
 
     @property
     def is_prose(self) -> bool:

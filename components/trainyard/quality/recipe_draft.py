@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, listed
 from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, likely_white
 from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables import formula
 from trainyard.spec.tables.columns import has_name, name_fault
 from trainyard.values.columns import LIST_SEPARATOR
 
@@ -22,6 +24,10 @@ _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks
 _STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
 _RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
+_EXAMPLES = 3  # that a class needs, one in each split
+_LITTLE = 0.05  # chosen: share of the rows that are left out with their rare classes
+_LONG = 400  # chosen: letters of their names; a longer condition is no draft to read
+_SHOWN = 3
 _ONE_SIDED = 0.9  # chosen: where one class has so large a share, accuracy tells little of the others
 
 
@@ -95,22 +101,40 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     features = {name: feature for name, feature in features.items() if not why[name]}
     why |= {name: f"{kind}, which is read by nothing" for name, kind in profile.unread.items()}
     excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
-    if not features:
-        raise ConfigurationError(f"{profile.source}: no column to learn from is left ({'; '.join(excluded)[:400]}).")
+    label = next(column for column in profile.columns if column.name == profile.label)
     is_class = bool(profile.classes)
-    how = f"{len(profile.classes)} classes" if is_class else _why_regression(profile)
     separator = _label_separator(profile)
+    if is_class and not separator and too_many_classes(label.distinct, profile.rows):
+        raise ConfigurationError(
+            f"{profile.source}: the label '{profile.label}' has {label.distinct:,} different values in "
+            f"{profile.rows:,} rows, too many for classes. Name another column by --label."
+        )
+    if not features:
+        left = "; ".join(excluded)[:400] or "the label is the only one"
+        raise ConfigurationError(f"{profile.source}: no column to learn from is left ({left}).")
     if separator:
         return _of_lists(profile, separator, features, excluded)
+    rare = _too_rare(profile)
+    if rare:
+        kept = {name: count for name, count in profile.classes.items() if name not in rare}
+        profile = profile.model_copy(update={"classes": kept})
+    how = f"{len(profile.classes)} classes" if is_class else _why_regression(profile)
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
+    where = {"where": condition} if (condition := _where(label, rare)) else {}
     return {
         "task": "classification" if is_class else "regression",
-        "data": {"label": profile.label, "features": features, **_split(profile)},
+        "data": {
+            "label": profile.label,
+            **where,
+            "features": features,
+            **_split(profile),
+        },
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
         "evaluate": {"gates": _class_gates(profile) if is_class else _regression_gates()},
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
+            *_label_guesses(label, rare, profile),
             *excluded,
             *(
                 f"{name}: prose, read by its words"
@@ -157,6 +181,41 @@ def _of_lists(profile: Profile, separator: str, features: dict[str, Any], exclud
             f"f1 above {constant / rows:.4f}, what '{most}' as the answer to everything has, beyond its 95 % interval",
         ],
     }
+
+
+def _label_guesses(label: ColumnProfile, rare: list[str], profile: Profile) -> Iterator[str]:
+    if label.statistics.missing:
+        yield f"where: {label.statistics.missing:,} rows without '{label.name}' are left out"
+    if rare:
+        shown = listed([f"'{name[:40]}'" for name in rare], _SHOWN)
+        yield f"where: classes with fewer than {_EXAMPLES} examples are left out: {shown}"
+    if label.mistyped > MAX_BAD * profile.rows and not profile.classes:
+        yield (
+            f"label: {label.mistyped:,} cells are no number, such as {label.mistyped_such_as[0]}, more than "
+            "data.max_bad_fraction allows: empty or correct them"
+        )
+
+
+def _too_rare(profile: Profile) -> list[str]:
+    """Return the classes that cannot be in all three splits, if they are few rows and two others remain."""
+    rare = [name for name, count in profile.classes.items() if count < _EXAMPLES]
+    rows = sum(profile.classes[name] for name in rare)
+    is_little = rows <= _LITTLE * sum(profile.classes.values()) and sum(map(len, rare)) < _LONG
+    return rare if is_little and len(profile.classes) - len(rare) >= 2 else []
+
+
+def _where(label: ColumnProfile, rare: list[str]) -> str:
+    """Return the condition that a row has a label of none of the classes `rare`; '' if all have.
+
+    NA is no value if the label holds numbers.
+    """
+    name, conditions = formula.reference(label.name), []
+    has_numbers = label.type in ("integer", "number") and not label.mistyped
+    if label.statistics.missing:
+        conditions.append(f"not missing({name}{' + 0' if has_numbers else ''})")
+    if rare:
+        conditions.append(f"{name} not in [{', '.join(rare if has_numbers else map(repr, rare))}]")
+    return " and ".join(conditions)
 
 
 def _label_separator(profile: Profile) -> str:

@@ -7,6 +7,7 @@ with TensorFlow in the served graph.
 from __future__ import annotations
 
 import ast
+import keyword
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -97,6 +98,15 @@ def parse(text: str) -> Node:
         raise ValueError(f"is no expression ({error.msg}). Allowed: {GRAMMAR}") from error
     except (RecursionError, MemoryError) as error:
         raise ValueError("is nested too deeply. Write it in fewer parts") from error
+
+
+def reference(name: str) -> str:
+    """Return how an expression names the column `name`.
+
+    >>> reference("fare"), reference("total fare")
+    ('fare', "column('total fare')")
+    """
+    return name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) else f"column({name!r})"
 
 
 def columns(node: Node) -> dict[str, Kind]:
