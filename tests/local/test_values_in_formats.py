@@ -29,6 +29,7 @@ from trainyard.models.build import build
 from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
 from trainyard.quality.tables.table import RowBatch, read_table
+from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict.prediction import Predictor
@@ -344,7 +345,7 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     rows = {
         "work": [" Private", " Self-emp-not-inc", " ?", " Private"],
         "merchant": ["4.6701234565e+10", "46701234566.0", "", "46701234565"],
-        "open": ["True", "FALSE", "true", ""],
+        "class": ["True", "FALSE", "true", ""],
         "address": ["1 Main St\nOslo", "2 High St\r\nRome", "1 Main St Oslo", "3"],
         "at": ["2024-03-01T05:00+09:00", "2024-02-29 20:00:00", "2024-03-01", ""],
         "title": ["[ILUG] DEAL", "好美棒", "deal ilug", "差烂丑"],
@@ -352,10 +353,10 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
         "y": ["1.0", "0", "1", "0.0"],
     }
     table = pa.table({name: [f"{cell}" for cell in cells] * 60 for name, cells in rows.items()})
-    table = table.append_column("size", pa.array([f"{row}" if row % 5 else "" for row in range(240)]))
+    table = table.append_column("image", pa.array([f"{row}" if row % 5 else "" for row in range(240)]))
     pa_csv.write_csv(table, tmp_path / "a.csv")
-    features = {name: {"type": "category"} for name in ("work", "merchant", "open", "address")}
-    features |= {"at": {"type": "date", "hour": True}, "title": {"type": "text"}, "size": {"type": "numeric"}}
+    features = {name: {"type": "category"} for name in ("work", "merchant", "class", "address")}
+    features |= {"at": {"type": "date", "hour": True}, "title": {"type": "text"}, "image": {"type": "numeric"}}
     features["tags"] = {"type": "text", "separator": ";"}
     data = {"format": "csv", "path": str(tmp_path / "a.csv"), "label": "y", "features": features}
     recipe = Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp", "hidden": [8]}})
@@ -365,7 +366,7 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     vocabularies = Path(examples.uri, "transform", "transform_fn", "assets")
     known = {path.name.partition("_")[2][2:]: path.read_text().split("\n")[:-1] for path in vocabularies.iterdir()}
     assert sorted(known["merchant"]) == ["46701234565", "46701234566", "[missing]"]
-    assert sorted(known["open"]) == ["[missing]", "false", "true"]
+    assert sorted(known["class"]) == ["[missing]", "false", "true"]
     assert sorted(known["address"]) == ["1 Main St Oslo", "2 High St Rome", "3"]
     assert sorted(known["title"]) == sorted(["deal", "ilug", *"好美棒差烂丑"])
     assert sorted(known["tags"]) == ["a", "b"]
@@ -394,9 +395,10 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
         np.testing.assert_array_equal(answers(other), expected)
     serve = tf.saved_model.load(str(version)).signatures["serving_default"]
     raw = {
-        name: tf.constant(cells.to_pylist()) for name, cells in zip(inputs.column_names, inputs.columns, strict=True)
+        input_name(name): tf.constant(cells.to_pylist())
+        for name, cells in zip(inputs.column_names, inputs.columns, strict=True)
     }
-    raw["size"] = tf.constant([float(cell or "nan") for cell in table["size"].to_pylist()])
+    raw["image"] = tf.constant([float(cell or "nan") for cell in table["image"].to_pylist()])
     np.testing.assert_allclose(serve(**raw)["probabilities"].numpy(), expected, atol=1e-6)
 
     strange = inputs.set_column(0, "work", pa.array(["Never-worked"] * 239 + [""]))

@@ -33,10 +33,10 @@ HEADER = "id,age,net worth,city,since\n"
 GOOD = "a,41,1e3, Oslo ,2026-01-31\nb,?,,,\nc,+7.5,na,Rome,2026-02-01T10:00\n"
 
 
-def version(folder: Path, image: dict[str, Any] | None = None) -> str:
+def version(folder: Path, image: dict[str, Any] | None = None, columns: list[dict[str, Any]] = COLUMNS) -> str:
     with storage.stage(str(folder), producer="trainyard.push") as staging:
         (staging / "assets.extra").mkdir()
-        raw = [{"name": "image", "dtype": "string", "column": None}] if image else COLUMNS
+        raw = [{"name": "image", "dtype": "string", "column": None}] if image else columns
         document = {"transform": "image" if image else "columns", "raw_features": raw, "image": image, "inputs": []}
         (staging / "assets.extra" / "preprocessing.json").write_text(json.dumps(document))
         (staging / "saved_model.pb").write_bytes(b"")
@@ -47,6 +47,12 @@ def version(folder: Path, image: dict[str, Any] | None = None) -> str:
 @pytest.fixture
 def model(tmp_path: Path) -> PushedModel:
     return pushed_model.find_model(version(tmp_path / "models" / "1"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "string"])
+def test_a_table_whose_only_column_is_called_image_is_no_picture(tmp_path: Path, dtype: str) -> None:
+    column = {"name": "image", "dtype": dtype, "column": {"type": "text" if dtype == "string" else "numeric"}}
+    assert pushed_model.find_model(version(tmp_path / "1", columns=[column])).pixels is None
 
 
 def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[Rejected]]:

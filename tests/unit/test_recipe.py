@@ -226,6 +226,9 @@ def test_columns_whose_names_would_meet_are_refused(columns: dict[str, str], exp
         ("2nd", "feature_2nd"),
         ("a b", "a_b"),
         ("速度", "feature____0e14"),
+        ("class", "feature_class"),
+        ("self", "feature_self"),
+        ("Class", "Class"),
     ],
 )
 def test_any_column_has_a_name_that_a_model_can_have(column: str, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import keyword
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ _DIGEST = 4  # hexadecimal digits
 def input_name(name: str) -> str:
     """Return the model input name of the feature `name`: ASCII letters, digits and underscores, a letter first.
 
-    Accents are removed. Other letters become underscores, and a digest of the name is appended.
+    Python keywords and `self`, which TensorFlow rejects as inputs, get a prefix. Accents are removed. Other letters become
+    underscores, and a digest of the name is appended.
 
     >>> input_name("Größe in km/h")
     'Gro_e_in_km_h_cf31'
@@ -28,7 +30,8 @@ def input_name(name: str) -> str:
     plain = re.sub(r"\W", "_", ascii_letters, flags=re.ASCII)
     if any(letter.isalnum() and not letter.isascii() for letter in ascii_letters):
         plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
-    return plain if plain[:1].isalpha() else f"feature_{plain}"
+    is_taken = keyword.iskeyword(plain) or plain == "self"
+    return plain if plain[:1].isalpha() and not is_taken else f"feature_{plain}"
 
 
 def date_names(name: str, *, hour: bool = False) -> list[str]:

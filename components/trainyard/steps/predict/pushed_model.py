@@ -111,7 +111,9 @@ def open_model(folder: str) -> PushedModel:
     except ValidationError as error:
         raise DataError(f"{folder}/{where}: another version of Trainyard wrote it. Push the model again.") from error
     labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
-    takes_pictures = document.image is not None or [feature.name for feature in document.inputs] == ["image"]
+    takes_pictures = document.image is not None or [
+        (feature.name, feature.dtype, feature.column) for feature in document.inputs
+    ] == [("image", "string", None)]
     return PushedModel(
         folder=folder,
         inputs=tuple(document.inputs),

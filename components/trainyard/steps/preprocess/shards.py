@@ -76,7 +76,9 @@ def read_shard(
     slices = rows_between(parts, work, split, *buckets)
     if not slices:
         return
-    names = [name for name in slices[0].schema.names if name != _IMAGE]
+    schema = slices[0].schema
+    has_images = _IMAGE in schema.names and pa.types.is_binary(schema.field(_IMAGE).type)  # else a table's column
+    names = [name for name in schema.names if name != _IMAGE or not has_images]
     rows = pa.Table.from_batches([item.select(names) for item in slices]).combine_chunks()
     keys = np.concatenate([fixed_bytes(item["order"]) for item in slices]).copy().view(">u8")
     order = np.lexsort((keys[:, 1], keys[:, 0]))
@@ -85,7 +87,7 @@ def read_shard(
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         batch = rows.take(pa.array(chosen)).combine_chunks().to_batches()[0]
-        if _IMAGE in slices[0].schema.names:
+        if has_images:
             images = [slices[of_slice[row]][_IMAGE][of_row[row]].as_py() for row in chosen]
             batch = batch.append_column(_IMAGE, pa.array(images, pa.binary()))
         yield batch
