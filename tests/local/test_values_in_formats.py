@@ -7,6 +7,7 @@ import math
 import random
 import tempfile
 import unicodedata
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pyarrow import parquet
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.contract.champion import EXTRA
+from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.contract.version import PRODUCER
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.values import canonical_lists_tensor, canonical_tensor, days_tensor
@@ -31,6 +33,7 @@ from trainyard.quality.tables.cells import cells
 from trainyard.quality.tables.table import RowBatch, read_table
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict.prediction import Predictor
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
@@ -406,3 +409,19 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     assert (counts.values, counts.unknown, counts.missing) == (239, 239, 1)
     assert counts.warning("work") == "239 of 239 values of 'work' are unknown to the model."
     assert counts.model_copy(update={"unknown": 3}).warning("work") is None
+    absent = inputs.drop_columns("address").append_column("address", pa.array([""] * 240))
+    assert predictor.predict(absent, None).unknown.counts()["address"].warning("address") == (
+        "240 of 240 cells of 'address' are missing, and none was in training."
+    )
+
+    assert {counts.unknown for counts in unknown_values(recipe.data, examples, "test").values()} == {0}
+    next(vocabularies.glob("*merchant")).write_text("46701234565\n")
+    merchants = Counter(
+        merchant.decode() for raw, _ in examples.raw_batches("test", 99) for merchant in raw["merchant"].numpy()
+    )
+    assert unknown_values(recipe.data, examples, "test")["merchant"] == UnknownValues(
+        values=merchants["46701234565"] + merchants["46701234566"],
+        unknown=merchants["46701234566"],
+        missing=merchants[""],
+        missing_is_unknown=True,
+    )

@@ -15,6 +15,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.statistics.divergence import Distance
 from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Statistics, TopValue
 from trainyard.contract.statistics.histogram import Histogram
+from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import one_line
 from trainyard.report.outputs import read
@@ -100,9 +101,17 @@ def test_a_table_s_columns_are_shown_with_what_they_lack_and_hold(tmp_path):
     assert len(few.bars) == BARS and sum(few.bars) == 1.5, "two values share the first of the bars"
     assert town.top == [("<b>", 0.6), ("a", 0.1), ("b", 0.05), ("c", 0.03)] and town.bars == []
     outputs = read(folders)
-    table = replace(outputs, examples=outputs.examples.model_copy(update={"image": None}))
+    unknown = {"<b>town": UnknownValues(values=80, unknown=9, missing=20, missing_is_unknown=True)}
+    table = replace(
+        outputs,
+        examples=outputs.examples.model_copy(update={"image": None, "quarantine": {"missing_label": 3}}),
+        evaluation=outputs.evaluation.model_copy(update={"unknown": unknown}),
+    )
     page = Page(render("r", recipe(), table, SECONDS))
     text = " ".join(page.text)
+    assert "9 of 80 values of '<b>town' are unknown to the model." in text
+    assert "20 of 100 cells of '<b>town' are missing, and none was in training." in text
+    assert "3 missing, 0 unknown; such records are set aside" in " ".join(text.split())
     assert "Columns of the training split" in text and "12.5 %" in text and "and 3 more" in text and "<b>" in text
     assert summaries(None) == []
 

@@ -18,8 +18,8 @@ _DIGEST = 4  # hexadecimal digits
 def input_name(name: str) -> str:
     """Return the model input name of the feature `name`: ASCII letters, digits and underscores, a letter first.
 
-    Python keywords and `self`, which TensorFlow rejects as inputs, get a prefix. Accents are removed. Other letters become
-    underscores, and a digest of the name is appended.
+    Accents are left out. Letters of other scripts become underscores, and a digest of the name stands at its end.
+    Python's keywords and `self`, which TensorFlow takes for no input, get a prefix.
 
     >>> input_name("Größe in km/h")
     'Gro_e_in_km_h_cf31'

@@ -86,3 +86,19 @@ def joined(lists: Any, separator: str) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pc.call_function("binary_join", [pa.ListArray.from_arrays(offsets, texts), pa.scalar(separator)])
+
+
+def count_known(texts: pa.Array, vocabulary: pa.Array, is_text: bool, separator: str | None = None) -> int:
+    """Return how many of the canonical `texts` are in the `vocabulary`, or have a word or a part in it if `is_text`.
+
+    separator: between the parts of a text; None cuts it into words.
+    """
+    if not is_text:
+        return pc.sum(pc.is_in(texts, value_set=vocabulary)).as_py() or 0  # no vocabulary has the empty text
+    if separator is not None:
+        lists = pc.split_pattern(texts, separator)
+    else:
+        cut = pc.replace_substring_regex(pc.utf8_lower(texts), patterns.BETWEEN_WORDS, " ")
+        lists = pc.split_pattern(pc.replace_substring_regex(cut, patterns.WORD_OF_ITS_OWN, r" \0 "), " ")
+    found = pc.is_in(pc.list_flatten(lists), value_set=vocabulary)
+    return len(pc.unique(pc.filter(pc.list_parent_indices(lists), found)))

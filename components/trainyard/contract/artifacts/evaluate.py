@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.drift import Movement
+from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
 
@@ -108,7 +109,8 @@ class Evaluation(Document):
     of the model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved
     from those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier
     version). boosted and importance, the column that counts most first, are of tables alone; targets if there are
-    several. Of a folder that a program left, split is None, examples 0 and metrics what the program says: it judged.
+    several; unknown, what training never saw, of a table's categories and texts. Of a folder that a program left, split
+    is None, examples 0 and metrics what the program says: it judged.
     """
 
     file = "evaluation.json"
@@ -133,6 +135,7 @@ class Evaluation(Document):
     boosted: Boosted | None = None
     importance: list[Importance] = []
     targets: list[TargetMetrics] = []
+    unknown: dict[str, UnknownValues] = {}
 
     @property
     def main_metric(self) -> str:

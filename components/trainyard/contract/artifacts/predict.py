@@ -5,23 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trainyard.contract.document import Document, FrozenModel
-
-MOST_UNKNOWN = 0.1
-"""The share of a column's values that may be unknown without a warning; chosen."""
-
-
-class UnknownValues(FrozenModel):
-    """Cells of one category or text: values, those that training never saw (no word of a text), and missing ones."""
-
-    values: int
-    unknown: int
-    missing: int
-
-    def warning(self, name: str) -> str | None:
-        """Return a sentence if more than `MOST_UNKNOWN` of the values are unknown."""
-        if self.unknown <= MOST_UNKNOWN * self.values:
-            return None
-        return f"{self.unknown:,} of {self.values:,} values of '{name}' are unknown to the model."
+from trainyard.contract.statistics.unknown import UnknownValues
 
 
 class PredictionCounts(FrozenModel):

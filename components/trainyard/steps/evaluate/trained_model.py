@@ -27,6 +27,7 @@ from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
+from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.steps.evaluate.yardsticks.baseline import baseline
 from trainyard.steps.evaluate.yardsticks.boosted import boosted_predictions
@@ -79,8 +80,12 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         boosted=_beside(recipe, candidate, *trees) if trees else None,
         importance=importances(recipe, folder, SPLIT, predict),
         targets=[_target(recipe, name, candidate.of_target(at)) for at, name in enumerate(recipe.data.targets)],
+        unknown=unknown_values(recipe.data, folder, SPLIT),
     )
     evaluation.write(output)
+    for name, counts in evaluation.unknown.items():
+        if sentence := counts.warning(name):
+            events.emit("warning", message=f"{SPLIT} split: {sentence}")
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
     saved: dict[str, Any] = {"keys": keys.astype(np.bytes_), "labels": candidate.labels, "outputs": candidate.outputs}
     if candidate.weights is not None:

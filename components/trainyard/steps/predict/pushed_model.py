@@ -28,9 +28,10 @@ class RawColumn(_Lenient):
 
 
 class Learned(_Lenient):
-    """What the transform learned of a column; vocabulary: a file of its values or words."""
+    """What the transform learned of a column; vocabulary: a file of its values or words, in which `missing` may be."""
 
     vocabulary: str | None = None
+    missing: str | None = None
 
 
 class RawInput(_Lenient):

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract import version
-from trainyard.contract.artifacts.predict import UnknownValues
 from trainyard.contract.champion import EXTRA
+from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.batches import InputBatch
-from trainyard.values.patterns import BETWEEN_WORDS, WORD_OF_ITS_OWN
+from trainyard.values.columns import count_known
 
 
 class UnknownCounter:
@@ -30,17 +30,23 @@ class UnknownCounter:
         self._rows += len(batch)
         for feature in self._inputs:
             texts = pa.array(batch.inputs[input_name(feature.name)], pa.string())
-            present = pc.not_equal(texts, "")
-            self._missing[feature.name] += len(batch) - _count(present)
-            self._unknown[feature.name] += _count(present) - _known(texts, feature, self._known[feature.name])
+            missing = pc.sum(pc.equal(texts, "")).as_py() or 0
+            column = feature.column
+            is_text = column is not None and column.type == "text"
+            known = count_known(texts, self._known[feature.name], is_text, column.separator if column else None)
+            self._missing[feature.name] += missing
+            self._unknown[feature.name] += len(batch) - missing - known
 
     def counts(self) -> dict[str, UnknownValues]:
         """Return the counts by column."""
         return {
-            name: UnknownValues(
-                values=self._rows - self._missing[name], unknown=self._unknown[name], missing=self._missing[name]
+            feature.name: UnknownValues(
+                values=self._rows - self._missing[feature.name],
+                unknown=self._unknown[feature.name],
+                missing=self._missing[feature.name],
+                missing_is_unknown=_knows_no_missing(feature, self._known[feature.name]),
             )
-            for name in self._known
+            for feature in self._inputs
         }
 
 
@@ -51,19 +57,6 @@ def _vocabulary(model: PushedModel, feature: RawInput) -> pa.Array | None:
     return None if known is None else pa.array(known, pa.string())
 
 
-def _known(texts: pa.Array, feature: RawInput, known: pa.Array) -> int:
-    """Count the `texts` that are known or contain a known word."""
-    column = feature.column
-    if column is None or column.type != "text":
-        return _count(pc.is_in(texts, value_set=known))  # no vocabulary has the empty text
-    if column.separator is not None:
-        lists = pc.split_pattern(texts, column.separator)
-    else:
-        cut = pc.replace_substring_regex(pc.utf8_lower(texts), BETWEEN_WORDS, " ")
-        lists = pc.split_pattern(pc.replace_substring_regex(cut, WORD_OF_ITS_OWN, r" \0 "), " ")
-    found = pc.is_in(pc.list_flatten(lists), value_set=known)
-    return len(pc.unique(pc.filter(pc.list_parent_indices(lists), found)))
-
-
-def _count(mask: pa.Array) -> int:
-    return int(pc.sum(mask).as_py() or 0)
+def _knows_no_missing(feature: RawInput, known: pa.Array) -> bool:
+    stands_for_it = feature.learned and feature.learned.missing
+    return bool(stands_for_it) and stands_for_it not in known.to_pylist()
