@@ -8,6 +8,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from trainyard.contract import keys, provenance
 from trainyard.contract.origin import origin, recorded, why_again
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
 ROOT = Path(__file__).parents[2]
@@ -302,15 +304,62 @@ def test_a_run_says_which_module_and_library_makes_it_run_again(package: Path, t
     assert leave("train") == "trainyard.models.cnn_small changed, trainyard.models.alexnet is new"
 
 
-def test_an_output_of_another_recipe_or_of_an_earlier_version_is_no_reason(tmp_path: Path) -> None:
-    for name, record in (("older", None), ("other", origin(RECIPE, "export", {}).model_dump())):
+def test_a_reason_names_every_recipe_key_input_and_file_that_changed(tmp_path: Path) -> None:
+    data = {"format": "csv", "path": str(tmp_path / "a*.csv"), "label": "y", "features": {"x": {"type": "numeric"}}}
+    document = {"name": "rows", "data": data, "model": {"name": "mlp"}, "seed": 1}
+    (tmp_path / "a1.csv").write_text("x,y\n1,2\n")
+
+    def leave(step: str, changes: dict[str, Any], **arguments: str) -> str:
+        for path, value in changes.items():
+            *sections, last = path.split(".")
+            part: dict[str, Any] = document
+            for section in sections:
+                part = part.setdefault(section, {})
+            part[last] = value
+        recipe = Recipe.model_validate(document)
+        made_from = origin(recipe, step, arguments)
+        more = [keys.fingerprint(recipe)] if step == "preprocess" else [*arguments.values(), str(made_from.weights)]
+        output = keys.output_uri(str(tmp_path / "runs"), recipe, step, *more)
+        assert storage.committed(output) is None, "the key changed"
+        why = why_again(output, made_from)
+        with storage.stage(output, f"trainyard.{step}", origin=made_from.model_dump()):
+            pass
+        return why
+
+    assert leave("preprocess", {}) == ""
+    assert leave("preprocess", {"seed": 2}) == "seed 1 → 2"
+    assert leave("preprocess", {"data.where": "x > 0"}) == 'data.where null → "x > 0"'
+    assert leave("preprocess", {"data.features.z": {"type": "category"}}) == "data.features.z is new"
+    (tmp_path / "a1.csv").write_text("x,y\n1,2\n3,4\n")
+    (tmp_path / "a2.csv").write_text("x,y\n1,2\n")
+    assert leave("preprocess", {}) == "a1.csv changed, a2.csv is new"
+    (tmp_path / "a2.csv").unlink()
+    assert leave("preprocess", {"seed": 1}) == "seed 2 → 1, a2.csv is gone"
+
+    assert leave("train", {}, examples="a") == ""
+    assert leave("train", {}, examples="b") == "the examples changed"
+    assert leave("train", {"train.epochs": 3, "model.hidden": [8]}, examples="b") == (
+        "model.hidden [64, 32] → [8], train.epochs 10 → 3"
+    )
+    assert leave("train", {}, examples="b", start="models/1") == "the model that training starts from changed"
+    assert leave("train", {"train.epochs": 10}, examples="c", start="models/1") == (
+        "train.epochs 3 → 10, the examples changed"
+    )
+    assert leave("evaluate", {}, examples="a", model="b", champion="models/1") == ""
+    assert leave("evaluate", {}, examples="a", model="c", champion="models/2") == (
+        "the champion changed, the model changed"
+    )
+    before = origin(RECIPE, "train", {})
+    assert before.model_copy(update={"weights": "sha256"}).changes(before) == [
+        "the weights that training starts from changed"
+    ]
+
+
+def test_an_output_of_an_earlier_version_is_no_reason(tmp_path: Path) -> None:
+    for name, record in (("older", None), ("other", {"recipe": "digest", "inputs": {}})):
         with storage.stage(f"{tmp_path}/train/{name}", "trainyard.train", origin=record):
             pass
     assert why_again(f"{tmp_path}/train/new", origin(RECIPE, "train", {})) == ""
-    before = origin(RECIPE, "train", {"examples": "a"})
-    with storage.stage(f"{tmp_path}/train/same", "trainyard.train", origin=before.model_dump()):
-        pass
-    assert why_again(f"{tmp_path}/train/new", origin(RECIPE, "train", {"examples": "b"})) == "its examples changed"
 
 
 def test_published_weights_lie_beside_the_recipes_of_a_storage() -> None:

@@ -119,6 +119,19 @@ def fingerprint(recipe: Recipe, day: str = "") -> str:
         return "none"
     if recipe.data.bundled is not None:
         return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
+    return fingerprint_of(source_files(recipe, day))
+
+
+def fingerprint_of(files: list[tuple[str, int, str]]) -> str:
+    """Return the SHA-256 that changes with any of `files`."""
+    return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
+
+
+def source_files(recipe: Recipe, day: str = "") -> list[tuple[str, int, str]]:
+    """Return the name, the size and what else changes with the content of each file of the recipe's `data.path`.
+
+    day, errors: as of `fingerprint`.
+    """
     path = recipe.data.path or ""
     if recipe.data.window_days is None:
         entries = _list(path)
@@ -128,7 +141,7 @@ def fingerprint(recipe: Recipe, day: str = "") -> str:
         entries = [(f"{date}/{name}", size, state) for date, files in listed.items() for name, size, state in files]
     if not entries:
         raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
-    return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
+    return entries
 
 
 def _list(path: str) -> list[tuple[str, int, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -11,39 +12,56 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.contract import keys
 from trainyard.contract.provenance import Provenance, provenance
+from trainyard.contract.training import weights
 from trainyard.errors import TrainyardError, listed
 from trainyard.graph import ARGUMENTS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
-_SHOWN = 4  # reasons in a sentence; chosen
+_SHOWN = 30  # reasons in a sentence; chosen
+_FILES = 1000  # that are recorded by name; chosen
+_VALUE = 40  # letters of a value in a reason; chosen
+
+_INPUTS = {name: name for name in (*ARGUMENTS, "champion")} | {
+    "exported": "exported files",
+    "start": "model that training starts from",
+}
+"""The arguments that name what a step reads, and what people call it."""
 
 
 class Origin(BaseModel):
     """What one output was made from.
 
-    recipe: digest of the recipe's parts that count. inputs: the outputs of other steps that were read, by argument.
-    time: when the step began, in UTC.
+    recipe: the parts of the recipe that count. inputs: the models and outputs of other steps that were read, by
+    argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the digest of
+    those that the training began with. time: when the step began, in UTC.
     """
 
-    recipe: str
+    recipe: dict[str, Any]
     inputs: dict[str, str]
+    files: dict[str, str] = {}
+    weights: str = ""
     provenance: Provenance
     time: str
 
     def changes(self, before: Origin) -> list[str]:
-        """Return what differs from `before`, a phrase each; nothing if the recipes differ."""
-        if self.recipe != before.recipe:
-            return []
-        changed = [name for name, uri in self.inputs.items() if before.inputs.get(name) != uri]
-        return self.provenance.changes(before.provenance) or [f"its {name} changed" for name in changed]
+        """Return all that differs from `before`, a phrase each."""
+        phrases = [*_differences(before.recipe, self.recipe), *self.provenance.changes(before.provenance)]
+        phrases += _differences(before.files, self.files, shown=False)
+        inputs = before.inputs.keys() | self.inputs.keys()
+        changed = [name for name in sorted(inputs) if before.inputs.get(name) != self.inputs.get(name)]
+        phrases += [f"the {_INPUTS[name]} changed" for name in changed]
+        return phrases + (["the weights that training starts from changed"] if self.weights != before.weights else [])
 
 
 def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
     """Return what the output of `step` is made from that starts now with `arguments`."""
+    inputs = {name: str(value) for name, value in arguments.items() if name in _INPUTS and value}
     return Origin(
-        recipe=hashlib.sha256(keys.sections(recipe, step).encode()).hexdigest(),
-        inputs={name: str(value) for name, value in arguments.items() if name in ARGUMENTS},
+        recipe=json.loads(keys.sections(recipe, step)),
+        inputs=inputs,
+        files=_files(recipe, str(arguments.get("day", ""))) if step == "preprocess" else {},
+        weights=weights.digest(recipe) if step == "train" else "",
         provenance=provenance(recipe, step),
         time=datetime.now(UTC).isoformat(),
     )
@@ -58,10 +76,35 @@ def recorded(uri: str) -> Origin | None:
 
 
 def why_again(output: str, now: Origin) -> str:
-    """Return why `output` is made although the same recipe has an output under another key; '' if it has none."""
+    """Return how `now` differs from what the output most like `output` was made from; '' if there is no other."""
     folder, _ = keys.split(output)
     names = [name for name in storage.children(folder) if "." not in name]
-    earlier = [before for name in names if (before := recorded(f"{folder}/{name}")) and before.recipe == now.recipe]
+    earlier = [before for name in names if (before := recorded(f"{folder}/{name}"))]
     if not earlier:
         return ""
-    return listed(now.changes(max(earlier, key=lambda origin: origin.time)), _SHOWN)
+    newest_first = sorted(earlier, key=lambda before: before.time, reverse=True)
+    return listed(min((now.changes(before) for before in newest_first), key=len), _SHOWN)
+
+
+def _files(recipe: Recipe, day: str) -> dict[str, str]:
+    if recipe.data.format == "none" or recipe.data.bundled is not None:
+        return {}
+    files = keys.source_files(recipe, day)
+    if len(files) > _FILES:
+        return {f"data.path (over {_FILES:,} files)": keys.fingerprint_of(files)}
+    return {name: f"{size} {state}" for name, size, state in files}
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], at: str = "", *, shown: bool = True
+) -> Iterator[str]:
+    """Yield a phrase for each entry that differs, of mappings in it for each of theirs; shown: with its values."""
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if name not in before or name not in now:
+            yield f"{at}{name} is {'new' if name in now else 'gone'}"
+        elif isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{at}{name}.", shown=shown)
+        elif old != new:
+            values = f"{json.dumps(old)} → {json.dumps(new)}"
+            yield f"{at}{name} {values if shown and len(values) <= 2 * _VALUE else 'changed'}"

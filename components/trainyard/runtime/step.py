@@ -44,6 +44,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
         storage.remove_abandoned(output)
+        is_repeated = STEPS[step].always_run and storage.committed(output) is not None
         if STEPS[step].always_run:
             storage.remove(output)
         if storage.committed(output) is not None:
@@ -52,7 +53,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
         assume_killed(step, output)
         recipe = arguments.get("recipe")
         made_from = origin(recipe, step, arguments) if isinstance(recipe, Recipe) else None
-        if made_from and (reason := why_again(output, made_from)):
+        if made_from and not is_repeated and (reason := why_again(output, made_from)):
             events.emit("runs_again", step=step, because=reason)
         start = time.monotonic()
         record = made_from.model_dump() if made_from else None

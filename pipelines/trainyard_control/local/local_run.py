@@ -175,6 +175,8 @@ class LocalRun:
                 if event.get("event") == "started":
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
                 failure = events.failure(line) or failure
+                if event.get("event") == "runs_again" and is_from(step, self.from_step):
+                    event["because"] = f"--from {self.from_step}"
                 if event:
                     if self.on_event:
                         self.on_event(step, event)
