@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -13,8 +14,12 @@ import numpy as np
 import pytest
 from preprocess_sources import preprocess, write_rows
 
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.inspect import inspect
+from trainyard.quality.recipe_draft import draft_recipe
 from trainyard.quality.tables.dialect import Dialect
+from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.storage import storage
@@ -398,3 +403,22 @@ def test_the_program_gives_the_bytes_of_another_process_and_exit_code_10_on_bad_
     assert '"progress", "done": 1, "total": 1, "unit": "files", "records": 200, "peak_mib":' in errors[0]
     assert '"progress", "done": 200, "total": 200, "unit": "examples", "peak_mib":' in errors[0]
     assert not (tmp_path / "bad" / "examples").exists()
+
+
+def test_a_draft_of_a_table_with_all_that_public_ones_have_is_preprocessed(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    lines = [",work,sex,seen,visits,from,image,one,none,y"]
+    for row in range(300):
+        label = "rare" if row == 7 else draw.choice(["yes", "no", "", "NA"])
+        seen = f"{2016 + row % 5}-0{row % 9 + 1}-11"
+        work, sex = draw.choice([" Private", " ?", " State-gov"]), draw.choice(['"male"', '"female"', "NA"])
+        lines.append(
+            f"{row},{work},{sex},{seen},{draw.randint(0, 40)},{draw.random():.3f},{draw.gauss(0, 1):.3f},x,,{label}"
+        )
+    (tmp_path / "table.csv").write_text("\n".join([*lines, ""]))
+    (tmp_path / "t.yaml").write_text(draft_recipe("t", "table.csv", inspect(str(tmp_path / "table.csv"), "y"))[0])
+    document = Examples.read(preprocess(recipes.load(str(tmp_path / "t.yaml")), tmp_path / "out"))
+    kept = [line for line in lines[1:] if line.rpartition(",")[2] in ("yes", "no", "NA")]
+    assert sum(files.examples for files in document.splits.values()) == len(kept) and not document.quarantined
+    assert document.labels == ["NA", "no", "yes"]
+    assert {feature.name for feature in document.raw_features} == {"work", "sex", "seen", "visits", "from", "image"}

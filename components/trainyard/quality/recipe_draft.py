@@ -103,6 +103,9 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
     label = next(column for column in profile.columns if column.name == profile.label)
     is_class = bool(profile.classes)
+    if label.distinct < 2:
+        how = f"has one value in all rows, {label.top[0].value[:40]!r}" if label.top else "is missing in all rows"
+        raise ConfigurationError(f"{profile.source}: the label '{profile.label}' {how}. Name another by --label.")
     separator = _label_separator(profile)
     if is_class and not separator and too_many_classes(label.distinct, profile.rows):
         raise ConfigurationError(

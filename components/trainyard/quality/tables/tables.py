@@ -53,6 +53,11 @@ def profile_table(
     counts = _ColumnCounters(label, requires_label, named)
     for item in read_table(source):
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
+    if counts.ragged and not counts.rows:
+        raise DataError(
+            f"{source.path}: no row has as many cells as the header, {counts.ragged_such_as[0]}. Remove what stands "
+            "above the header, or correct it."
+        )
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
     columns = [column.profile() for column in counts.columns.values()]
