@@ -416,6 +416,7 @@ def test_a_label_of_texts_that_hardly_repeat_is_refused(tmp_path: Path) -> None:
     [
         ("row", [7 + row for row in range(60)], True),
         ("income", [35_000 + 671 * row for row in range(60)], False),
+        ("rows", [*range(1, 13)], True),
         ("pat_id", [35_000 + 671 * row for row in range(60)], True),
         ("seconds", [1_700_000_000 + 5 * row for row in range(60)], True),
     ],
@@ -430,6 +431,31 @@ def test_integers_are_an_id_if_measured_ones_would_repeat(
     drafted = recipe(tmp_path, draft_recipe("members", "d.csv", profile)[0])
     assert (name not in drafted.data.features) == is_id
     assert any("looks like an id" in finding for finding in profile.findings) == is_id
+
+
+@pytest.mark.parametrize(
+    ("rows", "label", "split"),
+    [
+        (
+            50,
+            lambda draw: f"{draw.normal():.2f}",
+            {"by": "group", "column": "row", "train": 0.6, "eval": 0.2, "test": 0.2},
+        ),
+        (500, lambda draw: f"{draw.normal():.2f}", {"by": "group", "column": "row"}),
+        (500, lambda draw: "ab"[draw.integers(2)], {"by": "class"}),
+        (50, lambda draw: "ab"[draw.integers(2)], {"by": "class", "train": 0.6, "eval": 0.2, "test": 0.2}),
+    ],
+)
+def test_no_split_of_a_table_of_few_rows_or_combinations_is_drafted_empty(
+    tmp_path: Path, rows: int, label: Callable[[np.random.Generator], str], split: dict[str, object]
+) -> None:
+    draw = np.random.default_rng(6)
+    lines = [f"{row},{'abc'[draw.integers(3)]},{'xy'[draw.integers(2)]},{label(draw)}" for row in range(rows)]
+    (tmp_path / "d.csv").write_text("\n".join(["row,wool,tension,breaks", *lines]) + "\n")
+    text, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "breaks"))
+    drafted = recipe(tmp_path, text)
+    assert drafted.data.split.model_dump(exclude_defaults=True) == split
+    assert sum(guess.startswith("split ") for guess in guesses) == 1 + (rows == 50)
 
 
 def test_numbers_padded_with_zeros_are_codes(tmp_path: Path) -> None:

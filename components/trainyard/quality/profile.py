@@ -42,15 +42,20 @@ class ColumnProfile(FrozenModel):
     def is_id(self) -> bool:
         """Whether all values differ and none is a number with a fraction, a day or a text of words.
 
-        Integers that differ are ids only if measured ones would repeat: incomes of 50 towns differ, too.
+        Integers that differ are ids only if measured ones would repeat (incomes of 50 towns differ, too), or if they
+        count the rows.
         """
         present = self.statistics.count + self.mistyped
-        if not self.distinct >= present > _FEW or any(" " in top.value for top in self.top) or self.foreign:
+        if self.distinct < present or any(" " in top.value for top in self.top) or self.foreign:
             return False
-        if self.type != "integer" or self.name.lower().endswith(_ID):
-            return self.type in ("text", "category", "integer")
-        span = (self.statistics.max or 0) - (self.statistics.min or 0) + 1
-        return present * (present - 1) / 2 >= _SURELY_EQUAL * span
+        low, high = self.statistics.min or 0, self.statistics.max or 0
+        span = high - low + 1
+        if self.type == "integer" and low in (0, 1) and span == present > 2:
+            return True
+        if present <= _FEW or self.type not in ("text", "category", "integer"):
+            return False
+        is_named = self.name.lower().endswith(_ID)
+        return self.type != "integer" or is_named or present * (present - 1) / 2 >= _SURELY_EQUAL * span
 
     @property
     def is_prose(self) -> bool:

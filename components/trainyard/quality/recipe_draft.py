@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from trainyard.errors import ConfigurationError, listed
@@ -26,6 +26,7 @@ _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
 _RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
 _EXAMPLES = 3  # that a class needs, one in each split
 _LITTLE = 0.05  # chosen: share of the rows that are left out with their rare classes
+_SMALL = 100  # chosen: of so many different rows a split of a tenth is empty once in 38,000 times
 _LONG = 400  # chosen: letters of their names; a longer condition is no draft to read
 _SHOWN = 3
 _ONE_SIDED = 0.9  # chosen: where one class has so large a share, accuracy tells little of the others
@@ -130,7 +131,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
             "label": profile.label,
             **where,
             "features": features,
-            **_split(profile),
+            **_split(profile, features),
         },
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
@@ -138,6 +139,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *_label_guesses(label, rare, profile),
+            *_split_guesses(profile, features),
             *excluded,
             *(
                 f"{name}: prose, read by its words"
@@ -274,8 +276,38 @@ def _train(examples: int) -> dict[str, Any]:
     return {"epochs": min(40, max(5, round(_STEPS * batch / max(1, examples)))), "batch_size": batch}
 
 
-def _split(profile: Profile) -> dict[str, Any]:
-    return {"split": {"by": "class"}} if _rarest(profile) else {}
+def _split(profile: Profile, features: Iterable[str] = ()) -> dict[str, Any]:
+    """Return how the data are split, and so that no split of a small table is likely to be empty."""
+    shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
+    is_coarse = profile.pictures is None and _combinations(profile, features) < min(_SMALL, profile.rows)
+    by = {"by": "class"} if _rarest(profile) or (profile.classes and is_coarse) else {}
+    if not profile.classes and is_coarse and (index := _index(profile)):
+        by = {"by": "group", "column": index}
+    return {"split": by | shares} if by or shares else {}
+
+
+def _split_guesses(profile: Profile, features: Iterable[str]) -> Iterator[str]:
+    split = _split(profile, features).get("split", {})
+    if "by" in split and not _rarest(profile):
+        by = f"group of '{split['column'][:40]}'" if "column" in split else "class"
+        yield (
+            f"split by {by}, to the row: the features have at most {_combinations(profile, features):,} combinations, "
+            "whose rows a split by content keeps together"
+        )
+    if "train" in split:
+        yield f"split 60 : 20 : 20: of {profile.rows:,} rows a split of a tenth may be empty"
+
+
+def _combinations(profile: Profile, features: Iterable[str]) -> int:
+    """Return how many different rows the columns `features` can make at most."""
+    distinct = {column.name: column.distinct + bool(column.statistics.missing) for column in profile.columns}
+    return min(profile.rows, math.prod(distinct[name] for name in features))
+
+
+def _index(profile: Profile) -> str:
+    """Return a column whose values all differ and say nothing, or ''."""
+    ids = (column for column in profile.columns if column.name != profile.label)
+    return next((column.name for column in ids if column.is_id and not name_fault(column.name)), "")
 
 
 def _rarest(profile: Profile) -> str:
