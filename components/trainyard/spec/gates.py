@@ -116,7 +116,7 @@ class Gate(Strict):
 
     metric: Annotated[str, Field(max_length=64)] = Field(
         description=". ".join(f"{task}: {', '.join(names)}" for task, names in METRICS.items())
-        + f". With class: {', '.join(CLASS_METRICS)}. Or one of the module's metrics; with train.result: folder, one of "
+        + f". With class: {', '.join(CLASS_METRICS)}. Or a metric of the module; with train.result: folder, one of "
         "its metrics.json."
     )
     min: Bound | None = Field(None, description="Least value.")
@@ -126,7 +126,6 @@ class Gate(Strict):
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
         None,
         description="The whole interval of this confidence must meet the bound, not the value alone; 0.95 is usual.",
-        exclude_if=lambda confidence: confidence is None,  # so that the outputs of recipes without it keep their keys
     )
     against: Against = Field(
         "champion",
@@ -144,7 +143,6 @@ class Gate(Strict):
         None,
         alias="class",
         description=f"Judge this class against the rest: {', '.join(CLASS_METRICS)}.",
-        exclude_if=lambda name: name is None,  # so that the outputs of recipes without it keep their keys
     )
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ MINIMUM_SIDE: dict[str, int] = {
 """The smallest image side, in pixels, that leaves one position after all strides."""
 ANY_SIZE = tuple(name for name in MINIMUM_SIDE if name.startswith(("resnet50", "mobilenet_v3", "efficientnet_v2")))
 """The networks whose layers accept any larger image size."""
-LADDERS: dict[str, tuple[Network, ...]] = {
+MODEL_FAMILIES: dict[str, tuple[Network, ...]] = {
     "basic": ("mobilenet_v3_small", "efficientnet_v2_b0", "convnext_tiny"),
     "efficient": tuple(name for name in KERAS_APPLICATIONS if name.startswith(("mobilenet", "efficientnet"))),
 }

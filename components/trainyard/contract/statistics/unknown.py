@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainyard.contract.document import Part
+from trainyard.contract.document import FrozenModel
 
 MOST_UNKNOWN = 0.1
 """The share of a column's values that may be unknown without a warning; chosen."""
 
 
-class UnknownValues(Part):
+class UnknownValues(FrozenModel):
     """Cells of one category or text: values, those that training never saw (no word of a text), and missing ones.
 
     missing_is_unknown: training never saw a missing one either.
