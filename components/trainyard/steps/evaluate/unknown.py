@@ -23,9 +23,10 @@ _BATCH = 4096
 def unknown_values(data: Data, examples: ExampleFolder, split: Split) -> dict[str, UnknownValues]:
     """Return the counts of `split` by category and text of `data`; none of images and of a transform of its own."""
     document = examples.document
+    features: list[RawFeature | ComputedFeature] = [*document.raw_features, *document.computed_features]
     known = {
         feature.name: vocabulary
-        for feature in (*document.raw_features, *document.computed_features)
+        for feature in features
         if (vocabulary := _vocabulary(feature, examples.uri)) is not None
     }
     if not known:
@@ -42,10 +43,7 @@ def unknown_values(data: Data, examples: ExampleFolder, split: Split) -> dict[st
             missing[name] += empty
             separator = feature.separator if feature.type == "text" else None
             unknown[name] += len(texts) - empty - count_known(texts, vocabulary, is_text, separator)
-    stand_ins = {
-        feature.name: feature.learned.missing if feature.learned else None
-        for feature in (*document.raw_features, *document.computed_features)
-    }
+    stand_ins = {feature.name: feature.learned.missing if feature.learned else None for feature in features}
     return {
         name: UnknownValues(
             values=rows - missing[name],
