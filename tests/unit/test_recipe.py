@@ -136,7 +136,7 @@ def test_the_class_of_a_gate_is_read_as_labels_are(written: str, name: str) -> N
     loaded = documents.parse(text, Recipe, name="pets.yaml")
     assert loaded.evaluate.gates[0].class_name == name
     dumped = loaded.model_dump(mode="json")["evaluate"]["gates"][0]
-    assert dumped["class"] == name and "confidence" not in dumped and "class_name" not in dumped
+    assert dumped["class"] == name and "class_name" not in dumped
 
 
 def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:

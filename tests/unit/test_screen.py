@@ -90,7 +90,7 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
         "pushed": None, "report": path, "seconds": {},
         "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
     }  # fmt: skip
-    lines = printed(screen._facts_of(record, "cnn_small"))
+    lines = printed(screen._facts(record, "cnn_small"))
     assert path in "".join(
         line.strip() for line in lines[lines.index(next(x for x in lines if "report" in x)) :]
     ).replace("report  ", "")
@@ -98,7 +98,7 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events.out.tfevents.1").touch()
     record["train"] |= {"input_workers": 2}
-    lines = printed(screen._facts_of(record, "cnn_small"), 400)
+    lines = printed(screen._facts(record, "cnn_small"), 400)
     assert "CPU:0 · 2 input workers" in "".join(lines)
     assert f"tensorboard --logdir {tmp_path}/tensorboard" in "".join(lines)
 

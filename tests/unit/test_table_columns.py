@@ -2,7 +2,6 @@
 
 import pytest
 
-from trainyard.contract import keys
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
@@ -36,9 +35,3 @@ def test_what_a_list_in_a_cell_cannot_be_is_explained(override: str, expected: s
     with pytest.raises(ConfigurationError) as refused:
         parse(override)
     assert expected in str(refused.value)
-
-
-def test_a_recipe_without_separator_keeps_the_key_of_its_output() -> None:
-    assert "separator" not in keys.sections(parse(), "preprocess")
-    listed = keys.sections(parse("data.features.genres={type: text, separator: '|'}"), "preprocess")
-    assert '"separator": "|"' in listed
