@@ -27,9 +27,8 @@ MODELS: dict[str, tuple[str, type[BaseModel]]] = {
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 ABOUT = """\
-Made from the schema. Numbers stand with their bounds. A section whose default is *its own* may be left out: its keys
-then have the defaults of its table. Values are read as YAML 1.2 reads them: `no` and `12:30` are texts, `1e-3`
-is a number. Anchors and tags are refused."""
+Generated from the schema, with the bounds of numbers. An *optional* section has the defaults of its table. YAML 1.2
+applies: `no` and `12:30` are texts, `1e-3` is a number. Anchors and tags are refused."""
 COMMANDS = [
     "",
     "run",
@@ -72,7 +71,7 @@ COMMANDS = [
 def commands() -> str:
     """Return a page with the help of every command."""
     plain = {"TERM": "dumb", "NO_COLOR": "1"}
-    parts = ["# Commands\n\nMade from `--help`.\n"]
+    parts = ["# Commands\n\nGenerated from `--help`.\n"]
     for command in COMMANDS:
         # As wide as the program's own help is, which leaves two of 80 columns free; the runner's has all of them.
         arguments = [*command.split(), "--help"]
@@ -174,7 +173,7 @@ def _default(value: dict[str, Any]) -> str:
     if default is None or default == "" or default == {}:
         return "none"
     if isinstance(default, dict):
-        return "its own"
+        return "optional"
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 

@@ -277,7 +277,7 @@ def test_every_library_of_a_key_changes_it(package: Path, monkeypatch: pytest.Mo
 
 def test_messages_of_errors_and_descriptions_of_fields_do_not_count(package: Path) -> None:
     assert edited(package / "storage/tar.py", "is not a tar archive", "is no archive") == []
-    assert edited(package / "spec/recipe.py", "Of every random draw.", "Random seed.") == []
+    assert edited(package / "spec/recipe.py", "Random seed.", "The seed.") == []
     assert edited(package / "spec/recipe.py", "if self.image_size else", "if self.store else") == list(OUTPUTS)
 
 

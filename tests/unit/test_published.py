@@ -27,7 +27,7 @@ ABOUT = """\
 # The planner against published figures
 
 Training speeds of ResNet-50 on images of 224 pixels: published, and predicted by `trainyard plan` without any recorded
-run. The planner's one constant for accelerators, their utilisation, is the geometric mean over the runs marked *tuned*.
+run. The planner's one constant for accelerators, their utilization, is the geometric mean over the runs marked *tuned*.
 *Inside* says whether the published speed is in the 80 % interval. *Days* are for 90 epochs of ImageNet at the published
 speed. A test creates this page from `tests/unit/published.yaml`, which names each source's file and times.
 

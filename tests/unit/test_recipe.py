@@ -68,7 +68,7 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ("epochs=3", "epochs: unknown key. Did you mean 'train.epochs'?"),
         (
             "name=Big Pets",
-            "name: is not written as it has to be. Of the recipe, its folder of outputs and its pipeline:",
+            "name: is not written as it has to be. Name of the recipe, its output folder and its pipeline:",
         ),
         (
             "data.features={x: numeric}",

@@ -41,20 +41,18 @@ Value = Text | Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[float, F
 
 
 class Beam(Strict):
-    """How preprocessing runs."""
+    """Beam runner of preprocess."""
 
     runner: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] = Field(
         "direct",
-        description="direct (the step's own machine), prism, flink, spark or dataflow; or a class of Beam's by name, "
-        "such as PortableRunner, with all of its options below.",
+        description="direct (the step's machine), prism, flink, spark or dataflow; or a Beam runner class such as "
+        "PortableRunner, with all of its options.",
     )
     parallelism: Annotated[int, Field(ge=1, le=32_768)] | None = Field(
         None,
-        description="Workers at once, of flink (at most the slots of its TaskManagers) and dataflow (at most so many).",
+        description="Number of workers for flink (at most the TaskManagers' slots), maximum for dataflow.",
     )
-    options: dict[Variable, Value] = Field(
-        {}, max_length=100, description="Further options of Beam, by their own names; they win over Trainyard's."
-    )
+    options: dict[Variable, Value] = Field({}, max_length=100, description="Beam options; they override Trainyard's.")
 
 
 def command_line(beam: Beam, target: Target, namespace: str, storage: str) -> str:

@@ -1,4 +1,4 @@
-"""The schema of data: the expected columns or images, kept beside the recipe in git."""
+"""The schema of data: expected columns or images. Keep it next to the recipe, in git."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Length = Annotated[int, Field(ge=0, le=1 << 20)]
 Pixels = Annotated[int, Field(gt=0, le=100_000)]
 Day = Annotated[str, Field(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
-_MISSING = Field(0.0, description="The largest share of the rows that may lack it.")
+_MISSING = Field(0.0, description="Maximum share of missing values.")
 
 
 class NumberColumn(Strict):
     """A number."""
 
     type: Literal["integer", "number"] = Field(description="integer: without a fraction.")
-    min: Value | None = Field(None, description="The least value.")
-    max: Value | None = Field(None, description="The greatest value.")
+    min: Value | None = Field(None, description="Minimum value.")
+    max: Value | None = Field(None, description="Maximum value.")
     max_missing: Fraction = _MISSING
 
     @model_validator(mode="after")
@@ -39,11 +39,11 @@ class NumberColumn(Strict):
 
 
 class DateColumn(Strict):
-    """A day written YYYY-MM-DD; a time of day may follow."""
+    """A date YYYY-MM-DD, optionally with a time."""
 
-    type: Literal["date"] = Field(description="Says that the column is a day.")
-    min: Day | None = Field(None, description="The first day.")
-    max: Day | None = Field(None, description="The last day.")
+    type: Literal["date"] = Field(description="The column is a date.")
+    min: Day | None = Field(None, description="Earliest date.")
+    max: Day | None = Field(None, description="Latest date.")
     max_missing: Fraction = _MISSING
 
     @model_validator(mode="after")
@@ -55,11 +55,11 @@ class DateColumn(Strict):
 
 
 class CategoryColumn(Strict):
-    """One of some texts."""
+    """One of several texts."""
 
-    type: Literal["category"] = Field(description="Says that the column is one of `values`.")
+    type: Literal["category"] = Field(description="The column is one of `values`.")
     values: list[Annotated[str, Field(max_length=1000)]] = Field(
-        min_length=1, max_length=10_000, description="All values that it may have."
+        min_length=1, max_length=10_000, description="Allowed values."
     )
     max_missing: Fraction = _MISSING
 
@@ -67,8 +67,8 @@ class CategoryColumn(Strict):
 class TextColumn(Strict):
     """Any text."""
 
-    type: Literal["text"] = Field(description="Says that the column is a text.")
-    max_length: Length | None = Field(None, description="The most characters.")
+    type: Literal["text"] = Field(description="The column is text.")
+    max_length: Length | None = Field(None, description="Maximum number of characters.")
     max_missing: Fraction = _MISSING
 
 
@@ -76,22 +76,22 @@ Column = Annotated[NumberColumn | DateColumn | CategoryColumn | TextColumn, Fiel
 
 
 class TableSchema(Strict):
-    """What the columns of a table are expected to be."""
+    """Expected columns of a table."""
 
-    schema_of: Literal["table"] = Field(description="Says that this is the schema of a table.")
+    schema_of: Literal["table"] = Field(description="The schema of a table.")
     columns: dict[Name, Column] = Field(
-        min_length=1, max_length=10_000, description="Every column that must be there, by its name in the header."
+        min_length=1, max_length=10_000, description="Required columns, by their names in the header."
     )
-    other_columns: Literal["allowed", "refused"] = Field("allowed", description="Whether there may be columns besides.")
+    other_columns: Literal["allowed", "refused"] = Field("allowed", description="Whether other columns are allowed.")
 
 
 class PictureSchema(Strict):
-    """What pictures, one folder a class, are expected to be."""
+    """Expected images, with one folder per class."""
 
-    schema_of: Literal["pictures"] = Field(description="Says that this is the schema of pictures.")
-    classes: list[Name] = Field(min_length=1, max_length=10_000, description="All classes that there may be.")
-    min_side: Pixels = Field(1, description="The fewest pixels of either side.")
-    max_side: Pixels = Field(100_000, description="The most pixels of either side.")
+    schema_of: Literal["pictures"] = Field(description="The schema of images.")
+    classes: list[Name] = Field(min_length=1, max_length=10_000, description="Allowed classes.")
+    min_side: Pixels = Field(1, description="Minimum pixels of a side.")
+    max_side: Pixels = Field(100_000, description="Maximum pixels of a side.")
 
 
 _KINDS: dict[str, type[TableSchema] | type[PictureSchema]] = {"table": TableSchema, "pictures": PictureSchema}

@@ -47,43 +47,43 @@ def _endpoint(url: str) -> str:
 
 
 class Volume(Strict):
-    """A PersistentVolumeClaim that every step and worker mounts; many nodes must be able to write it."""
+    """A PersistentVolumeClaim mounted in every pod; it must be ReadWriteMany."""
 
-    claim: Name = Field(description="Name of the PersistentVolumeClaim, in the namespace of the runs.")
+    claim: Name = Field(description="Name of the PersistentVolumeClaim, in the runs' namespace.")
     path: Annotated[str, Field(max_length=1024, pattern=r"^/[^/:\x00-\x1f][^:\x00-\x1f]*$")] = Field(
-        description="Folder it is mounted at, such as /mnt/runs."
+        description="Mount path, such as /mnt/runs."
     )
 
 
 class SecretKey(Strict):
-    """One value of a Secret in the namespace of the runs; the value itself never enters a package."""
+    """A value of a Secret in the runs' namespace; it is never part of a package."""
 
     secret: Name = Field(description="Name of the Secret.")
-    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")] = Field(description="Key in it.")
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")] = Field(description="Key in the Secret.")
 
 
 class InputWorkers(Strict):
-    """Processes beside a training that read, decode and change its batches, where its own cores are too few."""
+    """Processes that read, decode and augment batches for a training whose host has too few cores."""
 
     count: Annotated[int, Field(ge=1, le=MAX_INPUT_WORKERS)] = Field(
-        description="How many, over all workers of a gang."
+        description="Number of input workers for the whole gang."
     )
     pool: Step | Literal[""] = Field(
-        "", description="A cpu pool, for a pod each; target local has none: they are processes of this machine."
+        "", description="A cpu pool, one pod each. Not for target local, where they are local processes."
     )
 
 
 class ServiceAccounts(Strict):
-    """Whose rights the pods have."""
+    """Service accounts of the pods."""
 
     run: Name | Literal[""] = Field(
-        "", description="The run's own pods, gang launchers among them; empty: what the server chooses."
+        "", description="Account of the run's pods, including launchers; empty: the server's default."
     )
-    worker: Name = Field("default", description="The training workers that a launcher starts.")
+    worker: Name = Field("default", description="Account of a gang's workers.")
 
 
 class Kubeflow(Strict):
-    """How the API of Kubeflow Pipelines is reached, and what its runs are filed under."""
+    """Connection to the Kubeflow Pipelines API."""
 
     endpoint: Annotated[
         str,
@@ -91,19 +91,17 @@ class Kubeflow(Strict):
         AfterValidator(_endpoint),
     ] = Field(
         "",
-        description="URL of the API. Empty: inside a cluster its Service, elsewhere through the Kubernetes API server.",
+        description="URL of the API. Empty: its Service inside a cluster, otherwise through the Kubernetes API server.",
     )
-    namespace: Namespace = Field(
-        "kubeflow", description="Where Kubeflow Pipelines is installed, for an empty endpoint."
-    )
-    token_file: Text = Field("", description="File with a bearer token; it is read again for every request.")
+    namespace: Namespace = Field("kubeflow", description="Namespace of Kubeflow Pipelines, for an empty endpoint.")
+    token_file: Text = Field("", description="File with a bearer token, read for every request.")
     experiment: Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")] = Field(
-        "trainyard", description="Kubeflow's experiment that the runs are filed under."
+        "trainyard", description="Kubeflow experiment of the runs."
     )
 
 
 class Vertex(Strict):
-    """The project that Vertex AI Pipelines runs in."""
+    """Google Cloud project for Vertex AI Pipelines."""
 
     project: Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}:)?[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")] = Field(
         description="Id of the Google Cloud project."
@@ -112,64 +110,64 @@ class Vertex(Strict):
         description="Region, such as europe-west4."
     )
     service_account: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}@[a-z0-9.-]{1,253})?$")] = Field(
-        "", description="Whose rights the steps have; empty: the project's default."
+        "", description="Service account of the steps; empty: the project's default."
     )
 
 
 class Environment(Strict):
-    """Where a recipe runs: on this machine, on Kubernetes with Kubeflow Pipelines, or on Vertex AI Pipelines."""
+    """Where a recipe runs: on this machine, on Kubeflow Pipelines, or on Vertex AI Pipelines."""
 
     target: Literal["local", "kubeflow", "vertex"] = Field(
         description="local: this machine. kubeflow: Kubeflow Pipelines on Kubernetes. vertex: Vertex AI Pipelines."
     )
-    platform: Platform = Field("kubernetes", description="Whose labels and taints the nodes carry.")
+    platform: Platform = Field(
+        "kubernetes", description="Kind of cluster, which determines the nodes' labels and taints."
+    )
     storage: Output = Field(description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder.")
     images: dict[Variant, Image] = Field(
-        {}, description="Container image of each variant that a pool needs: its kind's, or jax if JAX trains."
+        {}, description="Container image of each variant: the pool kinds, and jax if JAX trains."
     )
     beam: Beam = Beam()
-    namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
-    volume: Volume | None = Field(None, description="Lets storage be a folder on a volume that all pods share.")
+    namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs.")
+    volume: Volume | None = Field(None, description="A shared volume, so that storage can be a folder on it.")
     variables: dict[Variable, Annotated[str, Field(max_length=32_768)]] = Field(
         {},
         max_length=1000,
-        description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3."
-        " Packages show them: nothing secret.",
+        description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3. Packages contain them: no "
+        "secrets.",
     )
     secrets: dict[Variable, SecretKey] = Field(
-        {}, max_length=1000, description="Environment variables whose values stand in Secrets."
+        {}, max_length=1000, description="Environment variables from Kubernetes Secrets."
     )
     service_accounts: ServiceAccounts = ServiceAccounts()
     run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
         None,
-        description="User id that `place` gives the steps of pipelines that are not Trainyard's, with HOME=/tmp; "
-        "without it theirs stay as they are.",
+        description="User id for steps of pipelines other than Trainyard's, with HOME=/tmp. Default: that of their "
+        "image.",
     )
     kubeflow: Kubeflow = Kubeflow()
-    vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
-    pools: dict[Step, Pool] = Field({}, max_length=1000, description="Node pools, by names of your choice.")
+    vertex: Vertex | None = Field(None, description="Required for submit, not for compile.")
+    pools: dict[Step, Pool] = Field({}, max_length=1000, description="Node pools, by name.")
     placement: dict[Step, Step] = Field(
-        {}, max_length=1000, description="Pool of each step; default is for those that are not named."
+        {}, max_length=1000, description="Pool of each step; default is for all others."
     )
     input_workers: InputWorkers | None = Field(
-        None, description="Prepare the batches of train beside it; without them those that train do."
+        None, description="Processes that prepare batches for train. Default: none."
     )
     timeout_seconds: dict[Step, Annotated[int, Field(gt=0, le=LONGEST_SECONDS)]] = Field(
         {},
         max_length=1000,
-        description="Longest time that a step's pod may run, by step or default; without it 7 days for train, less for "
-        "others.",
+        description="Maximum run time of a step's pod, by step or default. Default: 7 days for train, less for others.",
     )
     deadline_seconds: Annotated[int, Field(ge=0, le=LONGEST_SECONDS)] | None = Field(
         None,
-        description="Longest time that a whole run may take, waits included; 0: any. "
-        "Without it the timeouts of its steps with all retries, and a day.",
+        description="Maximum time of a run, with waits; 0: no limit. Default: the timeouts of its steps with all "
+        "retries, and a day.",
     )
     retries: dict[Step, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
         max_length=1000,
-        description="How often a failed step is started again, by step or default; without it 3 for train, 1 "
-        "for others.",
+        description="Number of retries, by step or default. Default: 3 for train, 1 for others.",
     )
     _name: str = PrivateAttr("environment")
 

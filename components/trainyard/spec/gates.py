@@ -88,12 +88,15 @@ Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
 class TimeTo(Strict):
-    """How long the training took until the eval split was good enough, from the first byte of the examples on."""
+    """Time from the first byte of the examples until the eval split reaches a metric."""
 
     metric: Literal["accuracy", "top5_accuracy"] = Field(
-        "top5_accuracy", description="Of the eval split after each epoch; top5_accuracy needs more than five classes."
+        "top5_accuracy",
+        description="Metric of the eval split after each epoch; top5_accuracy needs more than five classes.",
     )
-    reach: Annotated[float, Field(gt=0, le=1)] = Field(description="The first epoch with so much ends the clock.")
+    reach: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="Value to reach; the first epoch with it stops the clock."
+    )
 
 
 _LISTED = 20  # classes in a message; chosen
@@ -107,9 +110,9 @@ def _class_text(value: object) -> object:
 
 
 class Gate(Strict):
-    """One condition that the model must meet on the test split; give one bound.
+    """One condition on the test split, with one bound.
 
-    A difference is the model's value minus that of a rival on the same examples; without a champion it holds.
+    A difference is the model's value minus the baseline's on the same examples; without a champion it passes.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -119,25 +122,25 @@ class Gate(Strict):
         + f". With class: {', '.join(CLASS_METRICS)}. Or a metric of the module; with train.result: folder, one of "
         "its metrics.json."
     )
-    min: Bound | None = Field(None, description="Least value.")
-    max: Bound | None = Field(None, description="Greatest value.")
-    min_difference: Bound | None = Field(None, description="Least difference; -0.01 lets it be a point worse.")
-    max_difference: Bound | None = Field(None, description="Greatest difference, for metrics of which less is better.")
+    min: Bound | None = Field(None, description="Minimum value.")
+    max: Bound | None = Field(None, description="Maximum value.")
+    min_difference: Bound | None = Field(None, description="Minimum difference; -0.01 allows one point worse.")
+    max_difference: Bound | None = Field(None, description="Maximum difference, for metrics where less is better.")
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
         None,
-        description="The whole interval of this confidence must meet the bound, not the value alone; 0.95 is usual.",
+        description="The whole interval of this confidence, such as 0.95, must meet the bound, not only the value.",
     )
     against: Against = Field(
         "champion",
-        description="The rival of a difference. champion: the model pushed last. boosted: gradient-boosted trees that "
-        "evaluate grows on the same table.",
+        description="What a difference compares with. champion: the latest pushed model. boosted: gradient-boosted "
+        "trees, trained on the same table.",
     )
     slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
-        None, description="Judge this slice alone, written feature=value, of a feature of evaluate.slices."
+        None, description="Check only this slice, as feature=value, of a feature of evaluate.slices."
     )
     target: Annotated[str, Field(max_length=256)] | None = Field(
         None,
-        description="Judge this one of data.targets alone.",
+        description="Check only this one of data.targets.",
     )
     class_name: Annotated[str, BeforeValidator(_class_text), Field(max_length=512)] | None = Field(
         None,

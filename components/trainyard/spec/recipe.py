@@ -60,106 +60,106 @@ class Data(Strict):
     model_config = ConfigDict(serialize_by_alias=True)
 
     format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds", "none"] = Field(
-        description="image_folder: one folder of images a class; a .tar is read as the folder of its name. tfrecord: "
-        "tf.Example. csv: with a header line, .gz too. parquet: a folder name=value is a column too. tfds: a prepared "
-        "TensorFlow Datasets folder. none: train.command reads data of its own."
+        description="image_folder: one folder of images per class; a .tar is read as a folder of its name. tfrecord:"
+        " tf.Example. csv: with a header, .gz too. parquet: folders name=value are columns too. tfds: a "
+        "prepared TensorFlow Datasets folder. none: train.command reads other data."
     )
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
     )
     window_days: Annotated[int, Field(gt=0, le=3660)] | None = Field(
         None,
-        description="Read so many days before the run's (UTC). path then names one day, such as gs://b/day=%Y-%m-%d.",
+        description="Number of days to read before the run's day (UTC). path then names one day, such as "
+        "gs://b/day=%Y-%m-%d.",
     )
     max_missing_days: Annotated[int, Field(ge=0, le=3660)] = Field(
-        0, description="The run stops when more of the window's days than this hold no files."
+        0, description="Maximum number of days in the window without files; more end the run."
     )
     bundled: Literal["digits", "breast_cancer"] | None = Field(
-        None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
+        None, description="Data set of scikit-learn, used instead of path and written in `format`."
     )
-    delimiter: Delimiter = Field(",", description='csv: what separates the cells of a row; "\\t" is a tab.')
+    delimiter: Delimiter = Field(",", description='csv: delimiter of the cells; "\\t" is a tab.')
     quote: Quote = Field(
         '"',
-        description="csv: what a cell is put in that holds a delimiter or a line end; twice, it is one of the cell. "
-        "none: no cell is, and quotes are characters as others.",
+        description="csv: quote character of cells; doubled, it is part of the cell. none: quotes are ordinary "
+        "characters.",
     )
-    label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
+    label: Column = Field("label", description="Column or feature to predict, or one of derive.")
     label_separator: Separator | None = Field(
         None,
-        description="With task: multi_label, what stands between the classes of a cell, such as ';' in rock;pop. An "
-        "empty cell has no class; a Parquet list needs none to be written in it.",
+        description="multi_label: separator of the classes in a cell, such as ';' in rock;pop. An empty cell has no "
+        "class; a Parquet list needs no separator in its values.",
     )
     targets: list[Column] = Field(
         [],
         max_length=100,
-        description="With task: regression, several columns to predict at once, instead of label.",
+        description="regression: several columns to predict, instead of label.",
     )
     features: dict[Column, Annotated[Numeric | Category | Date | Text, Field(discriminator="type")]] = Field(
         default_factory=dict,
         max_length=MAX_COLUMNS,
-        description="csv, parquet and tabular tfrecord: the columns to learn from, some of derive perhaps. Others are "
-        "left out.",
+        description="csv, parquet and tabular tfrecord: the columns to learn from, including derived ones. Others "
+        "are ignored.",
     )
     derive: dict[Column, Formula] = Field(
         default_factory=dict,
         max_length=100,
-        description="Columns to compute, as name: expression, such as tipped_well: tip > 0.2 * fare. Each is the "
-        "label, weight, split.column or one of features, which the served model computes itself.",
+        description="Derived columns as name: expression, such as tipped_well: tip > 0.2 * fare. Each is the label, "
+        "the weight, split.column or a feature, which the served model computes.",
     )
     weight: Column | None = Field(
         None,
-        description="Column of the data, or of derive, that says how much a row counts, 0 or more, in training and in "
-        "each metric; its unit does not matter.",
+        description="Column with sample weights, 0 or more, for training and all metrics; only ratios matter.",
     )
-    where: Condition | None = Field(
-        None, description="Expression that is true for the rows to read, such as fare > 0; the others are left out."
-    )
+    where: Condition | None = Field(None, description="Filter for the rows to read, such as fare > 0.")
     image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
-        None, description="Height and width that images are resized to; by default those of the first image."
+        None, description="Height and width to resize images to; default: those of the first image."
     )
     channels: Annotated[Literal[1, 3], BeforeValidator(_no_boolean)] = Field(
-        3, description="Of images: 1 reads them as grey, 3 as colours."
+        3, description="Channels of images: 1 is grayscale, 3 is color."
     )
     white_level: Annotated[float, Field(gt=0, le=2**32, allow_inf_nan=False)] | None = Field(
         None,
-        description="The value of white in images of more than 8 bits a channel, such as 4095 of a 12-bit camera, or "
-        "1.0; larger ones are white. By default 65535; images of floats and of 32 bits need it.",
+        description="Value of white in images of more than 8 bits a channel, such as 4095 of a 12-bit camera, or "
+        "1.0; larger values are white. Default: 65535; required for float and 32-bit images.",
     )
     store: ImageStore | None = Field(
         None,
-        description="How images lie in the shards. original: as they came. training_size (by default if image_size is "
-        "given): larger ones shrunk to a seventh more than image_size. raw: pixels at image_size, not encoded.",
+        description="How images are stored in shards. original: unchanged. training_size (default with image_size): "
+        "shrunk to a seventh more than image_size. raw: decoded pixels at image_size.",
     )
     samples: bool = Field(
         False,
-        description="Keep frequent whole texts of text features in the statistics, which the report and a pushed model "
-        "hold. By default they hold words and lengths alone.",
+        description="Keep frequent whole texts of text features in the statistics, which the report and a pushed "
+        "model contain. Default: only words and lengths.",
     )
     split: SplitRows = SplitRows()
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0,
-        description="Share of the training split that is learnt from; a smaller one is part of a larger one. The "
-        "others stay whole, so that results compare.",
+        description="Share of the training split to train on; a smaller share is part of a larger one. eval and test"
+        " stay complete.",
     )
-    max_bad_fraction: Fraction = Field(0.01, description="The run stops when more of the records than this are bad.")
-    max_image_pixels: Count = Field(50_000_000, description="Larger images are quarantined from their header.")
+    max_bad_fraction: Fraction = Field(0.01, description="Maximum share of bad records; more end the run.")
+    max_image_pixels: Count = Field(
+        50_000_000, description="Maximum pixels of an image; larger ones are quarantined by their header."
+    )
     shard_examples: Examples | None = Field(
         None,
-        description="Examples a shard, about. By default 4,096, and more where a split would have over 1,024 shards.",
+        description="Approximate examples per shard. Default: 4,096, more if a split would have over 1,024 shards.",
     )
     schema_: Annotated[str, Field(min_length=1, max_length=1_000_000)] | None = Field(
         None,
         alias="schema",
-        description="File beside the recipe that `trainyard data schema` wrote, or what it holds: preprocess ends if "
-        "the data do not fit it.",
+        description="File next to the recipe from `trainyard data schema`, or its content: preprocess fails if the "
+        "data do not match.",
     )
     incremental: bool | None = Field(
         None,
-        description="Keep what was read of each file beside the output, so that a run over data that grew reads the "
-        "new files only; takes the room of the data once more. Default: with window_days. Not for outputs in buckets.",
+        description="Keep parsed files next to the output, so that later runs read only new files; takes the space "
+        "of the data again. Default: with window_days. Not for outputs in buckets.",
     )
     near_duplicates: bool = Field(
-        False, description="Warn of pictures that look the same and lie in different splits; some 0.5 ms a picture."
+        False, description="Warn of near duplicates in different splits; costs about 0.5 ms an image."
     )
 
     @model_validator(mode="after")
@@ -255,23 +255,23 @@ def _check_window(path: str, days: int | None, format: str) -> None:
 
 
 class Evaluate(Strict):
-    """How the model is judged."""
+    """How the model is evaluated."""
 
-    slices: list[Column] = Field([], max_length=100, description="Features by whose values the metrics are split.")
-    bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(1000, description="Resamples behind each interval.")
+    slices: list[Column] = Field([], max_length=100, description="Features for which metrics are computed by value.")
+    bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(
+        1000, description="Number of bootstrap resamples for each interval."
+    )
     gates: list[Gate] = Field(
         [],
         max_length=100,
-        description="Conditions that the model must meet, all of them, before it is exported and pushed.",
+        description="Conditions that the model must meet before it is exported and pushed.",
     )
     time_to: TimeTo | None = Field(
         None,
-        description="classification: record the time, and if the pool has a price the cost, to an accuracy.",
+        description="classification: record the time to an accuracy, and its cost if the pool has a price.",
     )
-    boosted: bool = Field(
-        True, description="Of a table: grow gradient-boosted trees on the same split, and show what they reach."
-    )
-    worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Worst examples shown in the report.")
+    boosted: bool = Field(True, description="Tables: train gradient-boosted trees on the same split as a baseline.")
+    worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Number of worst examples in the report.")
 
 
 Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
@@ -280,22 +280,22 @@ DEFAULT_FORMATS: tuple[Format, ...] = ("saved_model", "keras", "litert_float32",
 
 
 class Export(Strict):
-    """Which files leave, and how far each may be from the trained model.
+    """Files to export, and how far each may differ from the trained model.
 
-    max_accuracy_drop is of the task's main metric, `gates.MAIN_METRIC`: for a regression the share by which the mean
-    absolute error may rise.
+    max_accuracy_drop refers to the task's main metric; for a regression it is the relative rise of the mean absolute
+    error.
     """
 
     formats: list[Format] | None = Field(
         None,
         max_length=len(get_args(Format)),
-        description="Files to write; saved_model must be among them, because push serves it. By default all but "
-        "litert_dynamic and onnx, and litert_int8 only if it is close enough to the trained model.",
+        description="Formats to export. Default: all but litert_dynamic and onnx; litert_int8 only if it is close enough to "
+        "the trained model. saved_model is required, because push serves it.",
     )
     max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
-        0.01, description="Largest fall of accuracy (or relative rise of the mean absolute error) of any file."
+        0.01, description="Maximum drop of accuracy, or relative rise of the mean absolute error, of any file."
     )
-    calibration_examples: Examples = Field(200, description="Training examples that calibrate int8.")
+    calibration_examples: Examples = Field(200, description="Number of training examples to calibrate int8.")
 
     @property
     def files(self) -> list[Format]:
@@ -308,10 +308,12 @@ class Export(Strict):
 
 
 class Push(Strict):
-    """Where the blessed model goes: into a folder of versions."""
+    """Where a blessed model is pushed."""
 
     path: Output | None = Field(
-        None, description="A folder, gs://bucket/folder or s3://bucket/folder; by default models beside the outputs."
+        None,
+        description="Folder of versions, gs://bucket/folder or s3://bucket/folder; default: models next to the "
+        "outputs.",
     )
 
 
@@ -319,18 +321,18 @@ class Recipe(Strict):
     """What to train: data, model, schedule, gates and exports."""
 
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")] = Field(
-        description="Of the recipe, its folder of outputs and its pipeline: at most 41 of a to z, 0 to 9, and -."
+        description="Name of the recipe, its output folder and its pipeline: at most 41 of a to z, 0 to 9, and -."
     )
-    description: Prose = Field("", description="For people; it changes nothing.")
+    description: Prose = Field("", description="Free text, not used.")
     module: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
-        None, description="Python file beside the recipe with preprocessing_fn, build_model or metrics of its own."
+        None, description="Python file next to the recipe with preprocessing_fn, build_model or metrics."
     )
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Of every random draw.")
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Random seed.")
     task: Task = Field(
         "classification",
         description="classification: the label is a class. multi_label: any number of classes. regression: a number.",
     )
-    data: Data = Field(Data(format="none"), description="Required unless train.command reads data of its own.")
+    data: Data = Field(Data(format="none"), description="Required, unless train.command reads other data.")
     model: ModelConfig = ModelConfig()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
@@ -338,7 +340,7 @@ class Recipe(Strict):
     push: Push = Push()
     drift: Bounds = Field(
         Bounds(),
-        description="How far data may move before a schedule with when.drift trains again, and evaluate warns.",
+        description="Drift bounds, for schedules with when.drift and for a warning in evaluate.",
     )
 
     @field_validator("module")

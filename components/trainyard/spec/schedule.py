@@ -14,7 +14,7 @@ Index = Annotated[float, Field(gt=0, le=100)]
 
 
 class FeatureBounds(Strict):
-    """Bounds of one feature. What is left out is as for all features."""
+    """Bounds of one feature. Default: those of all features."""
 
     max_mean_shift: Shift | None = Field(None, description="As in drift.")
     max_frequency_change: Change | None = Field(None, description="As in drift.")
@@ -24,29 +24,27 @@ class FeatureBounds(Strict):
 
 
 class Bounds(Strict):
-    """How far the training split may move from the one that the champion learnt from before that counts as drift."""
+    """Bounds for the difference between the training split and the champion's; more is drift."""
 
     max_mean_shift: Shift = Field(
-        0.25, description="Numbers: absolute difference of the means, in standard deviations before."
+        0.25, description="Numbers: absolute difference of the means, in the champion's standard deviations."
     )
     max_frequency_change: Change = Field(
-        0.1, description="Categories and classes: largest change of any one value's share of the examples (L-infinity)."
+        0.1, description="Categories and classes: largest change of a value's share (L-infinity)."
     )
-    max_missing_change: Change = Field(0.05, description="Change of the share of examples without a value.")
+    max_missing_change: Change = Field(0.05, description="Change of the share of missing values.")
     max_jensen_shannon: Change | None = Field(
-        None, description="Jensen-Shannon divergence of the values, 0 to 1; numbers in tenths of those before."
+        None, description="Jensen-Shannon divergence, 0 to 1; numbers in the champion's deciles."
     )
-    max_psi: Index | None = Field(
-        None, description="Population stability index of the values, likewise; by a rule of thumb 0.25 is much."
-    )
+    max_psi: Index | None = Field(None, description="Population stability index, likewise; 0.25 counts as large.")
     features: dict[Annotated[str, Field(max_length=256)], FeatureBounds] = Field(
         default_factory=dict,
         max_length=10_000,
-        description="Other bounds for some features, or for the classes by `label`.",
+        description="Bounds of single features, or of the classes as `label`.",
     )
     refuse: bool = Field(
         False,
-        description="Whether evaluate refuses a model whose data have drifted from the champion's. Else it warns.",
+        description="Refuse a model whose data have drifted, instead of a warning.",
     )
 
     def of(self, feature: str) -> Bounds:
@@ -56,17 +54,15 @@ class Bounds(Strict):
 
 
 class When(Strict):
-    """What must hold for a scheduled run to train; any one is enough. A recipe without a champion is always trained."""
+    """Conditions for a scheduled run to train; one is enough. Without a champion it always trains."""
 
     new_data: bool = Field(
         False,
-        description="What would be trained from the data as they are now, by this recipe and code, is not there yet.",
+        description="This data, recipe and code were neither pushed nor refused before.",
     )
-    drift: bool = Field(
-        False, description="The data are new, and have left the recipe's drift bounds around those of the champion."
-    )
+    drift: bool = Field(False, description="The data are new and exceed the recipe's drift bounds.")
     champion_older_than: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[hd]$")] | None = Field(
-        None, description="The champion was pushed, or confirmed by an equal one, longer ago: 12h, 7d."
+        None, description="The champion was pushed or confirmed longer ago, such as 12h or 7d."
     )
 
     @model_validator(mode="after")

@@ -107,11 +107,9 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of a fault, not its sentence alone.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Handle the options before the verb."""

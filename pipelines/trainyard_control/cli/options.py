@@ -22,28 +22,24 @@ Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore
 
 RecipeName = Annotated[str, typer.Argument(help="Bundled recipe, YAML file, or its gs:// or s3:// URI.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value, such as train.epochs=3.")
 ]
 EnvironmentName = Annotated[
     str,
-    typer.Option(
-        "--environment", "-e", help="Name of a bundled environment (local, kind, gke, vertex), or a YAML file."
-    ),
+    typer.Option("--environment", "-e", help="Bundled environment (local, kind, gke, vertex), or a YAML file."),
 ]
 LOCAL = "local"  # the environment of every verb that is given none
-OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer on stdout.")]
+OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 PackageFile = Annotated[str, typer.Option("--to", metavar="FILE", help="File to write; - is stdout.")]
 Day = Annotated[
-    str, typer.Option("--day", help="Day of the run, YYYY-MM-DD, if the recipe reads a window of days; else today.")
+    str, typer.Option("--day", help="Day of the run, YYYY-MM-DD, for recipes with window_days. Default: today.")
 ]
-RunName = Annotated[
-    str | None, typer.Option("--name", help="The run's name: given twice, there is one run, and the second follows it.")
-]
-Wait = Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")]
+RunName = Annotated[str | None, typer.Option("--name", help="Name of the run. The same name follows an existing run.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the run to its end, and exit with its exit code.")]
 PendingLimit = Annotated[
     int,
-    typer.Option("--pending-limit", min=1, help="Seconds that a step of a run that is followed may wait for a node."),
+    typer.Option("--pending-limit", min=1, help="Seconds that a step of a followed run may wait for a node."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Label = Annotated[str | None, typer.Option("--label", help="Column to predict, if no recipe names it.")]
-HtmlPage = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures too.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
+Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
+HtmlPage = Annotated[Path | None, typer.Option("--html", help="Also write an HTML page.")]

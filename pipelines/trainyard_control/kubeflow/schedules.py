@@ -36,10 +36,10 @@ class Schedule(Strict):
     """When a recipe runs in an environment."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")] = Field(
-        description="Of the schedule at the server, and the beginning of its runs' names."
+        description="Name of the schedule on the server, and prefix of its runs' names."
     )
-    recipe: _Name = Field(description="Name of a bundled recipe, a file beside this one, or a gs:// or s3:// URI.")
-    environment: _Name = Field(description="Name of an environment, or a file beside this one.")
+    recipe: _Name = Field(description="Bundled recipe, a file next to this one, or a gs:// or s3:// URI.")
+    environment: _Name = Field(description="Bundled environment, or a file next to this one.")
     overrides: list[_Name] = Field(
         [], alias="set", max_length=100, description="Overrides of the recipe, such as train.epochs=3."
     )
@@ -47,14 +47,14 @@ class Schedule(Strict):
         description="minute hour day month weekday (0 is Sunday), such as 0 3 * * *."
     )
     time_zone: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_+/-]{0,63}$")] = Field(
-        "UTC", description="Must be the one that the server's schedules are in."
+        "UTC", description="Must be the server's time zone."
     )
-    when: When | None = Field(None, description="Train only where one of these holds; left out: always.")
+    when: When | None = Field(None, description="Train only if one of these conditions holds. Default: always.")
     max_concurrency: Annotated[int, Field(ge=1, le=10)] = Field(
-        1, description="Runs at one time. A tick that finds as many going on runs late, once."
+        1, description="Maximum active runs. Another tick fires once, when a run ends."
     )
-    catch_up: bool = Field(False, description="Run every tick that was missed while the schedule could not run.")
-    paused: bool = Field(False, description="Kept at the server, disabled: nothing is run.")
+    catch_up: bool = Field(False, description="Run every missed tick, not only the last one.")
+    paused: bool = Field(False, description="Keep the schedule on the server, disabled.")
 
     @field_validator("cron")
     @classmethod

@@ -43,13 +43,13 @@ def named(product: str) -> str | None:
 
 
 class Toleration(Strict):
-    """A pod's toleration of a taint, with the keys of Kubernetes."""
+    """A Kubernetes toleration."""
 
-    key: LabelKey = Field(description="Of the taint.")
-    operator: Literal["Equal", "Exists"] = Field("Equal", description="Exists: any value of the taint; then give none.")
-    value: LabelValue | None = Field(None, description="Of the taint.")
+    key: LabelKey = Field(description="Key of the taint.")
+    operator: Literal["Equal", "Exists"] = Field("Equal", description="Exists: any value; omit value.")
+    value: LabelValue | None = Field(None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="Of the taint; by default any."
+        None, description="Effect of the taint; default: any."
     )
 
     @model_validator(mode="after")

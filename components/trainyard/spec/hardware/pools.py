@@ -134,21 +134,21 @@ Memory = Annotated[
 
 
 class Requests(Strict):
-    """What the scheduler sets aside for a pod."""
+    """Kubernetes requests of a pod."""
 
     cpu: Cpu = Field(description="Cores, such as 2 or 500m.")
     memory: Memory = Field(description="Such as 4Gi.")
 
 
 class Limits(Strict):
-    """What a pod may use at most; no cpu limit lets it use what is idle."""
+    """Kubernetes limits of a pod; without a cpu limit it may use idle cores."""
 
-    cpu: Cpu | None = Field(None, description="Cores; required for Vertex AI, which picks the machine by it.")
-    memory: Memory = Field(description="The same as requests.memory.")
+    cpu: Cpu | None = Field(None, description="Cores; required for Vertex AI, which chooses the machine by it.")
+    memory: Memory = Field(description="Must equal requests.memory.")
 
 
 class Resources(Strict):
-    """Kubernetes resources of one pod on the pool."""
+    """Kubernetes resources of a pod on the pool."""
 
     requests: Requests
     limits: Limits
@@ -166,58 +166,54 @@ class Resources(Strict):
 
 
 class Pool(Strict):
-    """Nodes of one sort. count is accelerators a node; a step gets all of them."""
+    """Nodes of one kind. A step gets all `count` accelerators of a node."""
 
-    kind: Kind = Field(description="What computes on its nodes.")
+    kind: Kind = Field(description="Kind of hardware.")
     accelerator: Annotated[str, Field(max_length=253)] | None = Field(
         None,
-        description="gpu and tpu: its name at GKE, such as nvidia-l4. npu, which infers only: inferentia2, edge-tpu.",
+        description="gpu and tpu: GKE's name, such as nvidia-l4. npu (inference only): inferentia2, edge-tpu.",
     )
     count: Annotated[int, Field(ge=0, le=64)] = Field(
-        0, description="gpu, tpu and npu: accelerators a node (TPU: chips a host)."
+        0, description="gpu, tpu and npu: accelerators per node (TPU: chips per host)."
     )
     topology: Annotated[str, Field(max_length=32)] | None = Field(
         None, description="tpu: shape of the slice, such as 2x4."
     )
     engine: Literal["auto", "tensorflow", "jax"] = Field(
         "auto",
-        description="tpu: what trains. auto: JAX on slices of several hosts or if TensorFlow has no build, else "
-        "TensorFlow.",
+        description="tpu: training engine. auto: JAX on slices of several hosts or if TensorFlow has no build, "
+        "otherwise TensorFlow.",
     )
-    trains: bool = Field(True, description="false: no training is placed here; it evaluates, exports and predicts.")
-    spot: bool = Field(False, description="The nodes may be taken back at any time.")
+    trains: bool = Field(True, description="false: only evaluate, export and predict run here.")
+    spot: bool = Field(False, description="Spot nodes, which may be preempted at any time.")
     workers: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="Nodes that train together: the train step becomes a gang of so many pods."
+        1, description="Number of nodes that train together, as a gang of pods."
     )
-    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="Most nodes that the pool can have."
-    )
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Maximum number of nodes.")
     machine: LabelValue | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
     price_per_hour: Annotated[float, Field(ge=0, le=100_000)] | None = Field(
-        None, description="USD for an hour of one node; without it, the catalog's list price of the machine."
+        None, description="USD per node and hour. Default: the catalog's list price of the machine."
     )
-    queue: Name | Literal[""] = Field("", description="Kueue's LocalQueue that admits a gang.")
+    queue: Name | Literal[""] = Field("", description="Kueue LocalQueue of a gang.")
     priority_class: Name | Literal[""] = Field("", description="PriorityClass of a gang's workers.")
     shared_memory: Memory = Field(
-        "1Gi", description="Size of /dev/shm of a gang's worker, and of a step with several GPUs; counts as its memory."
+        "1Gi", description="Size of /dev/shm of a gang's worker, and of a step with several GPUs; part of its memory."
     )
     ephemeral_storage: Memory = Field(
         "10Gi",
-        description="Disk of a gang's worker, for /tmp: the examples, if storage is a bucket, and its staged output.",
+        description="Disk of a gang's worker for /tmp: bucket examples and its staged output.",
     )
     grace_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(
-        30, description="Seconds from SIGTERM to SIGKILL of a gang's worker; a checkpoint must fit."
+        30, description="Seconds between SIGTERM and SIGKILL of a gang's worker; a checkpoint must fit."
     )
     start_deadline_seconds: Annotated[int, Field(ge=1, le=7 * 86400)] = Field(
-        900, description="Seconds that a gang waits for a worker: for its node, its image and its start."
+        900, description="Seconds that a gang waits for a worker's node, image and start."
     )
     resources: Resources
     node_selector: dict[LabelKey, LabelValue] = Field(
-        {}, alias="nodeSelector", max_length=100, description="Labels of the nodes, beside those of the platform."
+        {}, alias="nodeSelector", max_length=100, description="Node labels, besides those of the platform."
     )
-    tolerations: list[Toleration] = Field(
-        [], max_length=100, description="Of taints of the nodes, beside those of the platform."
-    )
+    tolerations: list[Toleration] = Field([], max_length=100, description="Tolerations, besides those of the platform.")
 
     @property
     def trained_by(self) -> EngineName:

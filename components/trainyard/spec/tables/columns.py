@@ -63,63 +63,63 @@ Separator = Annotated[str, Field(min_length=1, max_length=8), AfterValidator(_wi
 
 
 class Numeric(Strict):
-    """A number. What is missing is imputed; the z-score, range or quantile buckets come from the training split."""
+    """A number. Missing values are imputed; z-score, range or quantile buckets are learned from the training split."""
 
-    type: Literal["numeric"] = Field(description="Says that the column is a number.")
+    type: Literal["numeric"] = Field(description="The column is a number.")
     scale: Literal["zscore", "log", "minmax", "buckets", "none"] = Field(
         "zscore",
-        description="zscore: mean 0, deviation 1. log: sign(x) log(1 + abs(x)), which keeps the sign of negative "
-        "numbers, then zscore. minmax: 0 to 1. buckets: the id of its quantile. none: as it is.",
+        description="zscore: mean 0, standard deviation 1. log: sign(x) log(1 + abs(x)), then zscore. minmax: 0 to "
+        "1. buckets: the id of its quantile. none: unchanged.",
     )
     buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
         10, description="Number of quantile buckets for scale: buckets."
     )
     impute: Literal["mean", "median"] | Bound = Field(
         "mean",
-        description="Stands in for a missing value. With scale: log the mean is that of the logarithms, a number is "
-        "written as in the data.",
+        description="Replaces missing values. With scale: log, mean is of the logarithms, and a number is in the "
+        "units of the data.",
     )
 
 
 class Category(Strict):
-    """A string out of a vocabulary that the training split gives."""
+    """A string with a vocabulary from the training split."""
 
-    type: Literal["category"] = Field(description="Says that the column is a category.")
-    vocabulary_size: Examples = Field(10_000, description="The most frequent values that get an id of their own.")
-    min_count: Count = Field(1, description="Rarer values count as out of vocabulary.")
-    oov_buckets: Examples = Field(1, description="Ids shared by the values out of vocabulary.")
+    type: Literal["category"] = Field(description="The column is a category.")
+    vocabulary_size: Examples = Field(
+        10_000, description="Maximum number of values with an id; the most frequent ones."
+    )
+    min_count: Count = Field(1, description="Minimum count of a value; rarer ones are out of vocabulary.")
+    oov_buckets: Examples = Field(1, description="Number of ids shared by out-of-vocabulary values.")
 
 
 class Date(Strict):
-    """A day written YYYY-MM-DD (a time of day may follow): becomes days since 1970, month and weekday."""
+    """A date YYYY-MM-DD, optionally with a time: becomes days since 1970, month and weekday."""
 
-    type: Literal["date"] = Field(description="Says that the column is a day.")
-    hour: bool = Field(
-        False, description="Learn from the hour of the time that follows, too; a day without a time is midnight."
-    )
+    type: Literal["date"] = Field(description="The column is a date.")
+    hour: bool = Field(False, description="Also use the hour; a date without a time is midnight.")
 
 
 class Text(Strict):
-    """Words in any language: lower case, cut where neither letters nor digits stand, each with an id of a vocabulary.
+    """Words in any language: lower case, split at characters that are neither letters nor digits, with a vocabulary.
 
-    In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is a word:
-    ngrams of 2 or 3 learn from words of two or three characters.
-
-    The network adds up what it learns of the words of a row.
+    In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is a word; use ngrams of 2
+    or 3. The network sums what it learns of a row's words.
     """
 
-    type: Literal["text"] = Field(description="Says that the column is prose.")
-    vocabulary_size: Examples = Field(10_000, description="The most frequent words that get an id of their own.")
-    min_count: Count = Field(2, description="Rarer words count as out of vocabulary.")
-    oov_buckets: Examples = Field(1, description="Ids shared by the words out of vocabulary.")
-    words: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="The first so many words of a row count.")
+    type: Literal["text"] = Field(description="The column is text.")
+    vocabulary_size: Examples = Field(10_000, description="Maximum number of words with an id; the most frequent ones.")
+    min_count: Count = Field(2, description="Minimum count of a word; rarer ones are out of vocabulary.")
+    oov_buckets: Examples = Field(1, description="Number of ids shared by out-of-vocabulary words.")
+    words: Annotated[int, Field(ge=1, le=4096)] = Field(
+        64, description="Maximum number of words per row; the rest is ignored."
+    )
     ngrams: Annotated[int, Field(ge=1, le=3)] = Field(
-        1, description="2 counts pairs of neighbours as words too, 3 also triples; they follow the single words."
+        1, description="2 adds pairs of neighboring words, 3 also triples, after the single words."
     )
     separator: Separator | None = Field(
         None,
-        description="Of a list in one cell, such as ';' in rock;pop: cut there alone. What lies between is one word, "
-        "as it is written, but for the space around it.",
+        description="Separator of a list in one cell, such as ';' in rock;pop: the text is split only there, and "
+        "values stay as written.",
     )
 
     @model_validator(mode="after")
@@ -130,26 +130,27 @@ class Text(Strict):
 
 
 class SplitRows(Strict):
-    """Which examples train, which choose the best epoch (eval), and which the gates judge by (test).
+    """Splits: train, eval (selects the best epoch) and test (used by the gates).
 
-    An example's place depends on the seed and its own content alone, or on that of one column; by class also on the
-    other examples of its class.
+    An example's split depends only on the seed and its content, or on one column; by class also on other examples of
+    its class.
     """
 
     by: Literal["content", "class", "group", "time", "column", "folder"] = Field(
         "content",
-        description="content: equal examples meet. class: each class gives its share to every split, to the row, and "
-        "one at least if it has three different ones. group: rows with the same value of column meet. time: by the day "
-        "in column, the oldest train. column: it names the split: train, eval (validation, val, dev) or test. folder: "
-        "of images, as they were published: the test split is val/ (or validation/, else test/; an archive, or a split "
-        "of tfds, by that name), and train/ gives its share eval to the eval split, by content.",
+        description="content: equal examples share a split. class: exact shares per class, at least one each if it "
+        "has three different examples. group: rows with the same value of column share a split. time: by"
+        " the date in column, the oldest train. column: it names the split: train, eval (validation, "
+        "val, dev) or test. folder: published image splits: val/ (or validation/, test/; an archive, or "
+        "a tfds split of that name) is the test split; train/ gives its share eval to the eval split, by"
+        " content.",
     )
-    column: Column | None = Field(None, description="Of group, time and column: a column of the data, or of derive.")
-    train: Share = Field(0.8, description="Share of the training split, by content, class or group.")
-    eval: Share = Field(0.1, description="Share of the eval split, by content, class, group or folder.")
-    test: Share = Field(0.1, description="Share of the test split, by content, class or group.")
-    eval_from: Day | None = Field(None, description="Of time: the first day, YYYY-MM-DD, of the eval split.")
-    test_from: Day | None = Field(None, description="Of time: the first day of the test split.")
+    column: Column | None = Field(None, description="Column for group, time or column; may be derived.")
+    train: Share = Field(0.8, description="Share of the training split, for content, class and group.")
+    eval: Share = Field(0.1, description="Share of the eval split, for content, class, group and folder.")
+    test: Share = Field(0.1, description="Share of the test split, for content, class and group.")
+    eval_from: Day | None = Field(None, description="For time: first day of the eval split, YYYY-MM-DD.")
+    test_from: Day | None = Field(None, description="For time: first day of the test split.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

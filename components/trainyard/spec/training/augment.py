@@ -15,16 +15,16 @@ _Alpha = Annotated[float, Field(ge=0, le=100)]
 
 
 class Crop(Strict):
-    """A window at a random place of the stored picture, resized to the image's size.
+    """Random crop of the stored image, resized to the image size.
 
     Source: C. Szegedy et al., Going Deeper with Convolutions, arXiv:1409.4842, section 6.
     """
 
     scale: Annotated[tuple[_Area, _Area], Field(strict=False)] = Field(
-        (0.08, 1.0), description="Least and greatest area of the window, as a share of the picture's."
+        (0.08, 1.0), description="Minimum and maximum area, as a share of the image."
     )
     ratio: Annotated[tuple[_Aspect, _Aspect], Field(strict=False)] = Field(
-        (0.75, 1.3333), description="Least and greatest width of the window for its height."
+        (0.75, 1.3333), description="Minimum and maximum width relative to the height."
     )
 
     @model_validator(mode="after")
@@ -36,42 +36,42 @@ class Crop(Strict):
 
 
 class RandAugment(Strict):
-    """Some operations out of fourteen at random: colours, sharpness, shear, turn, shift.
+    """Random operations out of fourteen: color, sharpness, shear, rotation, shift.
 
     Source: E. Cubuk et al., RandAugment, arXiv:1909.13719.
     """
 
-    operations: Annotated[int, Field(ge=1, le=10)] = Field(2, description="Operations an image, one after another.")
-    magnitude: Annotated[float, Field(ge=0, le=10)] = Field(9.0, description="Strength of each: 10 is the greatest.")
+    operations: Annotated[int, Field(ge=1, le=10)] = Field(2, description="Operations per image.")
+    magnitude: Annotated[float, Field(ge=0, le=10)] = Field(
+        9.0, description="Strength of each operation; 10 is the maximum."
+    )
 
 
 class Augment(Strict):
-    """Random changes to training images, each drawn from (seed, step, position in the batch)."""
+    """Random augmentation of training images, from (seed, step, position in the batch)."""
 
-    crop: Crop | None = Field(None, description="Take a random window of the picture instead of the whole.")
-    shift: Fraction = Field(0.0, description="Largest shift as a share of the image's size.")
-    flip: bool = Field(False, description="Mirror left and right.")
-    rotate: Annotated[float, Field(ge=0, le=180)] = Field(0.0, description="Largest rotation in degrees.")
-    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Largest change of scale, as a share.")
-    rand_augment: RandAugment | None = Field(None, description="Some operations out of fourteen at random.")
-    brightness: Fraction = Field(0.0, description="Largest change of brightness, as a share.")
-    contrast: Fraction = Field(0.0, description="Largest change of contrast, as a share.")
-    saturation: Fraction = Field(0.0, description="Largest change of saturation, as a share; of colour images.")
+    crop: Crop | None = Field(None, description="Random crop instead of the whole image.")
+    shift: Fraction = Field(0.0, description="Maximum shift, as a share of the image size.")
+    flip: bool = Field(False, description="Random horizontal flip.")
+    rotate: Annotated[float, Field(ge=0, le=180)] = Field(0.0, description="Maximum rotation in degrees.")
+    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Maximum zoom, as a share.")
+    rand_augment: RandAugment | None = Field(None, description="Random operations out of fourteen.")
+    brightness: Fraction = Field(0.0, description="Maximum change of brightness, as a share.")
+    contrast: Fraction = Field(0.0, description="Maximum change of contrast, as a share.")
+    saturation: Fraction = Field(0.0, description="Maximum change of saturation, as a share; color images only.")
     hue: Annotated[float, Field(ge=0, le=0.5)] = Field(
-        0.0, description="Largest turn of the hue, as a share of the colour circle; of colour images."
+        0.0, description="Maximum change of hue, as a share of the color circle; color images only."
     )
-    cutout: Fraction = Field(
-        0.0, description="Side of a grey square that hides a part, as a share of the shorter side."
-    )
+    cutout: Fraction = Field(0.0, description="Side of a gray square over the image, as a share of the shorter side.")
     mixup: _Alpha = Field(
         0.0,
-        description="classification: blend images in pairs, and their labels likewise, by a share drawn from "
-        "Beta(mixup, mixup). 0 does not.",
+        description="classification: blend pairs of images and labels by a share from Beta(mixup, mixup). 0 disables"
+        " it.",
     )
     cutmix: _Alpha = Field(
         0.0,
-        description="classification: swap a window of such an area between the images of a pair, and the labels' "
-        "shares likewise. With mixup as well, each pair has one of the two.",
+        description="classification: swap a window between pairs of images, and the same share of labels. With "
+        "mixup, each pair gets one of the two.",
     )
 
     @property

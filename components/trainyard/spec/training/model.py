@@ -23,44 +23,46 @@ _FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
 
 
 class ModelConfig(Strict):
-    """Which network. Sizes of images and number of classes come from the data."""
+    """The network. Image size and number of classes come from the data."""
 
     name: Network | None = Field(
         None,
-        description="Required unless module has a build_model, or train.command trains. mlp and wide_deep take "
+        description="Required, unless module has a build_model or train.command is set. mlp and wide_deep take "
         "columns, others images.",
     )
     blocks: list[BlockText] | None = Field(
         None,
         min_length=1,
         max_length=100,
-        description="Of cnn_small, its convolutions: each conv, separable or residual with channels and repeats, or "
-        "pool, such as [conv:32, pool, separable:64:2]. By default pairs of convolutions as the image's size asks for.",
+        description="Blocks of cnn_small: conv, separable or residual with channels and repeats, or pool, such as "
+        "[conv:32, pool, separable:64:2]. Default: pairs of convolutions that fit the image size.",
     )
-    hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
+    hidden: list[Units] = Field(
+        [64, 32], max_length=100, description="Units of the hidden layers, for mlp and wide_deep."
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.2, description="Share of the units that a step leaves out, before the last layer or after each hidden one."
+        0.2, description="Dropout rate before the last layer, or after each hidden one."
     )
     width: Annotated[float, Field(ge=0.05, le=16)] = Field(
         1.0,
-        description="Times the channels or units of each layer, for cnn_small, mlp, wide_deep and mobilenet_v3_*; of "
-        "these 0.75 and 1 have weights: imagenet.",
+        description="Width multiplier of the layers of cnn_small, mlp, wide_deep and mobilenet_v3_*; for mobilenet, "
+        "0.75 and 1 have weights: imagenet.",
     )
     depth: Annotated[float, Field(ge=0.1, le=16)] = Field(
         1.0,
-        description="Times the convolutions of each block of cnn_small, or the hidden layers of mlp and wide_deep.",
+        description="Depth multiplier of the convolutions per block (cnn_small) or hidden layers (mlp, wide_deep).",
     )
     weights: Source | None = Field(
         None,
-        description="Trained weights to begin with: imagenet (those that Keras publishes for the network), or a .keras "
-        "or .weights.h5 file, or the folder of a pushed version; local, gs:// or s3://. The last layer begins anew, "
-        "but for a pushed version of the same classes.",
+        description="Pretrained weights: imagenet (published by Keras), a .keras or .weights.h5 file, or the folder "
+        "of a pushed version; local, gs:// or s3://. The last layer is new, except for a pushed version "
+        "with the same classes.",
     )
     freeze: str = Field(
         "none",
         pattern=_FREEZE,
-        description="With weights, which layers keep them: none; backbone, all but the last; until BLOCK, those up to "
-        "the layer of that name, or to the last one whose name begins so, such as until conv4 of resnet50.",
+        description="With weights: layers to freeze. backbone: all but the last. until BLOCK: up to the last layer "
+        "whose name starts so, such as until conv4 of resnet50.",
     )
 
     @field_validator("weights")

@@ -19,63 +19,65 @@ Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Optimizer(Strict):
-    """How weights follow the gradients; the learning rate is the peak that warm-up reaches."""
+    """The optimizer."""
 
     name: Literal["adamw", "sgd", "lamb", "lars"] = Field(
-        "adamw", description="lamb and lars scale each weight's step by its own norm: for batches of thousands."
+        "adamw", description="lamb and lars scale each weight's step by its norm, for batches of thousands."
     )
     learning_rate: Annotated[float, Field(ge=1e-12, le=1000)] = Field(
-        1e-3, description="Peak of the schedule, after the warm-up."
+        1e-3, description="Peak learning rate, after the warm-up."
     )
     learning_rate_batch: Examples | None = Field(
         None,
-        description="Batch size that learning_rate is meant for: the rate grows in proportion to train.batch_size.",
+        description="Batch size for which learning_rate was chosen; the rate scales linearly with train.batch_size.",
     )
     weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
-        1e-4, description="Of all weights but biases and normalisation."
+        1e-4, description="Weight decay, without biases and normalization."
     )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="Of sgd and lars.")
-    clip_norm: Annotated[float, Field(ge=1e-9, le=1e9)] | None = Field(1.0, description="Largest global gradient norm.")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="Momentum of sgd and lars.")
+    clip_norm: Annotated[float, Field(ge=1e-9, le=1e9)] | None = Field(1.0, description="Maximum global gradient norm.")
 
 
 class EarlyStopping(Strict):
-    """Stop when the eval loss has not fallen for `patience` epochs."""
+    """Stop when the eval loss has not improved for `patience` epochs."""
 
-    patience: Epochs = Field(description="Epochs without a better eval loss before the training ends.")
+    patience: Epochs = Field(description="Number of epochs without improvement before training stops.")
 
 
 class Checkpoints(Strict):
-    """When to save, and how many to keep beside the best one."""
+    """When to save checkpoints, and how many to keep besides the best one."""
 
     every_steps: Count | None = Field(
         None,
-        description="Steps that a kill costs at most; it saves twice as often. "
-        "By default once or twice an epoch, by what that costs.",
+        description="Maximum number of steps lost on a kill; saves every half interval. Default: once or twice an "
+        "epoch, depending on the cost.",
     )
-    keep: Annotated[int, Field(ge=2, le=1000)] = Field(3, description="The newest so many stay, and the best one.")
+    keep: Annotated[int, Field(ge=2, le=1000)] = Field(
+        3, description="Number of newest checkpoints to keep, besides the best one."
+    )
 
 
 class FineTune(Strict):
-    """Train the new last layer first, then all layers at a smaller learning rate; each with a schedule of its own."""
+    """Train the new last layer first, then all layers at a smaller learning rate, each with a separate schedule."""
 
-    head_epochs: Epochs = Field(3, description="First epochs, in which only the last layer learns; part of epochs.")
+    head_epochs: Epochs = Field(3, description="Epochs for the last layer alone, out of epochs.")
     learning_rate_factor: Annotated[float, Field(ge=1e-9, le=1)] = Field(
-        0.1, description="Of the epochs after them: what optimizer.learning_rate is multiplied by."
+        0.1, description="Factor for optimizer.learning_rate in the other epochs."
     )
 
 
 class Teacher(Strict):
-    """A pushed model whose answers are learned beside the labels, so that a small network comes near a large one."""
+    """A pushed model whose predictions are learned besides the labels (distillation)."""
 
     model: Source = Field(
-        description="The folder of a pushed version with the same features and classes, such as models/3; local, "
-        "gs:// or s3://."
+        description="Folder of a pushed version with the same features and classes, such as models/3; local, gs:// "
+        "or s3://."
     )
     share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.9, description="Of the loss, what compares with the teacher's answers; the rest compares with the labels."
+        0.9, description="Share of the loss that compares with the teacher; the rest uses the labels."
     )
     temperature: Annotated[float, Field(ge=1e-3, le=1000)] = Field(
-        4.0, description="classification: what the logits of both are divided by for it; more of it softens answers."
+        4.0, description="classification: divisor of both models' logits; a larger one softens the probabilities."
     )
 
     @field_validator("model")
@@ -85,94 +87,92 @@ class Teacher(Strict):
 
 
 class Stage(Strict):
-    """Some epochs on smaller images."""
+    """Epochs on smaller images."""
 
-    epochs: Epochs = Field(description="How many, after those of the stage before.")
+    epochs: Epochs = Field(description="Number of epochs, after the previous stage.")
     size: Annotated[int, Field(ge=8, le=8192)] = Field(
-        description="Pixels that the shorter side of the images is shrunk to, on the device; less than data.image_size."
+        description="Pixels of the shorter side, less than data.image_size; the device shrinks the images."
     )
 
 
 class Train(Strict):
-    """The schedule. batch_size is the global batch, over all devices."""
+    """Training. batch_size is the global batch, over all devices."""
 
-    epochs: Epochs = Field(10, description="Passes over the training split, at most.")
-    batch_size: Examples = Field(64, description="Examples that change the weights once, of all workers together.")
+    epochs: Epochs = Field(10, description="Maximum passes over the training split.")
+    batch_size: Examples = Field(64, description="Examples per weight update, over all workers.")
     workers: Annotated[int, Field(gt=0, le=1024)] = Field(
-        1, description="Processes that train together; each takes its part of every batch."
+        1, description="Number of training processes; each computes its part of every batch."
     )
     accumulation_steps: Examples = Field(
-        1, description="Parts of a batch that are computed one after the other, in the memory of one of them."
+        1, description="Number of parts of a batch computed one after the other, to save memory."
     )
     optimizer: Optimizer = Optimizer()
     schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="Learning rate after the warm-up: half a cosine down to 0, or the peak throughout."
+        "cosine", description="Learning rate after the warm-up: cosine decay to 0, or constant."
     )
     warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] = Field(
-        1.0, description="Epochs in which the learning rate grows from 0 to its peak; parts of one are possible."
+        1.0, description="Epochs in which the learning rate rises from 0; may be a fraction."
     )
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="classification: share of the target that all classes get in equal parts."
+        0.0, description="classification: label smoothing factor."
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type that layers compute in; weights stay float32. auto: bfloat16 on TPUs and on GPUs that have "
-        "it, float16 on older GPUs, float32 on CPUs.",
+        description="Compute type; weights stay float32. auto: bfloat16 on TPUs and GPUs that support it, float16 on"
+        " older GPUs, float32 on CPUs.",
     )
-    xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
+    xla: bool = Field(False, description="Compile TensorFlow's computation with XLA. JAX and TPUs always do.")
     batch_statistics: Literal["global", "worker"] = Field(
         "global",
-        description="What batch normalization takes its mean and variance from. global: the batch, so that any number "
-        "of workers trains the same weights; they wait for each other at each such layer. worker: each device's part "
-        "of it, which should have 16 examples or more; nothing waits before the gradients are summed.",
+        description="Statistics of batch normalization. global: of the whole batch, so that any number of workers "
+        "trains the same weights; workers wait for each other at each such layer. worker: of each "
+        "device's part, at least 16 examples, without waiting.",
     )
     class_weights: (
         Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
     ) = Field(
         None,
-        description="classification: how much an example of a class counts in the loss, 1 if none is named. "
-        "balanced: so that every class counts the same.",
+        description="classification: weight of each class in the loss, default 1. balanced: inverse to the class "
+        "frequency.",
     )
     augment: Augment = Augment()
     progressive_resizing: list[Stage] = Field(
         [],
         max_length=10,
-        description="Train the first epochs on smaller images, which cost less by the square of their side, such as "
-        "[{epochs: 18, size: 128}]; the others have the size of the data. For networks with global pooling.",
+        description="Train the first epochs on smaller images, such as [{epochs: 18, size: 128}]; the rest use the "
+        "size of the data. For networks with global pooling.",
     )
-    early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
+    early_stopping: EarlyStopping | None = Field(None, description="Default: train all epochs.")
     checkpoints: Checkpoints = Checkpoints()
-    fine_tune: FineTune | None = Field(
-        None, description="With model.weights: two phases. By default all epochs are alike."
-    )
+    fine_tune: FineTune | None = Field(None, description="With model.weights: train in two phases. Default: one phase.")
     warm_start: Literal["champion"] | None = Field(
-        None, description="Begin with the weights of the model that was pushed last; the first one with its own."
+        None, description="Start with the weights of the latest pushed model, if there is one."
     )
     teacher: Teacher | None = Field(
         None,
-        description="Learn from the answers of a pushed model too (distillation). By default the labels alone.",
+        description="Distillation: also learn from a pushed model's predictions.",
     )
     command: Annotated[list[Argument], Field(min_length=1, max_length=1000)] | None = Field(
         None,
-        description="A program of your own that trains instead, as [python, my_train.py, --layers, '3']; it starts in "
-        "every worker and leaves its `result`.",
+        description="Custom training program, such as [python, my_train.py, --layers, '3']; it starts in every "
+        "worker and saves its `result`.",
     )
     result: Literal["keras", "folder"] = Field(
         "keras",
-        description="What the command leaves. keras: model.keras, which is judged on the test split and exported. "
-        "folder: model/ with whatever serves it, pushed as it is, and metrics.json, which the gates go by.",
+        description="What the command saves. keras: model.keras, which is evaluated on the test split and exported. "
+        "folder: model/, pushed unchanged, and metrics.json for the gates.",
     )
     image: Image | None = Field(
         None,
-        description="Container image that the command runs in on a cluster, as registry/name@sha256:…, built FROM "
-        "Trainyard's image for the pool. By default the environment's.",
+        description="Container image of the command on a cluster, such as registry/name@sha256:…, built FROM "
+        "Trainyard's image for the pool. Default: the environment's.",
     )
     files: (
         Annotated[list[FileName], Field(max_length=100)] | Annotated[dict[FileName, FileText], Field(max_length=100)]
     ) = Field(
         [],
-        description="Files beside the recipe that lie in the command's folder when it starts; those that the command "
-        "names itself need not be given. 64 KiB together.",
+        description="Files next to the recipe to copy to the command's folder; files that the command names are "
+        "included. At most 64 KiB together.",
     )
 
     @field_validator("files")

@@ -34,17 +34,15 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Three settings instead of six, and fewer epochs.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Compare 1, 2, 4 … N workers, each on cores of its own, instead."),
+        typer.Option("--workers", metavar="N", help="Compare 1, 2, 4 … N workers, each with a share of the cores."),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(
-            "--rounds", metavar="N", help="Train all settings in turn so many times, by default 3; the most are 10."
-        ),
+        typer.Option("--rounds", metavar="N", help="Number of rounds over all settings, 1 to 10. Default: 3."),
     ] = None,
     pools: Annotated[
         str | None,
-        typer.Option("--pools", metavar="A,B", help="Measure on these pools of a cluster instead, side by side."),
+        typer.Option("--pools", metavar="A,B", help="Compare these pools of a cluster, in parallel."),
     ] = None,
     name: RunName = None,
     dry_run: DryRun = False,

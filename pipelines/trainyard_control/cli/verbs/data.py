@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Inspect, check and compare data before training.")
 
 SourceName = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="CSV file, folder of them or of pictures, or glob; gs:// and s3:// too.")
+    str, typer.Argument(metavar="SOURCE", help="Table, folder of tables or images, or glob; gs:// and s3:// too.")
 ]
-OfRecipe = Annotated[str | None, typer.Option("--recipe", help="Take the data of this recipe, instead of SOURCE.")]
+OfRecipe = Annotated[str | None, typer.Option("--recipe", help="Use the data of this recipe instead of SOURCE.")]
 
 
 @app.command("inspect")
@@ -47,10 +47,12 @@ def schema(
     source: SourceName = "",
     label: Label = None,
     recipe: OfRecipe = None,
-    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the schema there.")] = None,
+    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="File to write the schema to.")] = None,
     check: Annotated[
         Path | None,
-        typer.Option("--check", metavar="FILE", help="Compare the data with this schema; 10 if they differ."),
+        typer.Option(
+            "--check", metavar="FILE", help="Check the data against this schema; exit with 10 if they differ."
+        ),
     ] = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -75,11 +77,14 @@ def schema(
 
 @app.command("compare")
 def compare(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A source, or the statistics of one.")],
-    now: Annotated[str, typer.Argument(metavar="NOW", help="What is compared with it, such as the logs of a server.")],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="Data, or their statistics.")],
+    now: Annotated[
+        str, typer.Argument(metavar="NOW", help="Data to compare, such as a server's logs, or their statistics.")
+    ],
     label: Label = None,
     recipe: Annotated[
-        str | None, typer.Option("--bounds", metavar="RECIPE", help="Judge by the drift bounds of this recipe.")
+        str | None,
+        typer.Option("--bounds", metavar="RECIPE", help="Recipe with drift bounds. Default: the default bounds."),
     ] = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:

@@ -13,7 +13,7 @@ _MARKS = {"good": "✓", "bad": "✗", "unknown": "–"}
 
 
 def doctor(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe to compile too.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="Recipe to compile and check too.")] = None,
     environment: EnvironmentName = LOCAL,
     output: OutputFormat = Output.TEXT,
 ) -> None:

@@ -13,7 +13,7 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, Output
 
 
 def explain(
-    run: Annotated[str, typer.Argument(help="Name or id of a run; on this machine the newest by default.")] = "",
+    run: Annotated[str, typer.Argument(help="Name or id of a run. Default: the newest on this machine.")] = "",
     environment: EnvironmentName = LOCAL,
     output: OutputFormat = Output.TEXT,
 ) -> None:

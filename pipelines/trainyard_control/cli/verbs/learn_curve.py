@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def learn_curve(
     recipe: RecipeName,
     fractions: Annotated[
-        str, typer.Option("--fractions", help="Shares of the training split, three or more.")
+        str, typer.Option("--fractions", help="Shares of the training split, at least three.")
     ] = "0.1,0.2,0.4,0.8,1",
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,

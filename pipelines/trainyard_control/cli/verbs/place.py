@@ -16,7 +16,7 @@ _MAX_BYTES = 4 << 20  # chosen: a hundred times what the catalog's pipelines hav
 
 
 def place(
-    file: Annotated[Path, typer.Argument(help="Pipeline package that `kfp dsl compile` wrote.")],
+    file: Annotated[Path, typer.Argument(help="Pipeline package from `kfp dsl compile`.")],
     environment: EnvironmentName = LOCAL,
     to: PackageFile = "-",
 ) -> None:

@@ -25,22 +25,26 @@ def plan(
     recipe: RecipeName = "digits",
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
-    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Longest training, such as 4h or 1h30m.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Maximum time of the training, such as 4h or 1h30m.")
+    ] = None,
     budget: Annotated[
-        float | None, typer.Option(metavar="USD", min=0, max=1e12, help="Most that the training may cost.")
+        float | None, typer.Option(metavar="USD", min=0, max=1e12, help="Maximum cost of the training.")
     ] = None,
     examples: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=10**12, help="Training examples, if they are not known.")
+        int | None, typer.Option(metavar="N", min=1, max=10**12, help="Number of training examples, if it is unknown.")
     ] = None,
     serve: Annotated[
         str | None,
-        typer.Option(metavar="LOAD", help="Size replicas that serve the exported model instead: qps=200,p95=50ms."),
+        typer.Option(metavar="LOAD", help="Size serving replicas instead, for a load such as qps=200,p95=50ms."),
     ] = None,
     scale: Annotated[
         int | None,
-        typer.Option(metavar="N", min=2, max=4096, help="Simulate 1, 2, 4 … N workers of the training pool instead."),
+        typer.Option(metavar="N", min=2, max=4096, help="Simulate 1, 2, 4 … N workers of the training's pool instead."),
     ] = None,
-    place: Annotated[bool, typer.Option("--place", help="Write the choice into the environment's file.")] = False,
+    place: Annotated[
+        bool, typer.Option("--place", help="Write the recommended pool to the environment's file.")
+    ] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Predict the time and cost of a training on each pool.
@@ -76,7 +80,7 @@ def plan(
 
 
 def _write_choice(name: str, environment: Environment, chosen: Candidate) -> None:
-    """Write the choice to the environment's file, with a timeout of the training if the file sets none."""
+    """Write the recommended pool, and a timeout if there is none, to the environment's file."""
     from trainyard.spec.environment import DEFAULT
     from trainyard_control.planning.environment_file import ROOM, set_train_pool, timeout
 

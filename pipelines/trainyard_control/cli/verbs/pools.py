@@ -24,7 +24,7 @@ def pools(
         bool, typer.Option("--from-cluster", help="Draft an environment from the cluster's nodes instead.")
     ] = False,
     context: Annotated[
-        str, typer.Option(metavar="NAME", help="Context of the kubeconfig file; its current one by default.")
+        str, typer.Option(metavar="NAME", help="Context of the kubeconfig file. Default: the current one.")
     ] = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:

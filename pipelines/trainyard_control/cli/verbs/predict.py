@@ -28,26 +28,28 @@ if TYPE_CHECKING:
 _ModelName = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Folder or URI of a pushed version or of versions, or a recipe: then its champion."
+        metavar="MODEL", help="Pushed version or folder of versions, as path or URI; or a recipe, for its champion."
     ),
 ]
 _Input = Annotated[
     str,
     typer.Argument(
-        metavar="INPUT", help="Folder of pictures, CSV, Parquet or TFRecord file, or glob; gs:// and s3:// too."
+        metavar="INPUT", help="Folder of images, CSV, Parquet or TFRecord file, or glob; gs:// and s3:// too."
     ),
 ]
 _Out = Annotated[
     str,
     typer.Option(
-        "--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl. With --submit the URI of a folder."
+        "--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl. With --submit, a folder's URI."
     ),
 ]
 _Key = Annotated[
-    str | None, typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number.")
+    str | None,
+    typer.Option("--key", metavar="COLUMN", help="Column that identifies the rows. Default: file and row number."),
 ]
 _Submit = Annotated[
-    bool, typer.Option("--submit", help="Predict on a pool of the environment. Nothing may be on this machine.")
+    bool,
+    typer.Option("--submit", help="Predict on a pool of the environment. Inputs, model and output must be remote."),
 ]
 
 
@@ -57,7 +59,7 @@ def predict(
     environment: EnvironmentName = LOCAL,
     out: _Out = "predictions.parquet",
     key: _Key = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     submit: _Submit = False,
     name: RunName = None,
     dry_run: DryRun = False,

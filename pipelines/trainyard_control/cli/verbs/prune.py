@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def prune(
-    recipe: Annotated[str, typer.Argument(help="Name of the recipe; else all in the storage.")] = "",
+    recipe: Annotated[str, typer.Argument(help="Recipe name. Default: all recipes in the storage.")] = "",
     environment: EnvironmentName = LOCAL,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of each recipe's newest runs stay.")] = 10,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Number of newest runs of each recipe to keep.")] = 10,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:

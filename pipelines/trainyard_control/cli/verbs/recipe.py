@@ -66,14 +66,14 @@ evaluate:
 @app.command("new")
 def new(
     file: Annotated[Path, typer.Argument(help="YAML file to write.")],
-    table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Write an example for a CSV file instead of images.")] = False,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="SOURCE", help="Draft it from these data: CSV files or folders of pictures."),
+        typer.Option("--from", metavar="SOURCE", help="Draft the recipe from data: a table, or folders of images."),
     ] = None,
     label: Label = None,
 ) -> None:
-    """Write a recipe to start from, or draft one from data."""
+    """Write an example recipe, or draft one from data."""
     from trainyard import escape, uris
     from trainyard.spec import plain_yaml
     from trainyard_control.api import draft
@@ -113,11 +113,9 @@ def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
 def validate(
     recipe: RecipeName,
     set_: Overrides = None,
-    data: Annotated[
-        bool, typer.Option("--data", help="Hold it against the header and the first rows of its data too.")
-    ] = False,
+    data: Annotated[bool, typer.Option("--data", help="Also check the header and the first rows of the data.")] = False,
 ) -> None:
-    """Check a recipe and print it with every default filled in."""
+    """Check a recipe and print it with all defaults."""
     from trainyard.spec import plain_yaml
     from trainyard.spec import recipe as recipes
 

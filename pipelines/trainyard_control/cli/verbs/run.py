@@ -15,20 +15,18 @@ from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Label, Ou
 def run(
     recipe: Annotated[
         str,
-        typer.Argument(help="Bundled recipe, YAML file, its gs:// or s3:// URI, or data to draft a recipe from."),
+        typer.Argument(help="Bundled recipe, YAML file or its gs:// or s3:// URI; or data to draft a recipe from."),
     ] = "digits",
     label: Label = None,
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
     from_step: Annotated[
-        Step | None, typer.Option("--from", help="Do this step and the later ones again, whatever is there.")
+        Step | None, typer.Option("--from", help="Run this step and the following ones again.")
     ] = None,
     require_blessed: Annotated[
         bool, typer.Option("--require-blessed", help="Exit with 60 if the gate refuses the model.")
     ] = False,
-    no_push: Annotated[
-        bool, typer.Option("--no-push", help="Only try: export a blessed model, and leave the champion as it is.")
-    ] = False,
+    no_push: Annotated[bool, typer.Option("--no-push", help="Export a blessed model without pushing it.")] = False,
     day: Day = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:

@@ -26,8 +26,8 @@ _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 @app.command("list")
 def list_(
     environment: EnvironmentName = LOCAL,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many of the newest.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="Of every experiment.")] = False,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of newest runs.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="Include all experiments.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """List the newest runs.
@@ -66,7 +66,7 @@ def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat =
 
 @app.command("watch")
 def watch(
-    run: Annotated[str, typer.Argument(help="Name or id of the run; by default the newest.")] = "",
+    run: Annotated[str, typer.Argument(help="Name or id of the run. Default: the newest.")] = "",
     environment: EnvironmentName = LOCAL,
 ) -> None:
     """Follow a run to its end, and exit with its exit code."""
@@ -85,11 +85,9 @@ def watch(
 @app.command("logs")
 def logs(
     run: _Run,
-    step: Annotated[
-        str, typer.Argument(help="Name of the step, such as train, 'train worker 1' or 'train input worker 0'.")
-    ],
+    step: Annotated[str, typer.Argument(help="Step, such as train, 'train worker 1' or 'train input worker 0'.")],
     environment: EnvironmentName = LOCAL,
-    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only the last lines.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=1, help="Number of last lines to show.")] = None,
 ) -> None:
     """Print the log of a step (of a gang: of worker 0)."""
     if root := _local(environment):
@@ -104,7 +102,8 @@ def logs(
 @app.command("compare")
 def compare(
     names: Annotated[
-        list[str], typer.Argument(metavar="RUN RUN…", help="Names or folders of runs; a recipe is its newest run.")
+        list[str],
+        typer.Argument(metavar="RUN RUN…", help="Names or folders of runs; a recipe stands for its newest run."),
     ],
     environment: EnvironmentName = LOCAL,
     html: HtmlPage = None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule that a file defines.")
 
-_File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
+_File = Annotated[Path, typer.Argument(help="YAML file of a schedule.")]
 
 
 @app.command("apply")

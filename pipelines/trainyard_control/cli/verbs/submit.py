@@ -29,7 +29,7 @@ def submit(
     day: Day = "",
     no_cache: Annotated[
         Step | None,
-        typer.Option("--no-cache", "--from", help="Do this step and the later ones again, whatever is there."),
+        typer.Option("--no-cache", "--from", help="Run this step and the following ones again."),
     ] = None,
     dry_run: DryRun = False,
     wait: Wait = False,

@@ -33,19 +33,17 @@ _Over = Annotated[
     typer.Option(
         "--over",
         metavar="KEY=WHAT",
-        help="What to try: train.batch_size=16,64 or 16:256, log:1e-4:1e-1 by order of magnitude. Give several.",
+        help="Values or range to try, such as train.batch_size=16,64 or 16:256 or log:1e-4:1e-1. Repeatable.",
     ),
 ]
-_LadderName = Annotated[
-    Ladder | None, typer.Option("--ladder", help="Try networks of images, the fast ones to the accurate ones.")
-]
+_LadderName = Annotated[Ladder | None, typer.Option("--ladder", help="Try image networks, from fast to accurate.")]
 _GrammarText = Annotated[
     str | None,
     typer.Option(
         "--grammar",
         metavar="STAGES BLOCKS",
-        help="Draw blocks of cnn_small: '2:4 conv|separable|residual:16|32|64:1|2|3' is 2 to 4 stages, in each a "
-        "kind, its channels and its repeats.",
+        help="Search the blocks of cnn_small: '2:4 conv|separable|residual:16|32|64:1|2|3' is 2 to 4 stages, "
+        "each with a kind, channels and repeats.",
     ),
 ]
 _LatencyBudget = Annotated[
@@ -53,19 +51,19 @@ _LatencyBudget = Annotated[
     typer.Option(
         "--latency-budget",
         metavar="TIME",
-        help="Leave out, untrained, networks whose answer takes longer on one core here: 2ms, 500us.",
+        help="Skip networks whose prediction takes longer on one core: 2ms, 500us.",
     ),
 ]
 _Trials = Annotated[
     int | None,
-    typer.Option("--trials", min=1, max=10_000, help="How many; by default all combinations of values, else 12."),
+    typer.Option(
+        "--trials", min=1, max=10_000, help="Number of trials. Default: all combinations of values, otherwise 12."
+    ),
 ]
 _MaxParallel = Annotated[
-    int, typer.Option("--max-parallel", metavar="N", help="So many at a time, each on its share of the cores.")
+    int, typer.Option("--max-parallel", metavar="N", help="Number of parallel trials, each with a share of the cores.")
 ]
-_Prune = Annotated[
-    bool, typer.Option("--prune/--no-prune", help="Leave a trial that is worse than the median of those before it.")
-]
+_Prune = Annotated[bool, typer.Option("--prune/--no-prune", help="Stop trials below the median of earlier ones.")]
 
 
 def sweep(
