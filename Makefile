@@ -53,9 +53,10 @@ test: test-fast ## Run every test that needs no cluster
 test-fast: setup ## Run the unit and golden tests, for the loop while working
 	$(BIN)/pytest $(PROCESSES) tests/golden tests/unit
 
-verify: setup ## Check formatting, lint, types and import contracts
+verify: setup ## Check formatting, lint, spelling, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell *.md benchmarks components docs images k8s pipelines
 	$(BIN)/mypy --any-exprs-report .mypy_cache/any
 	@awk '$$1 ~ /^trainyard\.steps/ { n++; if (100 * $$2 > $(ANY) * $$3) { \
 	    print $$1 ": " $$2 " of " $$3 " expressions are Any"; bad = 1 } } \
