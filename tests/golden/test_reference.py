@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,16 +70,32 @@ COMMANDS = [
 
 
 def commands() -> str:
-    """Return a page with the help of every command."""
+    """Return a page with the help of every command; an option of three commands or more is listed once."""
     plain = {"TERM": "dumb", "NO_COLOR": "1"}
-    parts = ["# Commands\n\nGenerated from `--help`.\n"]
+    parts = {}
     for command in COMMANDS:
         # As wide as the program's own help is, which leaves two of 80 columns free; the runner's has all of them.
         arguments = [*command.split(), "--help"]
         help_text = CliRunner().invoke(app, arguments, prog_name="trainyard", env=plain, terminal_width=78).stdout
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
-        parts.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}\n```\n")
-    return "\n".join(parts)
+        before, _, options = text.partition("\n\nOptions:\n")
+        options, blank, after = options.partition("\n\n")
+        parts[command] = before, re.split(r"\n(?=  -)", options), blank + after
+    count = Counter(_row(option) for _, options, _ in parts.values() for option in options)
+    shared = sorted(row for row, times in count.items() if times > 2 and "[required]" not in row)
+    page = ["# Commands\n\nGenerated from `--help`. Several commands have these options:\n"]
+    page.append("\n".join(["| option | meaning |", "| --- | --- |", *shared, ""]))
+    for command, (before, options, after) in parts.items():
+        own = [option for option in options if _row(option) not in shared]
+        text = f"{before}\n\nOptions:\n" + "\n".join(own) if own else before
+        page.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}{after}\n```\n")
+    return "\n".join(page)
+
+
+def _row(option: str) -> str:
+    """Return an option of a help text as the row of a table."""
+    name, _, meaning = option.strip().replace("\n", "   ").partition("  ")
+    return f"| `{name}` | {' '.join(meaning.split())} |".replace("|json>", "\\|json>")
 
 
 def keys(title: str, schema: dict[str, Any]) -> str:
@@ -242,7 +259,7 @@ def test_every_row_of_a_table_has_the_columns_of_its_head() -> None:
     for page in PAGES:
         width = 0
         for line in page.read_text(encoding="utf-8").splitlines():
-            columns = len(re.findall(r"(?<!\\\\)\|", line)) if line.startswith("|") else 0
+            columns = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
             assert not (width and columns) or columns == width, (page.name, line)
             width = columns
 

@@ -122,7 +122,7 @@ def test_the_page_has_the_same_rows():
         lines += ["| --- | --- | --- | ---: | ---: | ---: | --- |"]
         lines += [
             f"| {row.hardware} | {row.software} | {row.day} | {row.epochs or ''} | {row.hours:.3f} | "
-            f"{'' if row.dollars is None else f'{row.dollars:.2f}'} | [{row.source.partition(', ')[0]}]({row.address}) |"
+            f"{'' if row.dollars is None else f'{row.dollars:.2f}'} | [{row.source.split(',')[0]}]({row.address}) |"
             for row in times(wanted)
         ]
     made = "\n".join([*lines, "", ""])
