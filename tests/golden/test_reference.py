@@ -178,11 +178,11 @@ def _range(value: dict[str, Any]) -> str:
         return ""
     if value["type"] == "integer":
         low = value.get("minimum", value.get("exclusiveMinimum", 0) + 1)
-        return f" {low} … {value['maximum']}"
+        return f" {low}…{value['maximum']}"
     low, high = (f"{value.get(key, value.get(f'exclusive{key.title()}')):g}" for key in ("minimum", "maximum"))
     above = "above " if "exclusiveMinimum" in value else ""
     below = "below " if "exclusiveMaximum" in value else ""
-    return f" {above}{low} … {below}{high}"
+    return f" {above}{low}…{below}{high}"
 
 
 def _default(value: dict[str, Any]) -> str:
