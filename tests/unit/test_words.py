@@ -17,7 +17,7 @@ from trainyard_control.cli.main import app
 from trainyard_control.kubeflow.schedules import Schedule
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
 # Phrases that are never right, each with the words to use instead.
 NEVER = {
     r"go(es|ing|ne)? on|went on": "continue, resume, active",
