@@ -95,7 +95,7 @@ def commands() -> str:
 def _row(option: str) -> str:
     """Return an option of a help text as the row of a table."""
     name, _, meaning = option.strip().replace("\n", "   ").partition("  ")
-    return f"| `{name}` | {' '.join(meaning.split())} |".replace("|json>", "\\|json>")
+    return f"| `{name.replace('|', ', ')}` | {' '.join(meaning.split())} |"
 
 
 def keys(title: str, schema: dict[str, Any]) -> str:
