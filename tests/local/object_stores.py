@@ -173,9 +173,9 @@ def free_port() -> int:
 
 def forget_clients() -> None:
     """Have this process make its clients anew, by the environment of that time."""
-    from trainyard.storage.buckets import gcs, s3, stores
+    from trainyard.storage.buckets import gcs, objects, s3
 
-    for cached in (stores.store, gcs._client, s3._client):
+    for cached in (objects.open_store, gcs._client, s3._client):
         cached.cache_clear()
 
 

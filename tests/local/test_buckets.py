@@ -18,7 +18,7 @@ from object_stores import FAULTS, Request, Store
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.runtime import step
 from trainyard.storage import manifest, storage
-from trainyard.storage.buckets import bucket_folders, objects, stores
+from trainyard.storage.buckets import bucket_folders, objects
 
 KILLED = """
 import sys
@@ -39,7 +39,7 @@ def write(uri: str, content: str, **options: str) -> None:
 
 def names(store: Store, uri: str) -> list[str]:
     prefix = uri.removeprefix(f"{store.uri}/")
-    return [item.name.removeprefix(prefix) for item in stores.store(store.uri).list(prefix).objects]
+    return [item.name.removeprefix(prefix) for item in objects.open_store(store.uri).list(prefix).objects]
 
 
 def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store: Store, uri: str) -> None:
@@ -96,7 +96,7 @@ def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
     write(uri, "hello")
     (name,) = [entry for entry in names(store, uri) if entry.endswith("/a")]
-    bucket, prefix = stores.locate(uri)
+    bucket, prefix = objects.locate(uri)
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
         storage.local(uri, "test")
@@ -261,7 +261,7 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (0.4, 0.4))
     from trainyard.storage.buckets import gcs, s3
 
-    for cached in (stores.store, gcs._client, s3._client):
+    for cached in (objects.open_store, gcs._client, s3._client):
         cached.cache_clear()
     store.fault = lambda request: fault
     start = time.monotonic()
@@ -275,7 +275,7 @@ def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(objects, "PAGE_OBJECTS", 2)
     monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
-    bucket, name = stores.locate(uri)
+    bucket, name = objects.locate(uri)
     for number in range(5):
         bucket.write(f"{name}/{number}", b"x")
         bucket.write(f"{name}/deep-{number}/x", b"x")

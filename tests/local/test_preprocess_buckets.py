@@ -20,7 +20,7 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import DataError, TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import source_stream, storage
-from trainyard.storage.buckets import bucket_source, objects, stores
+from trainyard.storage.buckets import bucket_source, objects
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -59,8 +59,8 @@ def filled(bucket, folder):
 
 
 def put(root: str, name: str, content: bytes) -> None:
-    bucket, prefix = stores.split(f"{root}/{name}")
-    stores.store(bucket).write(prefix, content)
+    bucket, prefix = objects.split_uri(f"{root}/{name}")
+    objects.open_store(bucket).write(prefix, content)
 
 
 @pytest.mark.parametrize(("data", "source"), [(IMAGES, "pets"), (TABLE, "table"), (TABLE, "table/rows.csv.gz")])
@@ -270,7 +270,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
 )
 def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind, monkeypatch):
     scheme = "s3" if type(error).__module__.startswith("botocore") else "gs"
-    store = stores.store(f"{scheme}://data", 0.1)
+    store = objects.open_store(f"{scheme}://data", 0.1)
 
     def fail(name: str) -> tuple[bytes, str]:
         raise error

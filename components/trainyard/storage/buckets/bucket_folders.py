@@ -29,7 +29,7 @@ from trainyard import events
 from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.storage import cache, cached_files
 from trainyard.storage import manifest as manifests
-from trainyard.storage.buckets import stores, transfer
+from trainyard.storage.buckets import objects, transfer
 from trainyard.storage.buckets.bucket_lease import lease as lease
 from trainyard.storage.buckets.objects import ABSENT, Changed, Missing, ObjectStore
 from trainyard.storage.cached_files import CachedFiles
@@ -59,7 +59,7 @@ def committed(uri: str) -> Manifest | None:
 
 def require(uri: str, made_by: str) -> Manifest:
     """See `storage.require`."""
-    store, _ = stores.locate(uri)
+    store, _ = objects.locate(uri)
     published = _open(uri, made_by)
     prefix = published.prefix
     sizes = {item.name.removeprefix(prefix): item.bytes for item in store.list(prefix).objects}
@@ -70,7 +70,7 @@ def require(uri: str, made_by: str) -> Manifest:
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """See `storage.local`."""
-    store, _ = stores.locate(uri)
+    store, _ = objects.locate(uri)
     published = _open(uri, made_by, only)
     try:
         return _local_copy(store, uri, published)
@@ -83,7 +83,7 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
 
 def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
     """See `storage.stream`."""
-    store, _ = stores.locate(uri)
+    store, _ = objects.locate(uri)
     published = _open(uri, made_by)
     key = _key(uri, published.digest)
     if cache.has(key, published.manifest):
@@ -111,13 +111,13 @@ def read(folder: str, name: str) -> bytes | None:
     if published is None or name not in published.manifest.files:
         return None
     limit = manifests.max_bytes(name, published.manifest.files[name].bytes)
-    content = stores.locate(folder)[0].read(published.prefix + name, limit)
+    content = objects.locate(folder)[0].read(published.prefix + name, limit)
     return manifests.verified(content[0], published.manifest, name, folder) if content else None
 
 
 def children(uri: str) -> list[str]:
     """See `storage.children`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     listing = store.list(f"{name}/", deep=False)
     paths = [*listing.folders, *(item.name for item in listing.objects)]
     names = {path.removeprefix(f"{name}/").rstrip("/") for path in paths}
@@ -126,13 +126,13 @@ def children(uri: str) -> list[str]:
 
 def sizes(uri: str) -> dict[str, int]:
     """See `storage.sizes`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     return {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
 
 
 def remove_unfinished(uri: str) -> None:
     """See `storage.remove_unfinished`: folders that hold attempts and no marker."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     paths = [item.name.removeprefix(f"{name}/").partition("/") for item in store.list(f"{name}/").objects]
     attempted = {folder for folder, _, rest in paths if rest.startswith(ATTEMPTS)}
     published = {folder for folder, _, rest in paths if rest == MANIFEST}
@@ -156,7 +156,7 @@ def remove_abandoned(uri: str) -> None:
 @contextmanager
 def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None) -> Iterator[Path]:
     """See `storage.stage`."""
-    stores.locate(uri)
+    objects.locate(uri)
     with cache.temporary_folder() as staging:
         with staging_errors(staging, staging):
             yield staging
@@ -169,27 +169,27 @@ def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None
 
 def write_text(uri: str, text: str) -> None:
     """See `storage.write_text`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     store.write(name, text.encode())
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     content = store.read(name)
     return manifests.text(content[0], uri, errors) if content else None
 
 
 def remove(uri: str) -> None:
     """See `storage.remove`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     store.delete(f"{name}/{MANIFEST}")
     store.delete(name)
     transfer.delete(store, [item.name for item in store.list(f"{name}/").objects])
 
 
 def _published(uri: str) -> _Published | None:
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     marker = store.read(f"{name}/{MANIFEST}", manifests.MAX_BYTES)
     if marker is None:
         return None
@@ -218,7 +218,7 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: st
     if last:
         _publish_open(uri, staging, manifest, last, attempt)
         return
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     start = time.monotonic()
     own = f"{name}/{ATTEMPTS}{attempt}/"
     here = {path: file for path, file in manifest.files.items() if (staging / path).is_file()}
@@ -239,7 +239,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
     Removes leftovers of killed attempts before it creates the marker, and nothing else. Raises `InfrastructureError` if
     a foreign file has one of the names, `TransientError` if another writer works there.
     """
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     start, own = time.monotonic(), f"{name}/{ATTEMPTS}{attempt}"
     if committed(uri) is not None:
         _require_same(uri, manifest, None)
@@ -289,7 +289,7 @@ def _emit_published(uri: str, manifest: Manifest, start: float) -> None:
 
 def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
     """Remove leftovers of attempts at the open folder `uri`, except the files of `manifest` and the attempt `keep`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     for marker in _open_attempts(uri):
         if marker != keep:
             strays = [path for path in _attempt_files(store, marker) if path not in manifest.files]
@@ -299,7 +299,7 @@ def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
 
 def _open_attempts(uri: str) -> list[str]:
     """Return the names of the objects that list the files of attempts at the open folder `uri`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     return [item.name for item in store.list(f"{name}/{ATTEMPTS}", deep=False).objects]
 
 
@@ -311,7 +311,7 @@ def _attempt_files(store: ObjectStore, marker: str) -> list[str]:
 
 def _remove_attempts(uri: str, keep: str) -> None:
     """Remove the attempts at `uri` whose object names do not start with `keep`."""
-    store, name = stores.locate(uri)
+    store, name = objects.locate(uri)
     attempts = [item.name for item in store.list(f"{name}/{ATTEMPTS}").objects]
     transfer.delete(store, [path for path in attempts if not path.startswith(keep)])
 

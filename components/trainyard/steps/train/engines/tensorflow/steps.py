@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from trainyard.data.examples import Tensors
 from trainyard.steps.train.engines.steps import LOSS_SUM, STEP, SharedSteps
-from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
+from trainyard.steps.train.engines.tensorflow.replicas import AllReduce
 from trainyard.steps.train.engines.tensorflow.strategy import devices
 from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch

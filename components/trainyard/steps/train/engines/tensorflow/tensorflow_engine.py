@@ -18,8 +18,7 @@ from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.tensorflow import strategy
-from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
-from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_layers
+from trainyard.steps.train.engines.tensorflow.replicas import AllReduce, synchronize_layers
 from trainyard.steps.train.engines.tensorflow.steps import TensorFlowSteps
 from trainyard.steps.train.expected_devices import devices_error, expected_devices, visible_devices
 
