@@ -25,14 +25,12 @@ _RESERVED = ".reserved"
 
 
 def committed(uri: str) -> Manifest | None:
-    """See `storage.committed`."""
     path = Path(uri) / MANIFEST
     content = _content(path, manifests.MAX_BYTES)
     return None if content is None else manifests.parse(content, str(path))[0]
 
 
 def require(uri: str, made_by: str) -> Manifest:
-    """See `storage.require`."""
     manifest = committed(uri)
     if manifest is None:
         raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
@@ -44,14 +42,12 @@ def require(uri: str, made_by: str) -> Manifest:
 
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
-    """See `storage.local`."""
     with os_errors(Path(uri), "read"):
         manifests.verify(require(uri, made_by), Path(uri), only)
     return Path(uri)
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """See `storage.read`."""
     manifest = committed(folder)
     size = manifest.files[name].bytes if manifest and name in manifest.files else 0
     content = _content(Path(folder) / name, manifests.max_bytes(name, size))
@@ -59,14 +55,12 @@ def read(folder: str, name: str) -> bytes | None:
 
 
 def children(uri: str) -> list[str]:
-    """See `storage.children`."""
     with os_errors(Path(uri), "read"), suppress(FileNotFoundError, NotADirectoryError):
         return sorted(path.name for path in Path(uri).iterdir() if not path.name.startswith("."))
     return []
 
 
 def sizes(uri: str) -> dict[str, int]:
-    """See `storage.sizes`."""
     sizes_by_name: dict[str, int] = {}
     with os_errors(Path(uri), "read"):
         for path in Path(uri).rglob("*"):
@@ -78,7 +72,6 @@ def sizes(uri: str) -> dict[str, int]:
 
 
 def remove_unfinished(uri: str) -> None:
-    """See `storage.remove_unfinished`."""
     folder = Path(uri)
     shutil.rmtree(folder / STAGING, ignore_errors=True)
     with os_errors(folder, "removed"):
@@ -104,7 +97,6 @@ def stage(
     last: str = "",  # noqa: ARG001 - a rename shows all at once
     origin: dict[str, Any] | None = None,
 ) -> Iterator[Path]:
-    """See `storage.stage`."""
     final = Path(uri)
     with os_errors(final):
         staging, lock = _locked_folder(final.parent / STAGING, final.name)
@@ -120,7 +112,6 @@ def stage(
 
 
 def write_text(uri: str, text: str) -> None:
-    """See `storage.write_text`."""
     final, content = Path(uri), text.encode()
     reserved = _reserved_path(final)
     with os_errors(final):
@@ -136,7 +127,6 @@ def write_text(uri: str, text: str) -> None:
 
 
 def reserve(uri: str, size: int) -> None:
-    """See `storage.reserve`."""
     final = Path(uri)
     with os_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +136,6 @@ def reserve(uri: str, size: int) -> None:
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
-    """See `storage.read_text`."""
     content = _content(Path(uri), manifests.MAX_TEXT_BYTES)
     return None if content is None else manifests.text(content, uri, errors)
 
@@ -187,7 +176,6 @@ def lease(uri: str) -> Iterator[None]:
 
 @contextmanager
 def reading(uri: str) -> Iterator[None]:
-    """See `storage.reading`."""
     with _lock_file(Path(uri)) as stream:
         with suppress(OSError):  # locks are unsupported here
             fcntl.flock(stream, fcntl.LOCK_SH)

@@ -52,13 +52,11 @@ class _Published:
 
 
 def committed(uri: str) -> Manifest | None:
-    """See `storage.committed`."""
     published = _published(uri)
     return published.manifest if published else None
 
 
 def require(uri: str, made_by: str) -> Manifest:
-    """See `storage.require`."""
     store, _ = objects.locate(uri)
     published = _open(uri, made_by)
     prefix = published.prefix
@@ -69,7 +67,6 @@ def require(uri: str, made_by: str) -> Manifest:
 
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
-    """See `storage.local`."""
     store, _ = objects.locate(uri)
     published = _open(uri, made_by, only)
     try:
@@ -82,7 +79,6 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
 
 
 def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
-    """See `storage.stream`."""
     store, _ = objects.locate(uri)
     published = _open(uri, made_by)
     key = _key(uri, published.digest)
@@ -106,7 +102,6 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """See `storage.read`."""
     published = _published(folder)
     if published is None or name not in published.manifest.files:
         return None
@@ -116,7 +111,6 @@ def read(folder: str, name: str) -> bytes | None:
 
 
 def children(uri: str) -> list[str]:
-    """See `storage.children`."""
     store, name = objects.locate(uri)
     listing = store.list(f"{name}/", deep=False)
     paths = [*listing.folders, *(item.name for item in listing.objects)]
@@ -125,7 +119,6 @@ def children(uri: str) -> list[str]:
 
 
 def sizes(uri: str) -> dict[str, int]:
-    """See `storage.sizes`."""
     store, name = objects.locate(uri)
     return {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
 
@@ -155,7 +148,6 @@ def remove_abandoned(uri: str) -> None:
 
 @contextmanager
 def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None) -> Iterator[Path]:
-    """See `storage.stage`."""
     objects.locate(uri)
     with cache.temporary_folder() as staging:
         with staging_errors(staging, staging):
@@ -168,20 +160,17 @@ def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None
 
 
 def write_text(uri: str, text: str) -> None:
-    """See `storage.write_text`."""
     store, name = objects.locate(uri)
     store.write(name, text.encode())
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
-    """See `storage.read_text`."""
     store, name = objects.locate(uri)
     content = store.read(name)
     return manifests.text(content[0], uri, errors) if content else None
 
 
 def remove(uri: str) -> None:
-    """See `storage.remove`."""
     store, name = objects.locate(uri)
     store.delete(f"{name}/{MANIFEST}")
     store.delete(name)
