@@ -54,31 +54,31 @@ def staging_errors(staging: Path, final: Path) -> Iterator[None]:
 
 def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureError:
     """Return the error for `error`, raised by an operation on `path`."""
-    where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
+    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
         return disk_full(error, path)
     if error.errno in _NOT_ALLOWED:
         return InfrastructureError(
-            f"{where}: may not be {verb} ({reason}). Grant the permission, or name another storage in the environment."
+            f"{file}: may not be {verb} ({reason}). Grant the permission, or name another storage in the environment."
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         paths = (path, *path.parents)
         in_the_way = next((ancestor for ancestor in paths if os.path.lexists(ancestor) and not ancestor.is_dir()), path)
-        what = "a link to nothing" if in_the_way.is_symlink() and not in_the_way.exists() else "a file"
+        kind = "a link to nothing" if in_the_way.is_symlink() and not in_the_way.exists() else "a file"
         return InfrastructureError(
-            f"{in_the_way}: is {what} where a folder is needed. Remove it, or name another storage in the environment."
+            f"{in_the_way}: is {kind} where a folder is needed. Remove it, or name another storage in the environment."
         )
-    return InfrastructureError(f"{where}: cannot be {verb} ({reason}). {_ADVICE}")
+    return InfrastructureError(f"{file}: cannot be {verb} ({reason}). {_ADVICE}")
 
 
 def disk_full(error: BaseException, path: Path) -> InfrastructureError:
     """Return the error for a full disk: that of `path`, or of the temporary files."""
     number = error.errno if isinstance(error, OSError) and error.errno in _FULL else None
-    what = _FULL[number] if number else next(_FULL[code] for code in _FULL if os.strerror(code) in str(error))
+    reason = _FULL[number] if number else next(_FULL[code] for code in _FULL if os.strerror(code) in str(error))
     temporary = Path(tempfile.gettempdir())
-    where = temporary if _has_room(path) and not _has_room(temporary) else path
-    return InfrastructureError(f"{where}: the disk {what}. Free some space and run the same command again.")
+    full_path = temporary if _has_room(path) and not _has_room(temporary) else path
+    return InfrastructureError(f"{full_path}: the disk {reason}. Free some space and run the same command again.")
 
 
 def disk_full_cause(error: BaseException) -> BaseException | None:

@@ -60,9 +60,9 @@ def list_files(path: str, field: str = "data.path") -> Listing:
     try:
         return _local(path, field)
     except (OSError, ValueError) as error:
-        where = bucket_source.in_field(_printable(str(getattr(error, "filename", None) or path)), field)
+        location = bucket_source.in_field(_printable(str(getattr(error, "filename", None) or path)), field)
         reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{where}: cannot be read ({reason}). Check the name and the permissions.") from error
+        raise DataError(f"{location}: cannot be read ({reason}). Check the name and the permissions.") from error
 
 
 def _local(path: str, field: str) -> Listing:

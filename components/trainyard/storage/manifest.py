@@ -76,7 +76,7 @@ class Manifest:
         return json.dumps(asdict(self) | more, indent=1, sort_keys=True)
 
 
-def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
+def parse(text: str | bytes, location: str) -> tuple[Manifest, dict[str, Any]]:
     """Return the manifest in `text` and the whole document.
 
     Raises `DataError` if it is malformed, `ConfigurationError` if a newer Trainyard wrote it.
@@ -85,7 +85,7 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
         document = json.loads(text)
         if (version := int(document["schema_version"])) > SCHEMA_VERSION:
             raise ConfigurationError(
-                f"{where}: a newer Trainyard wrote it (schema version {version}; this one reads up to "
+                f"{location}: a newer Trainyard wrote it (schema version {version}; this one reads up to "
                 f"{SCHEMA_VERSION}). Install that Trainyard, or name another storage in the environment."
             )
         manifest = Manifest(
@@ -98,7 +98,7 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
             raise ValueError(f"the name {wrong[0]!r} leads out of the folder")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
-            f"{where}: not a manifest of Trainyard ({error}). Remove the folder and run the step again."
+            f"{location}: not a manifest of Trainyard ({error}). Remove the folder and run the step again."
         ) from error
     return manifest, document
 
@@ -123,12 +123,12 @@ def too_large(where: str, limit: int) -> DataError:
     )
 
 
-def text(content: bytes, where: str, errors: str = "strict") -> str:
+def text(content: bytes, location: str, errors: str = "strict") -> str:
     """Return `content` as text. Raises `DataError` if it is not UTF-8."""
     try:
         return content.decode(errors=errors)
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: is no UTF-8 text, so it is damaged. Remove it and run the step again.") from error
+        raise DataError(f"{location}: is no UTF-8 text, so it is damaged. Remove it and run the step again.") from error
 
 
 def measure(path: Path) -> File:

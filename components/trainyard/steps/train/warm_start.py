@@ -46,10 +46,10 @@ def require_same_ids(version: str, examples: str, labels: list[str] | None, fiel
     before = names(version, f"{EXTRA}/{LABELS}") or []
     if before != (labels or []):
         changed = sorted({*before} ^ {*(labels or [])})
-        which = f"'{changed[0]}' is only in one of them" if changed else "their order changed"
+        difference = f"'{changed[0]}' is only in one of them" if changed else "their order changed"
         raise ConfigurationError(
             f"{field}: {version} tells apart {len(before)} classes, the data have {len(labels or [])} "
-            f"({which}). {advice}"
+            f"({difference}). {advice}"
         )
     pushed = _files(version, "push", _PUSHED_VOCABULARIES)
     own = _files(examples, "preprocess", _VOCABULARIES)

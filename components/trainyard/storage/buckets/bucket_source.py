@@ -62,7 +62,7 @@ def open_object(uri: str, chunk: int | None = None) -> IO[bytes]:
 
 
 @contextmanager
-def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
+def source_errors(source: str, field: str = "data.path") -> Iterator[None]:
     """Raise `DataError` if the store refuses a request in the block, `TransientError` if it does not answer.
 
     field: the recipe field that names the source, '' for none.
@@ -70,20 +70,20 @@ def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
     try:
         yield
     except Missing as error:
-        raise _no_such(where, field) from error
+        raise _no_such(source, field) from error
     except (InfrastructureError, TransientError) as error:
         fault = error.__cause__
         if not isinstance(fault, StoreFault):
             raise
         if fault.kind is Kind.NO_BUCKET:
-            raise _no_such(where, field) from error
+            raise _no_such(source, field) from error
         if fault.kind is Kind.REFUSED:
             raise DataError(
-                f"{where}: may not be read ({fault.reason}). Log in or grant the right to read the bucket's objects, "
+                f"{source}: may not be read ({fault.reason}). Log in or grant the right to read the bucket's objects, "
                 f"or correct {_name(field)}."
             ) from error
         raise TransientError(
-            f"{where}: cannot be reached ({fault.reason}). Check the network and run the same command again."
+            f"{source}: cannot be reached ({fault.reason}). Check the network and run the same command again."
         ) from error
 
 
@@ -141,8 +141,8 @@ class _Stream(io.RawIOBase):
         return count
 
 
-def _no_such(where: str, field: str) -> DataError:
-    return DataError(f"{where}: there is no such bucket or object. Correct {_name(field)}.")
+def _no_such(source: str, field: str) -> DataError:
+    return DataError(f"{source}: there is no such bucket or object. Correct {_name(field)}.")
 
 
 def _name(field: str) -> str:

@@ -229,21 +229,21 @@ class ObjectStore(ABC):
             raise self._no_bucket(str(error)) from error
 
     def _error(self, fault: StoreFault, name: str, verb: str, seconds: float) -> Exception:
-        where = f"{self.root}/{name}"
+        uri = f"{self.root}/{name}"
         if plain := _PLAIN.get(fault.kind):
             return plain(fault.reason)
         if fault.kind is Kind.NO_BUCKET:
             return self._no_bucket(fault.reason)
         if fault.kind is Kind.REFUSED:
             return InfrastructureError(
-                f"{where}: the store refused to {verb} it ({fault.reason}). {self.role}, or name another storage."
+                f"{uri}: the store refused to {verb} it ({fault.reason}). {self.role}, or name another storage."
             )
         if fault.kind is Kind.EXPIRED:
             return TransientError(
-                f"{where}: the credentials have expired ({fault.reason}). Renew them and run the same command again."
+                f"{uri}: the credentials have expired ({fault.reason}). Renew them and run the same command again."
             )
         return TransientError(
-            f"{where}: cannot be reached for {seconds:.0f} s ({fault.reason}). "
+            f"{uri}: cannot be reached for {seconds:.0f} s ({fault.reason}). "
             "Check the network and run the same command again."
         )
 

@@ -29,8 +29,8 @@ def check_model(path: Path, examples: Examples) -> keras.Model:
         raise _model_error(f"takes {shapes_text(inputs)}. It must take {shapes_text(expected)}")
     shape = tuple(getattr(model.output, "shape", ()))
     if shape != (None, outputs):
-        what = "the logits of its classes" if examples.labels else "numbers in the unit of the label"
-        raise _model_error(f"gives {shape}. It must give (None, {outputs}), {what}")
+        meaning = "the logits of its classes" if examples.labels else "numbers in the unit of the label"
+        raise _model_error(f"gives {shape}. It must give (None, {outputs}), {meaning}")
     if fault := probabilities.fault(model, examples):
         raise _model_error(fault)
     return model
@@ -56,5 +56,5 @@ def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bo
     return len(shape) == len(expected) and all(a in (None, b) for a, b in zip(shape, expected, strict=True))
 
 
-def _model_error(what: str) -> ConfigurationError:
-    return ConfigurationError(f"train.command: the model.keras of the program {what}.")
+def _model_error(fault: str) -> ConfigurationError:
+    return ConfigurationError(f"train.command: the model.keras of the program {fault}.")

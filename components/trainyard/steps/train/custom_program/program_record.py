@@ -121,9 +121,9 @@ class ProgramRecord:
             return
         self._warned = True
         fault = error.errors(include_url=False)[0]
-        where = ".".join(map(str, fault["loc"]))
+        location = ".".join(map(str, fault["loc"]))
         events.emit(
             "warning",
-            message=f"train.command: a line of {kind} is left out: {where}: {fault['msg']}. "
+            message=f"train.command: a line of {kind} is left out: {location}: {fault['msg']}. "
             "docs/how-to/own-script.md says what it may hold.",
         )

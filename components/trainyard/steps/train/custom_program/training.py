@@ -109,9 +109,9 @@ def _move_result(program_output: Path, output: Path, recipe: Recipe) -> None:
             if result == "keras"
             else "Leave the files of the model in that folder"
         )
-        what = model.name if result == "keras" else f"{model.name}/ with files in it"
+        expected = model.name if result == "keras" else f"{model.name}/ with files in it"
         raise ConfigurationError(
-            f"train.command: the program ended well and left no {what} in $TRAINYARD_OUTPUT, but {names}. {save}."
+            f"train.command: the program ended well and left no {expected} in $TRAINYARD_OUTPUT, but {names}. {save}."
         )
     if result == "folder":
         _require_servable(model)

@@ -99,9 +99,9 @@ def _check(module: str, model: keras.Model, document: Examples) -> None:
     outputs = keras.tree.flatten(model.output)
     if sorted(model.input) != names or [list(output.shape) for output in outputs] != [[None, document.outputs]]:
         shapes = ", ".join(str(tuple(output.shape)) for output in outputs)
-        given = f" with {len(outputs)} outputs" if len(outputs) != 1 else ""
+        count = f" with {len(outputs)} outputs" if len(outputs) != 1 else ""
         raise ConfigurationError(
-            f"{module}: build_model's model{given} maps {', '.join(sorted(model.input))} to {shapes}. "
+            f"{module}: build_model's model{count} maps {', '.join(sorted(model.input))} to {shapes}. "
             f"It must map {', '.join(names)} to one output, (None, {document.outputs})."
         )
     if not hasattr(model.output, "shape"):

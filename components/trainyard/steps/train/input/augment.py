@@ -200,11 +200,11 @@ class AugmentedImages:
     def _changed(self, image: tf.Tensor, shape: tuple[int, ...], row: tf.Tensor) -> tf.Tensor:
         model_shape = self.folder.document.image
         if self.options.crop is not None:
-            where = window_params(row)
+            params = window_params(row)
             if image.dtype == tf.string and model_shape is not None:
-                image = decode_window(image, model_shape, self.options.crop, where)
+                image = decode_window(image, model_shape, self.options.crop, params)
             else:
-                image = cut_window(image, shape[0], shape[1], self.options.crop, where)
+                image = cut_window(image, shape[0], shape[1], self.options.crop, params)
         return augment_example(image, self.options, row)
 
 

@@ -389,13 +389,13 @@ class Input:
 
     def fits(self, split: Split) -> bool:
         """Return True if `split` is held in memory; otherwise it is streamed in every epoch."""
-        most = MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
+        limit = MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
         features = self.folder.document.features
         example_bytes: int = sum(
             math.prod(feature.shape) * (1 if feature.encoded else tf.as_dtype(feature.dtype).size)
             for feature in features
         )
-        return self._count(split) * example_bytes <= most
+        return self._count(split) * example_bytes <= limit
 
 
 def _prefetch(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:

@@ -30,10 +30,10 @@ def rand_augment(image: tf.Tensor, options: RandAugment, params: tf.Tensor) -> t
     """
     pixels = image if image.dtype == tf.uint8 else as_pixels(image)
     for number in range(options.operations):
-        which = tf.cast((params[PARAMS * number] + 1) / 2 * len(OPERATIONS), tf.int32)
+        choice = tf.cast((params[PARAMS * number] + 1) / 2 * len(OPERATIONS), tf.int32)
         sign = tf.where(params[PARAMS * number + 1] < 0, -1.0, 1.0)
         branches = [partial(change, pixels, options.magnitude / 10, sign) for change in OPERATIONS.values()]
-        pixels = tf.switch_case(tf.minimum(which, len(OPERATIONS) - 1), branches)
+        pixels = tf.switch_case(tf.minimum(choice, len(OPERATIONS) - 1), branches)
     return tf.ensure_shape(tf.cast(pixels, image.dtype), tuple(image.shape))
 
 

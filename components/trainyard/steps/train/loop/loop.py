@@ -377,19 +377,19 @@ class Loop:
             raise Preempted()
         raise PeerLost("another worker got SIGTERM. Start again when it is back.")
 
-    def _roll_back(self, what: str) -> None:
+    def _roll_back(self, quantity: str) -> None:
         """Resume from the last checkpoint with a smaller learning rate, once. Raises `DataError` the second time."""
         step = self.steps.step
         if self.steps.scale != 1.0:
             raise DataError(
-                f"train: {what} is not finite at step {step}, again after one retry at {RETRY_SCALE:g} times the "
+                f"train: {quantity} is not finite at step {step}, again after one retry at {RETRY_SCALE:g} times the "
                 f"learning rate {self.settings.optimizer.learning_rate:g}. Lower train.optimizer.learning_rate, set "
                 "train.optimizer.clip_norm, or look for NaN and extreme values in the data."
             )
         checkpoint = self._newest()
         if checkpoint is None:
-            raise DataError(f"train: {what} is not finite at step {step}, and no checkpoint is left to go back to.")
-        rollback = Rollback(what=what, step=step, back_to=checkpoint.progress.step, learning_rate_scale=RETRY_SCALE)
+            raise DataError(f"train: {quantity} is not finite at step {step}, and no checkpoint is left to go back to.")
+        rollback = Rollback(what=quantity, step=step, back_to=checkpoint.progress.step, learning_rate_scale=RETRY_SCALE)
         events.emit("diverged", **rollback.model_dump())
         self._load(checkpoint)
         self.rollbacks.append(rollback)
