@@ -131,7 +131,7 @@ def test_an_input_worker_that_never_comes_is_named_at_the_deadline() -> None:
         InputService.connect([address], TOKEN, 0.5)
 
 
-def test_an_input_worker_that_gives_no_sign_of_life_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_worker_that_sends_no_heartbeat_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     stream = MessageStream(ours)
     lines: queue.Queue[str] = queue.Queue()
@@ -141,7 +141,7 @@ def test_an_input_worker_that_gives_no_sign_of_life_is_taken_for_lost(monkeypatc
         time.sleep(1)  # twice what a turn takes
         assert lines.empty()
         stream.last_received -= SILENCE_SECONDS
-        assert lines.get(timeout=5).startswith("train: input worker 1 of 3 (feed-1:2222) is lost: it gives no sign of")
+        assert lines.get(timeout=5).startswith("train: input worker 1 of 3 (feed-1:2222) is lost: it sends no heartbeat")
     stream.close()
 
 
