@@ -171,7 +171,7 @@ def test_a_deadline_is_told_with_what_to_raise(namespace: Namespace) -> None:
 @pytest.mark.parametrize(
     ("code", "cause", "advice"),
     [
-        (10, "data", "Mend the data or what the recipe says of them, and submit again"),
+        (10, "data", "Fix the data or its description in the recipe, and submit again"),
         (20, "configuration", "Correct the recipe or the environment, and submit again"),
         (40, "infrastructure", "Provide what is missing (disk, permission or device), and submit again"),
         (50, "bug", "Read the log (trainyard runs logs)"),

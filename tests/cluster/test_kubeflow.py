@@ -361,7 +361,7 @@ def test_a_run_that_is_cancelled_between_two_attempts_is_cancelled(environment: 
     patient = changed(environment, retries={"default": 1})
     name = f"{RUN}-cancel-retry"
     send(name, patient)
-    run = until(name, patient, lambda run: "It is tried again" in run["reason"])
+    run = until(name, patient, lambda run: "It is retried" in run["reason"])
     assert not over(run)
     assert trainyard("runs", "cancel", name, "-e", str(patient)).returncode == 0
     run = document("runs", "show", name, "-e", str(patient))

@@ -88,4 +88,4 @@ def test_the_snippets_of_the_how_to_run_one_after_the_other_as_a_script_without_
     assert metrics["accuracy"] > 0.8 and (verdict, predicted, count) == ("refused", 1, 3)
     assert champion == str(folder / "runs" / "digits" / "models" / "1")
     assert error.startswith("--set train.epoch=3: train.epoch: unknown key. Did you mean 'epochs'?")
-    assert done.stderr.count("· preprocess") == 1 and "train       used again" in done.stderr
+    assert done.stderr.count("· preprocess") == 1 and "train       reused" in done.stderr

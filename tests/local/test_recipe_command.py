@@ -50,7 +50,7 @@ def test_a_new_recipe_is_valid_and_never_overwrites(tmp_path: Path, options: lis
     trainyard("recipe", "new", str(file), *options)
     assert recipes.load(str(file)).name == "my-pets"
     before = file.read_text()
-    assert "is there already" in trainyard("recipe", "new", str(file), *options, code=20).stderr
+    assert "already exists" in trainyard("recipe", "new", str(file), *options, code=20).stderr
     assert file.read_text() == before
 
 
@@ -139,7 +139,7 @@ def test_a_recipe_that_is_there_is_never_replaced_by_a_draft_and_a_label_is_of_d
     (tmp_path / "prices.csv").write_text("\n".join(["size,sold", *rows]) + "\n")
     (tmp_path / "prices.yaml").write_text("name: mine\n")
     refused = trainyard("run", "prices.csv", "--label", "sold", code=20).stderr
-    assert "prices.yaml: already exists, and is another recipe than the data suggest" in refused
+    assert "prices.yaml: already exists and differs from the recipe drafted from the data" in refused
     assert (tmp_path / "prices.yaml").read_text() == "name: mine\n"
     assert "digits is a recipe and names its label" in trainyard("run", "digits", "--label", "sold", code=20).stderr
     assert "no such column" in trainyard("run", "prices.csv", "--label", "solt", code=20).stderr

@@ -141,8 +141,8 @@ def test_a_try_leaves_the_champion_as_it_is(attempt: list[str], record: dict[str
 def test_from_a_step_does_that_step_again_and_none_before(attempt: list[str]) -> None:
     record, ended = json.loads(trainyard(*attempt).stdout), trainyard(*attempt, "--from", "export")
     again = json.loads(ended.stdout)
-    assert "✓ train       used again" in ended.stderr
-    assert "✓ export      used again" not in ended.stderr
+    assert "✓ train       reused" in ended.stderr
+    assert "✓ export      reused" not in ended.stderr
     assert again["exports"][0]["path"] == record["exports"][0]["path"]
 
 

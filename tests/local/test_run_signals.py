@@ -204,7 +204,7 @@ def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one
     assert code == 0, output
     _, shown = watched.communicate(timeout=60)
     assert watched.returncode == 0, shown
-    output = r"preprocess +used again\n(.*\n)*✓ train .*\n(.*\n)*✓ push .*\n✓ pushed, accuracy 0\.\d{4} \("
+    output = r"preprocess +reused\n(.*\n)*✓ train .*\n(.*\n)*✓ push .*\n✓ pushed, accuracy 0\.\d{4} \("
     assert re.search(output, shown), shown
 
 

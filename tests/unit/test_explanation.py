@@ -113,7 +113,7 @@ def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> No
     end = {"exitCode": 30, "reason": "Error"}
     failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
     bound, limit = (explain(Evidence(failed, stop_reason=message)).sentence for message in stop_reasons.values())
-    assert "ended with exit code 30" in bound and "It was not tried again: all attempts of a step must" in bound
+    assert "ended with exit code 30" in bound and "It was not retried: all attempts of a step must" in bound
     assert "ended with exit code 30" in limit and "not tried again" not in limit
 
 
@@ -179,7 +179,7 @@ def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_anot
     end["exitCode"] = 20  # which ends the gang
     assert sentence([lasting], []).endswith("Correct the recipe or the environment, and submit again")
     end["exitCode"] = 75
-    assert sentence([over], [workflow]).endswith("It is tried again")
+    assert sentence([over], [workflow]).endswith("It is retried")
     nodes["n"]["phase"] = "Failed"
     assert "Submit again" in sentence([over], [workflow])
     nodes |= {"n": {"type": "Retry", "phase": "Running", "children": ["n-0"]}, "n-0": {"phase": "Running"}}

@@ -21,7 +21,7 @@ def test_a_step_that_failed_is_named_with_its_words_and_what_to_do(tmp_path: Pat
     sentence, code = explain_folder(str(tmp_path), "")
     assert sentence == (
         "20260101-1 failed in preprocess: row 7: no label. "
-        "Mend the data or what the recipe says of them, and run again."
+        "Fix the data or its description in the recipe, and run again."
     )
     assert code == ExitCode.DATA
 
@@ -42,7 +42,7 @@ def test_a_run_that_failed_before_its_first_step_is_told_by_its_record(tmp_path:
     record = {"failure": "data.path: data: no files found.", "exit_code": 10}
     (folder(tmp_path, "20260101-1") / "run.json").write_text(json.dumps(record))
     sentence, code = explain_folder(str(tmp_path), "")
-    assert sentence.startswith("20260101-1 failed: data.path: data: no files found. Mend the data")
+    assert sentence.startswith("20260101-1 failed: data.path: data: no files found. Fix the data")
     assert code == ExitCode.DATA
     (folder(tmp_path, "20260101-2") / "run.json").write_text(json.dumps(record | {"report": "report.html"}))
     assert explain_folder(str(tmp_path), "")[0].endswith(". Report: report.html")

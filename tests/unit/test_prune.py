@@ -118,10 +118,10 @@ def test_the_command_says_what_would_go_and_removes_nothing(store: Storage, tmp_
     command = ["prune", "-e", str(tmp_path / "here.yaml"), "--keep", "1"]
     output = CliRunner().invoke(app, [*command, "--dry-run"]).stdout.splitlines()
     assert [line.split()[-1] for line in output[:-1]] == [f"digits/{name}" for name in store.plan(keep=1)]
-    assert "would go, 6 folders" in output[-1]
+    assert "would be deleted, 6 folders" in output[-1]
     answer = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
     assert answer["bytes"] == sum(removal["bytes"] for removal in answer["removed"]) > 0 and not answer["dry_run"]
-    assert "0 KiB  removed, 0 folders" in CliRunner().invoke(app, command).stdout
+    assert "0 KiB  deleted, 0 folders" in CliRunner().invoke(app, command).stdout
 
 
 def test_a_recipe_without_runs_is_refused(store: Storage) -> None:

@@ -252,7 +252,7 @@ def test_the_command_writes_the_recipe_once_and_says_what_it_guessed(tmp_path: P
     assert Path(recipes.load(str(file)).data.path or "").resolve() == tmp_path / "members.csv"
     before = file.read_text()
     again = CliRunner().invoke(app, command)
-    assert isinstance(again.exception, TrainyardError) and "is there already" in str(again.exception)
+    assert isinstance(again.exception, TrainyardError) and "already exists" in str(again.exception)
     assert file.read_text() == before
     result = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
     assert result.exit_code == 0 and "✓ the first 300 rows of members.csv fit it" in result.stderr

@@ -99,7 +99,7 @@ def test_an_overdue_run_says_what_was_left_and_which_setting_to_raise() -> None:
     assert view.exit_code == ExitCode.INFRASTRUCTURE
     assert view.reason == (
         "nightly: took more than the 600 s that a run may (unfinished: train). Raise deadline_seconds in the "
-        "environment, and submit again: what is finished is used again"
+        "environment, and submit again: finished steps are reused"
     )
 
 

@@ -55,7 +55,8 @@ def _text(key: str, value: Any) -> str:
         return json.dumps(value, default=_plain, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"{key}: is a {type(value).__name__}, which no recipe can hold. Write a number, a text, a list or a dict."
+            f"{key}: a recipe cannot hold a value of type {type(value).__name__}. Write a number, a text, a list or a "
+            "dict."
         ) from error
 
 

@@ -113,7 +113,7 @@ def plan(
     """
     limit = None if deadline is None else hours(deadline)
     if budget is not None and not 0 < budget < math.inf:
-        raise ConfigurationError(f"budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
+        raise ConfigurationError(f"budget {budget:g}: must be above 0. Write it in USD, such as 50.")
     loaded, loaded_environment = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
     past, known, work = _known(loaded, loaded_environment, examples)
     forecasts = choose(candidates(loaded, loaded_environment, known, work, past.observations), limit, budget)
@@ -161,7 +161,7 @@ def hours(text: str) -> float:
     numbers = match.groups() if match else ()
     total = sum(float(number or 0) * _HOURS[unit] for number, unit in zip(numbers, _HOURS, strict=False))
     if not total:
-        why = "no training takes no time" if any(numbers) else "is no time"
+        why = "must be above 0" if any(numbers) else "not a duration"
         raise ConfigurationError(f"deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
     return total
 

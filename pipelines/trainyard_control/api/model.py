@@ -122,7 +122,7 @@ def require_tensorflow() -> None:
     """Raise `ConfigurationError` if the libraries for prediction are not installed."""
     require_libraries()
     if find_spec("tensorflow") is None:
-        raise ConfigurationError("tensorflow is not installed, which the model needs. Install trainyard[cpu].")
+        raise ConfigurationError("tensorflow is not installed; predictions need it. Install trainyard[cpu].")
 
 
 def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:

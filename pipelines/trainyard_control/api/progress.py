@@ -102,12 +102,12 @@ class Screen:
         """Show the end of a step."""
         self._forget_task()
         self._first_epoch = None
-        text = "used again" if reused else f"{seconds:.1f} s"
+        text = "reused" if reused else f"{seconds:.1f} s"
         self._console.print(f"[green]✓[/] {self._prefix}{step.ljust(_WIDTH)}  {text}")
 
     def step_skipped(self, step: str, why: str) -> None:
         """Show that a step is skipped."""
-        self._console.print(f"[yellow]–[/] {step.ljust(_WIDTH)}  left out: {markup(why)}")
+        self._console.print(f"[yellow]–[/] {step.ljust(_WIDTH)}  skipped: {markup(why)}")
 
     def _forget_task(self) -> None:
         if self._task is not None:
@@ -186,7 +186,7 @@ class BenchScreen(TrialScreen):
 
     def setting_skipped(self, setting: str, why: str) -> None:
         """Show why a setting is left out."""
-        self._console.print(f"[yellow]–[/] {setting}: left out: {markup(why)}", soft_wrap=True)
+        self._console.print(f"[yellow]–[/] {setting}: skipped: {markup(why)}", soft_wrap=True)
 
 
 class CurveScreen(TrialScreen):

@@ -31,7 +31,7 @@ from trainyard_control.search import comparison
 from trainyard_control.search.comparison import Comparison
 
 ELSEWHERE = "Its runs are on a cluster: see `trainyard runs`."
-INTERRUPTED = "Interrupted. Run the same command again: it goes on where it stopped."
+INTERRUPTED = "Interrupted. Run the same command again to resume it."
 _ENDING = {
     "startup_seconds",
     "failure",

@@ -48,7 +48,7 @@ def sweep(
     """Search the best variant of a recipe.
 
     Data is preprocessed once. The eval split selects; nothing is pushed. The same call resumes a sweep, or extends it
-    with more trials. over: values or a range by key, or texts `KEY=WHAT`. ladder: a family of image networks, basic or
+    with more trials. over: values or a range by key, or texts `KEY=VALUES`. ladder: a family of networks: basic or
     efficient. grammar: blocks of cnn_small to sample, such as "2:4 conv|residual:16|32:1|2". latency_budget: maximum
     latency of a prediction on one core, such as "2ms"; slower networks are skipped before they are trained. trials:
     number of trials; by default all combinations of values, otherwise 12. max_parallel: trials at a time, each on its
@@ -98,9 +98,9 @@ def describe_sweep(recipe: str, sets: list[str], options: SweepOptions) -> Sweep
     budget = None if options.latency_budget is None else _milliseconds(options.latency_budget)
     loaded_environment = environments.load(options.environment)
     if loaded_environment.target == "local" and options.name is not None:
-        raise ConfigurationError("name: is of the runs of a cluster. Name its environment, or leave it out.")
+        raise ConfigurationError("name: is for runs of a cluster. Name its environment, or leave it out.")
     if find_spec("optuna") is None:
-        raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
+        raise ConfigurationError("optuna is not installed; sweeps need it. Install trainyard[search].")
     from trainyard_control.search.study import Sweep
 
     described = Sweep(
@@ -123,7 +123,7 @@ def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dim
         if len({dimension.key for dimension in dimensions}) < len(dimensions):
             raise ConfigurationError("grammar: draws model.blocks, and over names them too. Leave one out.")
     if not dimensions:
-        raise ConfigurationError("There is nothing to try. Give over KEY=WHAT, a ladder, a grammar, or several.")
+        raise ConfigurationError("Nothing to try. Give over KEY=VALUES, a ladder, a grammar, or several.")
     return dimensions
 
 
@@ -143,7 +143,7 @@ def run_sweep(sweep: Sweep, pending_limit: float = math.inf) -> Result:
 def _milliseconds(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(us|ms|s)", text)
     if match is None or not float(match[1]):
-        raise ConfigurationError(f"latency_budget {text[:50]!r}: is no time. Write it such as 2ms, 500us or 0.1s.")
+        raise ConfigurationError(f"latency_budget {text[:50]!r}: not a duration. Write it such as 2ms, 500us or 0.1s.")
     return float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
 
 
@@ -159,7 +159,7 @@ def _networks(ladder: str | None) -> list[str]:
 
 
 def _as_texts(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:
-    """Format each dimension as `KEY=WHAT`."""
+    """Format each dimension as `KEY=VALUES`."""
     if not isinstance(over, Mapping):
         return list(over)
     texts = {key: values if isinstance(values, str) else ",".join(map(str, values)) for key, values in over.items()}

@@ -62,7 +62,7 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
         with file.open(mode, encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise ConfigurationError(f"{file}: is there already. Name another file.") from error
+        raise ConfigurationError(f"{file}: already exists. Name another file.") from error
     except OSError as error:
         location = f"{option} {str(file)[:200]}".lstrip()
         raise ConfigurationError(

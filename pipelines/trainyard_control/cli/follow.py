@@ -40,7 +40,7 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
                 runs.cancel(run_id)
                 return view, ExitCode.INFRASTRUCTURE if waiting[1].permanent else ExitCode.TRANSIENT
     except KeyboardInterrupt:
-        typer.echo(f"! the run goes on without this command: trainyard explain {run_id}", err=True)
+        typer.echo(f"! the run continues without this command: trainyard explain {run_id}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     assert view is not None  # noqa: S101 - watch yields at least once
     if view.overdue and pending_limit < math.inf:
@@ -109,7 +109,7 @@ def send_and_follow(submission: Submission, *, dry_run: bool, wait: bool, pendin
 
 def _require_kubeflow(submission: Submission, wait: bool) -> None:
     if wait and submission.environment.target == "vertex":
-        raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
+        raise ConfigurationError("--wait: only supported on Kubeflow. Leave it out.")
 
 
 def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:

@@ -34,9 +34,9 @@ from trainyard_control.planning.expectation import Expectation
 
 _ADVICE = {
     ExitCode.USAGE: "This is a fault of Trainyard: report it with the log",
-    ExitCode.DATA: "Mend the data or what the recipe says of them, and {again}",
+    ExitCode.DATA: "Fix the data or its description in the recipe, and {again}",
     ExitCode.CONFIGURATION: "Correct the recipe or the environment, and {again}",
-    ExitCode.TRANSIENT: "{Again}: what is finished is used again",
+    ExitCode.TRANSIENT: "{Again}: finished steps are reused",
     ExitCode.INFRASTRUCTURE: "Provide what is missing (disk, permission or device), and {again}",
     ExitCode.BUG: "Read the log (trainyard runs logs); it is a fault of Trainyard or of the recipe's module",
     ExitCode.REFUSED: "The gate refused the model: see the report",
@@ -185,7 +185,7 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
         return _driver_failed(failed, end, evidence)
     exited = _exited(failed, end, evidence)
     if evidence.stop_reason in argo.OUT_OF_TIME:
-        return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
+        return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not retried: {argo.BOUND}")
     return exited
 
 

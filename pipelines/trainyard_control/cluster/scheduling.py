@@ -71,7 +71,7 @@ def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest
     open_nodes = [node for node in fitting if not _closed(node)]
     if not open_nodes:
         why = "; ".join(f"{name_of(node)} {_closed(node)}" for node in fitting[:_SHOWN])
-        return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
+        return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or fix them, or add nodes")
     tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
     if not tolerated:
         return _taint_obstacle(open_nodes, spec)

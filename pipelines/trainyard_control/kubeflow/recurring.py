@@ -27,7 +27,7 @@ class Schedules:
     def __init__(self, environment: Environment) -> None:
         if environment.target != "kubeflow":
             raise ConfigurationError(
-                f"{environment.name}: its target is {environment.target}. Schedules are made on Kubeflow only. "
+                f"{environment.name}: its target is {environment.target}. Schedules are only supported on Kubeflow. "
                 "Name an environment of a cluster."
             )
         self.environment = environment

@@ -172,7 +172,7 @@ class RunView:
             begun = ", ".join(step.name for step in self.steps if step.state != "done") or "none"
             return (
                 f"{self.name}: took more than the {self.overdue} s that a run may (unfinished: {begun}). Raise "
-                "deadline_seconds in the environment, and submit again: what is finished is used again"
+                "deadline_seconds in the environment, and submit again: finished steps are reused"
             )
         if self.over and self.record and self.record.get("failure"):
             return f"{self.name}: {str(self.record['failure']).rstrip('.')}"

@@ -46,7 +46,7 @@ class KubeflowRuns:
     def __init__(self, environment: Environment) -> None:
         if environment.target != "kubeflow":
             raise ConfigurationError(
-                f"{environment.name}: its target is {environment.target}. Runs are looked after on Kubeflow only. "
+                f"{environment.name}: its target is {environment.target}. Runs are only supported on Kubeflow. "
                 "Name an environment of a cluster with -e."
             )
         self.environment = environment

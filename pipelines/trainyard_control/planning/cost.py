@@ -52,7 +52,7 @@ def require_network(recipe: Recipe) -> None:
     """Raise `ConfigurationError` for a custom training program, whose operations are unknown."""
     if recipe.train.command is not None:
         raise ConfigurationError(
-            f"{recipe.name}: train.command: what a program of the recipe's own computes is not known beforehand, so no "
+            f"{recipe.name}: train.command: the operations of a custom training program are unknown, so no "
             "speed is predicted. Run it, and read its examples a second in the report."
         )
 

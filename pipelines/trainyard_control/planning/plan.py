@@ -26,9 +26,9 @@ CLASSES: dict[Class, float] = {"minutes": 1, "hours": 24, "days": 7 * 24, "week"
 ADVICE: dict[Class, str] = {
     "minutes": "iterate, many times a day",
     "hours": "run several side by side, and compare them when all have ended",
-    "days": "do not: by the answer the question is forgotten",
-    "week": "do not, but for the one training that must be",
-    "month": "do not",
+    "days": "avoid: too slow to iterate",
+    "week": "avoid, except for a training that must run",
+    "month": "avoid",
 }
 # Seconds before the first step. Import, build and compilation: measured here on the bundled recipes. A pod: 12 to 20 s.
 START_SECONDS = 10

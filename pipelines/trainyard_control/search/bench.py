@@ -220,7 +220,7 @@ def measure_input(recipe: Recipe, examples: str) -> list[InputSpeed]:
         code = running.wait()
     running.require_undisturbed("bench")
     if code:
-        raise InfrastructureError(f"It could not be measured: {last[:300] or f'its process ended with {code}'}.")
+        raise InfrastructureError(f"Not measured: {last[:300] or f'its process ended with {code}'}.")
     return speeds
 
 

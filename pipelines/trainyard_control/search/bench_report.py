@@ -106,7 +106,7 @@ class BenchmarkReport(FrozenModel):
         notes = [
             f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
             *self.sentences,
-            *(f"{setting}: left out. {why}" for setting, why in self.skipped.items()),
+            *(f"{setting}: skipped. {why}" for setting, why in self.skipped.items()),
             f"measured {self.measured}",
         ]
         head = ["setting", "examples/s", "from", "to", "×", "GFLOP/s", *self.peaks, "first step, s"]

@@ -71,7 +71,7 @@ def fractions(text: str) -> list[float]:
     try:
         shares = sorted({float(part) for part in text.split(",")})
     except ValueError as error:
-        raise ConfigurationError(f"fractions {text[:200]!r}: is no list of numbers, such as 0.1,0.3,1.") from error
+        raise ConfigurationError(f"fractions {text[:200]!r}: not a list of numbers such as 0.1,0.3,1.") from error
     if len(shares) < 3 or not all(0 < share <= 1 for share in shares):
         raise ConfigurationError(
             f"fractions {text[:200]!r}: a power law needs three or more different shares above 0 and up to 1, "

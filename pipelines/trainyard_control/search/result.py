@@ -86,17 +86,17 @@ def _costs(result: Result, done: list[Trial], metric: str) -> Iterator[Chart]:
     counted = all(trial.operations for trial in done)
     costs: tuple[tuple[str, str, Callable[[Trial], float]], ...] = (
         (
-            "What it costs; on the line no other is better and cheaper",
+            "Cost; the line is Pareto-optimal",
             "operations of a training step, an example" if counted else "parameters",
             lambda trial: trial.operations if counted else trial.parameters,
         ),
         (
-            "How long it takes; on the line no other is better and faster",
+            "Latency; the line is Pareto-optimal",
             "milliseconds an answer, one core",
             lambda trial: trial.milliseconds or 0,
         ),
         (
-            "What its training costs; on the line no other is better for less",
+            "Cost of training; the line is Pareto-optimal",
             "dollars of training",
             lambda trial: trial.dollars or 0,
         ),

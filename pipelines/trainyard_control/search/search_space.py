@@ -66,7 +66,7 @@ def override(key: str, value: Any) -> str:
 
 
 def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]:
-    """Parse dimensions, each KEY=WHAT.
+    """Parse dimensions, each KEY=VALUES.
 
     Raises `ConfigurationError` if a form is unknown, a range is empty, or the recipe does not take a value.
     """
@@ -80,7 +80,7 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
                 f"over {key[:200]}: no model depends on it. Keys of {', '.join(_SECTIONS)} can be tried."
             )
         if any(key == other.key for other in dimensions):
-            raise ConfigurationError(f"over {key}: is given twice. Name all its values at once.")
+            raise ConfigurationError(f"over {key}: given twice. Name all its values at once.")
         dimensions.append(_dimension(key, described))
     for dimension in dimensions:
         for value in dimension.ends:
@@ -96,9 +96,7 @@ def _dimension(key: str, described: str) -> Dimension:
         if read.faults:
             raise ConfigurationError(f"{str(read.faults[0])[:300]} {_FORM}")
         if len({json.dumps(value) for value in values}) < max(2, len(values)):
-            raise ConfigurationError(
-                f"over {key}={described[:200]}: names fewer than two values, or one twice. {_FORM}"
-            )
+            raise ConfigurationError(f"over {key}={described[:200]}: needs two or more different values. {_FORM}")
         return Dimension(key, values=tuple(values))
     low, high = (_number(key, text) for text in match.groups()[1:])
     if low >= high or (match[1] and low <= 0):
@@ -113,7 +111,7 @@ def _number(key: str, text: str) -> float:
         if not math.isfinite(value):
             raise ValueError(text)
     except ValueError as error:
-        raise ConfigurationError(f"over {key}: {text[:100]!r} is no number. {_FORM}") from error
+        raise ConfigurationError(f"over {key}: {text[:100]!r} is not a number. {_FORM}") from error
     return value
 
 
@@ -178,7 +176,7 @@ def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
     match = _BLOCKS.fullmatch(text.strip())
     parts = match[3].split(":") if match else []
     if match is None or len(parts) not in (2, 3):
-        raise ConfigurationError(f"grammar {text[:200]!r}: is no grammar. {_BLOCKS_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: not a grammar. {_BLOCKS_FORM}")
     kinds, channels, repeats = (part.split("|") for part in [*parts, "1"][:3])
     if unknown := [kind for kind in kinds if kind not in CONVOLUTIONS]:
         raise ConfigurationError(
@@ -190,7 +188,7 @@ def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
     except ValueError as error:
         raise ConfigurationError(f"grammar {text[:200]!r}: {error}. {_BLOCKS_FORM}") from error
     if any(len({*choices}) < len(choices) for choices in (kinds, channels, repeats)):
-        raise ConfigurationError(f"grammar {text[:200]!r}: names something twice. {_BLOCKS_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: has a repeated value. {_BLOCKS_FORM}")
     min_stages, max_stages = int(match[1]), int(match[2] or match[1])
     if min_stages > max_stages:
         raise ConfigurationError(
@@ -198,7 +196,7 @@ def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
         )
     grammar = BlockSpace(min_stages, max_stages, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
     if grammar.size < 2:
-        raise ConfigurationError(f"grammar {text[:200]!r}: allows one network, which leaves no choice. {_BLOCKS_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: allows only one network. {_BLOCKS_FORM}")
     for value in grammar.cheapest:
         recipes.load(recipe, [*overrides, override(grammar.key, value)])
     return grammar

@@ -134,7 +134,7 @@ def _show(report: BenchmarkReport) -> None:
             )
         console.print(alone)
     for setting, why in report.skipped.items():
-        console.print(f"– {markup(setting)}: left out. {markup(why)}", soft_wrap=True)
+        console.print(f"– {markup(setting)}: skipped. {markup(why)}", soft_wrap=True)
     for sentence in report.sentences:
         console.print(f"· {markup(sentence)}", soft_wrap=True)
     console.print(f"measured {report.measured}", style="dim")

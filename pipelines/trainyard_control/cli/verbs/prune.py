@@ -46,7 +46,9 @@ def prune(
     total = sum(removal.bytes for removal in removed)
 
     def show() -> None:
-        typer.echo(f"{size(total):>10}  {'would go' if dry_run else 'removed'}, {len(removed)} folders of {root}")
+        typer.echo(
+            f"{size(total):>10}  {'would be deleted' if dry_run else 'deleted'}, {len(removed)} folders of {root}"
+        )
         for note in notes:
             say(f"! {note}", err=True)
 

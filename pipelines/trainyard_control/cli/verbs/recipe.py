@@ -81,7 +81,7 @@ def new(
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
     if source is None and label is not None:
-        raise ConfigurationError("--label: is of --from alone. Give --from the data, or leave --label out.")
+        raise ConfigurationError("--label: needs --from. Give --from the data, or leave --label out.")
     if source is not None:
         text = _drafted(file, source, label, table)
     else:
@@ -100,9 +100,9 @@ def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
     from trainyard_control.api import draft
 
     if table:
-        raise ConfigurationError("--table: the data say what they are. Leave --table or --from out.")
+        raise ConfigurationError("--table: not used with --from. Leave one of them out.")
     if file.exists():
-        raise ConfigurationError(f"{file}: is there already. Name another file.")
+        raise ConfigurationError(f"{file}: already exists. Name another file.")
     text, guesses = draft.draft(source, file, label)
     for guess in guesses:
         say(f"  {guess}", err=True)

@@ -68,7 +68,7 @@ def _drafted(recipe: str, label: str | None) -> str:
         write_file(text, file, mode="x")
     elif file.read_text(encoding="utf-8") != text:
         raise ConfigurationError(
-            f"{file}: already exists, and is another recipe than the data suggest. Run it: trainyard run {file}. "
+            f"{file}: already exists and differs from the recipe drafted from the data. Run it: trainyard run {file}. "
             "Or move it away."
         )
     typer.echo(escape.lines(text), err=True)

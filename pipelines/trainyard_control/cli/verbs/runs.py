@@ -129,7 +129,7 @@ def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> 
         typer.echo(f"would end {view.name} ({run_id}) and its pods: {', '.join(pods) or 'none is left'}")
         return
     runs.cancel(run_id)
-    typer.echo(f"✓ {run} is over and nothing of it is left running", err=True)
+    typer.echo(f"✓ {run} has ended, and nothing of it is running", err=True)
 
 
 def _local(environment: str) -> str:
@@ -153,7 +153,7 @@ def _watch_local(root: str, name: str) -> int:
         with Screen() as screen:
             run = journal.watch(root, run, screen)
     except KeyboardInterrupt:
-        typer.echo(f"! the run goes on without this command: trainyard runs watch {run.name}", err=True)
+        typer.echo(f"! the run continues without this command: trainyard runs watch {run.name}", err=True)
         return ExitCode.INTERRUPTED
     mark = {"failed": "✗", "refused": "!"}.get(run.state, "✓")
     outcome = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))

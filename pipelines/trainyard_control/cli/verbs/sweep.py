@@ -155,19 +155,19 @@ def _show(result: Result) -> None:
     states = [trial.state for trial in result.trials]
     ended = f"{states.count('pruned')} pruned, {states.count('failed')} failed"
     if result.skipped:
-        ended += f", {result.skipped} left out by the budget"
-    console.print(f"* no other is better and cheaper; {ended}", style="dim")
+        ended += f", {result.skipped} skipped by the latency budget"
+    console.print(f"* Pareto-optimal; {ended}", style="dim")
     if result.importance:
         shares = ", ".join(f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.items())
-        console.print(f"of the differences: {markup(shares)}", soft_wrap=True)
+        console.print(f"importance: {markup(shares)}", soft_wrap=True)
     if result.test:
         name = result.metric
         bounds = result.test.intervals.get(name)
         interval = f" (95 %: {bounds.low:.4f} to {bounds.high:.4f})" if bounds else ""
         console.print(
-            f"the best on the test split, by which nothing was chosen: {name} {result.test.metrics[name]:.4f}{interval}"
+            f"best trial on the test split (not used for selection): {name} {result.test.metrics[name]:.4f}{interval}"
         )
-    console.print(f"the best, as a recipe: {markup(result.folder)}/best.yaml", soft_wrap=True)
+    console.print(f"recipe of the best trial: {markup(result.folder)}/best.yaml", soft_wrap=True)
 
 
 def _operations(value: float) -> str:
