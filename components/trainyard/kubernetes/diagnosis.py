@@ -28,7 +28,7 @@ WAIT = "wait"
 
 _HELPERS = (WAIT, "init", "argoexec-init")  # Argo's own containers beside the step's
 _LONGEST = 500  # characters of Kubernetes' own words
-# What the reason of a pod's DisruptionTarget stands for.
+# Causes by the reason of a pod's DisruptionTarget.
 _DISRUPTIONS: dict[str, tuple[Disruption, str]] = {
     "PreemptionByScheduler": ("preempted", "was preempted by a pod of higher priority"),
     "EvictionByEvictionAPI": ("evicted", "was evicted, as by a drain of the node"),
@@ -37,7 +37,7 @@ _DISRUPTIONS: dict[str, tuple[Disruption, str]] = {
     "TerminationByKubelet": ("evicted", "was ended by its node"),
 }
 _EVICTED: tuple[Disruption, str] = ("evicted", "was evicted")
-# What a container that does not start waits for. The kubelet tries again, and the answer stays the same.
+# Causes of containers that do not start. The kubelet retries, with the same result.
 _BLOCKED: dict[str, Waiting] = {
     **dict.fromkeys(
         ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"), "image"
@@ -197,7 +197,7 @@ def _waiting(base: Diagnosis, pod: Manifest) -> Diagnosis:
     waiting = replace(base, state="waiting", cause="starting")
     if unscheduled := conditions(pod, "False").get("PodScheduled"):
         reason, message = str(unscheduled.get("reason") or ""), one_line(unscheduled.get("message") or "")
-        # What the scheduler says after its first sentence, of claims and preemption, names no other cause.
+        # The scheduler's later sentences, on claims and preemption, name no other cause.
         first = message.partition(". ")[0]
         cause: Waiting = "gated" if reason == "SchedulingGated" else "unscheduled"
         return replace(waiting, cause=cause, reason=reason, message=first)

@@ -12,7 +12,7 @@ from trainyard.spec.environment import SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
 
-USER = 65532  # our images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
+USER = 65532  # our images' user; numeric, so that the kubelet can verify it for Pod Security "restricted"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
 _TEMPORARY = "/tmp"  # noqa: S108
 

@@ -43,7 +43,7 @@ def figures(
         figures["balance"] = _balance(examples, examples.labels)
     if training and training.history:
         figures |= {"loss": _loss(training), "metric": _metric(training, examples)}
-        if training.examples_per_second:  # a program of the recipe's own need not tell
+        if training.examples_per_second:  # a custom program may not report it
             figures["throughput"] = _throughput(training)
     if evaluation:
         figures |= _answers(evaluation)
@@ -120,7 +120,7 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
     rate = [epoch.learning_rate for epoch in training.history]
     lines = [_line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second")]
     axis: Figure = {}
-    if any(rate):  # as above
+    if any(rate):  # a custom program may not report it
         lines.append(_line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}))
         axis["yaxis2"] = {
             "title": {"text": "learning rate"},

@@ -81,7 +81,7 @@ def write(
         ended = ended | _failure(faults[0])
     try:
         record = summarize(recipe, run_id, read(folders, skip_unreadable=True), seconds, None, usd_per_hour)
-    except Exception:  # noqa: BLE001 - the fault above met the outputs
+    except Exception:  # noqa: BLE001 - the error above was in the outputs
         record = summarize(recipe, run_id, read({}), seconds, None, None)
     try:
         with suppress(TrainyardError):

@@ -12,7 +12,7 @@ from trainyard.graph import OUTPUTS
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
 
-LOCAL = "local"  # the environment of every verb and function that is given none
+LOCAL = "local"  # the default environment
 
 
 def local_environment(name: str, sentence: str) -> Environment:

@@ -14,7 +14,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 def is_data(name: str) -> bool:
     """Return True if `name`, given as a recipe, is the path of existing data."""
-    is_there = uris.is_bucket(name) or os.path.exists(name)  # noqa: PTH110 - False for what can be no name
+    is_there = uris.is_bucket(name) or os.path.exists(name)  # noqa: PTH110 - False for impossible names
     return is_there and not name.endswith(_SUFFIXES) and not (BUNDLED / f"{name}.yaml").is_file()
 
 

@@ -220,7 +220,7 @@ def _trials_sentence(candidate: Candidate, deadline: float | None, budget: float
     in_turn = None if deadline is None else math.floor(deadline / max(candidate.hours.expected, 1e-9))
     paid = None if budget is None or not candidate.cost_usd else math.floor(budget / candidate.cost_usd)
     if 0 in (in_turn, paid) or (in_turn is None and paid is None):
-        return ""  # of a missed limit the pool's own line says by how much
+        return ""  # the pool's own line says by how much a limit is missed
     if paid is None:
         return f"A sweep of {in_turn:,} such trainings on {candidate.pool}, one after the other, fits {deadline:g} h."
     if in_turn is None:

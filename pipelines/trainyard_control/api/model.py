@@ -141,7 +141,7 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     if why and uris.is_bucket(name):
         raise DataError(f"{uris.without_secrets(name)}: {why}.")
     in_bucket = uris.is_bucket(name) and not documents.is_file_name(name)
-    if in_bucket or (not why and os.path.isdir(name)):  # noqa: PTH112 - false too for no possible name
+    if in_bucket or (not why and os.path.isdir(name)):  # noqa: PTH112 - False for impossible names
         return Model(find_model(name.rstrip("/")))
     recipe = recipes.load(name)
     folder = keys.models_folder(environments.load(environment).storage, recipe)

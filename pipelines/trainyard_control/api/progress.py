@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainyard_control.search.trials import Trial
 
 _WIDTH = max(map(len, OUTPUTS))
-_EPOCH_SECONDS = 10.0  # chosen: a line so often while a training goes on
+_EPOCH_SECONDS = 10.0  # chosen: time between lines of a training
 
 
 class Screen:
@@ -31,7 +31,7 @@ class Screen:
     def __init__(self) -> None:
         self._prefix = ""
         self._console = Console(stderr=True)
-        # rich draws its bars in a notebook by ipywidgets, which Colab has and Jupyter may have.
+        # rich draws bars in a notebook with ipywidgets, which Colab has and Jupyter may have.
         self._bars = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
         self._progress = Progress(
             SpinnerColumn(),
@@ -40,7 +40,7 @@ class Screen:
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             console=self._console,
-            redirect_stdout=False,  # rich would read escapes in what others print as its own
+            redirect_stdout=False,  # rich would interpret escapes in other output
             redirect_stderr=False,
             transient=True,
             disable=not self._bars,
@@ -66,9 +66,9 @@ class Screen:
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
         """Show progress and warnings of a step."""
-        with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print what only looks like an event
+        with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print lines that look like events
             if event["event"] == "progress" and self._task is not None:
-                of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
+                of = f"/{event['total']}" if event["total"] else ""  # unknown for the rows of a file
                 text = markup(" ".join([f"{event['done']}{of} {event['unit']}", *_facts(event)]))
                 self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
             elif event["event"] == "epoch":
@@ -92,7 +92,7 @@ class Screen:
             f"epoch {event['epoch']}/{event['of']}  loss {event['train_loss']:.4f}  "
             f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}"
         )
-        if event["examples_per_second"]:  # which a program of the recipe's own need not tell
+        if event["examples_per_second"]:  # a custom program may not report it
             text += f"  {event['examples_per_second']:,.0f} examples/s"
         if done := event["epoch"] - first:
             text += f"  {duration_text((now - since) / done * (event['of'] - event['epoch']))} left at most"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainyard_control.search.search_space import BlockSpace, Dimension
     from trainyard_control.search.study import Sweep
 
-_ROUNDS = 3  # chosen: the fewest whose 95 % interval is of use
+_ROUNDS = 3  # chosen: the smallest number with a useful 95 % interval
 
 
 def sweep(
@@ -218,7 +218,7 @@ def _loaded(model: str | keras.Model) -> keras.Model:
         return model
     if not Path(model).is_file():
         raise ConfigurationError(f"{model}: there is no such file. Name a recipe, or a model that Keras saved.")
-    with stderr_hidden():  # lines of TensorFlow's C++, when it is imported and when it looks for a GPU
+    with stderr_hidden():  # hides TensorFlow's C++ log lines on import and GPU discovery
         from trainyard.data.trained import load_foreign
 
     return load_foreign(Path(model))

@@ -44,7 +44,7 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     assert view is not None  # noqa: S101 - watch yields at least once
     if view.overdue and pending_limit < math.inf:
-        runs.cancel(run_id)  # Argo ends the run's own pods, and a gang is none of them
+        runs.cancel(run_id)  # Argo ends only the run's own pods, not a gang's
     mark = "!" if view.refused else "✓" if view.state == "SUCCEEDED" else "✗"
     typer.echo(f"{mark} {view.reason.rstrip('.')}. ({duration_text(view.seconds)})", err=True)
     return view, view.exit_code

@@ -40,8 +40,7 @@ from trainyard_control.cli.verbs import (
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
-# Commands that only ask or change a little, while a person waits. The others train or send for hours, and outlive an
-# outage of the storage.
+# Short commands, for which a person waits. The others run for hours and outlive an outage of the storage.
 _ASKING = frozenset({"compile", "doctor", "explain", "place", "plan", "pools", "prune", "recipe", "runs", "schedule"})
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 
@@ -116,14 +115,14 @@ def options(
     if debug:
         os.environ[_DEBUG] = "1"
     if context.invoked_subcommand in _ASKING:
-        from trainyard.storage.buckets.objects import deadline  # hashlib and more, which the help does without
+        from trainyard.storage.buckets.objects import deadline  # not needed for --help
 
         context.with_resource(deadline(_PATIENCE_SECONDS))
 
 
 def readable(error: TrainyardError) -> list[str]:
     """Return the lines of `error` without secrets in URIs, each cut to a readable length."""
-    from trainyard.uris import without_secrets  # with pydantic, which the help and the version do without
+    from trainyard.uris import without_secrets  # pydantic is not needed for --help and --version
 
     return [line[:_LONGEST] for line in without_secrets(str(error)).splitlines()]
 

@@ -28,7 +28,7 @@ EnvironmentName = Annotated[
     str,
     typer.Option("--environment", "-e", help="Bundled environment (local, kind, gke, vertex), or a YAML file."),
 ]
-LOCAL = "local"  # the environment of every verb that is given none
+LOCAL = "local"  # the default environment
 OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 PackageFile = Annotated[str, typer.Option("--to", metavar="FILE", help="File to write; - is stdout.")]
 Day = Annotated[

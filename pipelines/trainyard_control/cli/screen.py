@@ -62,7 +62,7 @@ def _facts(record: dict[str, Any], network: str | None) -> Table:
         facts.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
     facts.add_row("report", markup(record["report"]))
     curves = storage.join(record["folders"]["train"], "tensorboard")
-    if storage.children(curves):  # a program of its own may leave none
+    if storage.children(curves):  # a custom program may write none
         facts.add_row("curves", markup(f"tensorboard --logdir {shell(curves)}"))
     facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     return facts

@@ -17,24 +17,24 @@ from trainyard.kubernetes.diagnosis import WAIT
 from trainyard.kubernetes.pod_spec import variable
 from trainyard_control.cluster.durations import seconds_between
 
-# What to do if Argo took backoffMaxDuration for the time of all attempts together, as its maxDuration is.
+# Advice for when Argo treats backoffMaxDuration as the limit of all attempts together.
 BOUND = (
     "all attempts of a step must end within the backoffMaxDuration of its retryPolicy, counted from the first one's "
     "start. Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
 )
-_ATTEMPT = re.compile(r"\((\d+)\)$")  # what a Retry node's child is called after the node's own name
-# What the launcher (klog), KFP's executor and Argo's write. Source: the logs of KFP 2.17.0 and Argo 4.0.5.
+_ATTEMPT = re.compile(r"\((\d+)\)$")  # suffix of the name of a Retry node's child
+# Log lines of the launcher (klog), KFP's executor and Argo's executor. Source: the logs of KFP 2.17.0 and Argo 4.0.5.
 _AROUND = re.compile(
     r"[IWEF]\d{4} [\d:.]+ +\d+ \S+\.go:\d+\] |\[KFP Executor |time=\S+ level=\w+ msg=.*\bargo=true|"
     r'\{.*"argo":\s?true'
 )
-_DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
+_DEADLINE = "Step exceeded its deadline"  # message of the container `wait` that ended the others
 _KILLED = re.compile(r"\bError \(exit code (137|143)\)")
 # Source of the Lease: Argo Workflows 4.0.5, cmd/workflow-controller/main.go, which renews it every 5 s.
-_SILENT_SECONDS = 60.0  # chosen: four times the Lease's duration; a controller that is replaced takes it in that time
+_SILENT_SECONDS = 60.0  # chosen: four times the Lease's duration; a new controller takes over in that time
 _RENEWAL_SECONDS = 12.0  # chosen: twice the time between renewals
 REMEDY = "Have it started: kubectl -n {namespace} rollout restart deployment workflow-controller"
-# Why a step was given up for the time that all its attempts had taken together.
+# Argo's messages for a step whose attempts together took too long.
 OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
 
 

@@ -26,7 +26,7 @@ Verdict = Literal["good", "bad", "unknown"]
 
 SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, ExitCode.INFRASTRUCTURE: 3}
 
-# What k8s/base/gang-rbac.yaml grants to the account that launches gangs: (verb, group, resource, subresource).
+# Permissions that k8s/base/gang-rbac.yaml grants to the launcher's account: (verb, group, resource, subresource).
 LAUNCHER_NEEDS = (
     ("create", "batch", "jobs", ""),
     ("get", "batch", "jobs", ""),
@@ -38,7 +38,7 @@ LAUNCHER_NEEDS = (
     ("get", "", "pods", "log"),
     ("list", "", "events", ""),
 )
-# What runs, explain and runs cancel need of the person who calls them.
+# Permissions that runs, explain and runs cancel need.
 PERSON_NEEDS = (
     ("list", "", "pods", ""),
     ("get", "", "pods", "log"),

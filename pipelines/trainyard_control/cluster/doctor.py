@@ -16,7 +16,7 @@ from trainyard.storage import storage
 from trainyard_control.cluster import argo, checks
 from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
 
-_ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
+_ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
 
 
 class _KubeflowServer(Protocol):

@@ -24,7 +24,7 @@ from trainyard.spec.hardware.pools import Pool, placement
 
 PRODUCT = "nvidia.com/gpu.product"
 TYPE = "node.kubernetes.io/instance-type"
-# The label that names a node's pool, by platform; the first that a node has decides.
+# Labels with the name of a node's pool; the first one that a node has decides.
 GROUPS: dict[str, Platform] = {
     "cloud.google.com/gke-nodepool": "gke",
     "karpenter.sh/nodepool": "karpenter",
@@ -32,10 +32,10 @@ GROUPS: dict[str, Platform] = {
     "kubernetes.azure.com/agentpool": "aks",
     "agentpool": "aks",
 }
-# Taints of nodes that are on their way, or that the platform keeps for itself.
+# Taints of starting nodes, and of nodes that the platform reserves.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeletedByClusterAutoscaler")
 _KEPT = ("node-role.kubernetes.io/", "CriticalAddonsOnly", "components.gke.io/")
-# Chosen: the share of what is allocatable that a pod asks for, for the daemons on every node need some.
+# Chosen: share of the allocatable resources that a pod requests, because the daemons on every node need some.
 SHARE = 0.9
 _GIB = 1 << 30
 
@@ -71,7 +71,7 @@ def draft(nodes: list[Manifest]) -> str:
             note = f"{group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}"
             skipped.append(plain_yaml.comment(note))
             continue
-        if machines.faults(pool, platform):  # a type that the catalog knows otherwise: the nodes themselves are right
+        if machines.faults(pool, platform):  # the catalog disagrees on this type: trust the nodes
             del fields["machine"]
             pool = pool.model_copy(update={"machine": None})
         pools[group.name] = pool

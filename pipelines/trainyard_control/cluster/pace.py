@@ -9,13 +9,13 @@ from trainyard.contract.training.input_workers import input_workers_needed
 from trainyard_control.cluster.durations import duration_text
 from trainyard_control.planning.expectation import Expectation
 
-# Chosen: shares of the time from which on something is worth a person's attention. That of the input comes from a pair
-# of steps, which vary.
+# Chosen: shares of the time above which something needs attention. The input's share comes from a pair of steps, which
+# vary.
 _INPUT = 0.25
 _ALL_REDUCE = 0.3
 _SAVE = 0.1
 _EVAL = 0.3
-# What a pace of this version holds at least; that of another one is passed over.
+# Required fields of a pace event; events of other versions are ignored.
 _FIELDS = ("step", "steps", "examples_per_second", "step_ms", "rested_step_ms", "all_reduce_ms")
 _TIMES = ("save_seconds", "eval_seconds")
 
@@ -41,7 +41,7 @@ def verdict(log: str, expected: Expectation | None = None, *, one_machine: bool 
     try:
         numbers = {name: float(value) for name, value in pace.items()} if pace else {}
         return _verdict(numbers, expected, one_machine) if pace else Bottleneck()
-    except ValueError:  # somebody else's line
+    except ValueError:  # not our line
         return Bottleneck()
 
 

@@ -20,7 +20,7 @@ SERVICE = "ml-pipeline"
 _PORT = 8888
 _PAGE = 100
 _UPLOAD_SECONDS = 60  # chosen: the server compiles the package before it answers
-# Where the kubelet writes the token that a pod shows to Kubeflow, by Kubeflow's own convention.
+# Kubeflow's convention for the token that the kubelet writes into a pod.
 _OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path, not a token
 
 

@@ -313,7 +313,7 @@ def _machine_seconds(finding: Finding, now: datetime) -> float:
 
 def _order(step: StepView) -> tuple[int, str]:
     task = replace(step.task, worker="")
-    if task not in _TASKS:  # input workers stand beside the step that they feed
+    if task not in _TASKS:  # input workers are listed with their step
         task = replace(task, use="")
     return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name
 

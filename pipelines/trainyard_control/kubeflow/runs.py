@@ -34,9 +34,9 @@ from trainyard_control.kubeflow.run_view import (
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
-_NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
+_NOTE_SECONDS = 5.0  # chosen: the storage may be unreachable from here
 _LAUNCHER_LINES = 200  # chosen: more than Kubeflow's launcher writes after a step
-_PROMPT_SECONDS = 20  # chosen: a controller that runs ends a run within seconds
+_PROMPT_SECONDS = 20  # chosen: a running controller ends a run within seconds
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
@@ -97,7 +97,7 @@ class KubeflowRuns:
             views_by_pod, overdue, cached = steps(findings, now), argo.overdue(workflows), argo.cached(workflows)
         except (ConfigurationError, InfrastructureError):
             views_by_pod = ()
-        # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
+        # By default Argo deletes pods an hour after the run, and a cached step has none.
         by_task = _by_task(run)
         views = self._priced(run, with_lost_attempts(with_podless(views_by_pod, by_task, cached), by_task), by_task)
         folder = self._folder(view.recipe, run_id)
@@ -147,7 +147,7 @@ class KubeflowRuns:
         looks_at_controller = time.monotonic() + _PROMPT_SECONDS
         heartbeats: set[str] = set()
         while True:
-            # Argo kills a launcher without letting it remove its gang, so that is done here.
+            # Argo kills a launcher before it can delete its gang, so delete it here.
             pods, jobs, _ = run_pods.run_objects(self.cluster, run_id)
             heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
             for job in jobs:

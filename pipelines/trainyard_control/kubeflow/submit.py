@@ -15,7 +15,7 @@ from trainyard_control.compiler.submission import Submission, request
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _OVER = frozenset({"FAILED", "CANCELED", "CANCELING"})
-_SETTLE_SECONDS = 15.0  # chosen: longer than another command takes from the creation of its run to looking for others
+_SETTLE_SECONDS = 15.0  # chosen: longer than another client takes from creating its run to looking for others
 _POLL_SECONDS = 0.5
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainyard_control.planning.hardware import THIS_MACHINE
 from trainyard_control.planning.plan import Candidate
 
-ALIKE = 1.05  # chosen: a pool that is faster by less is no reason to take more devices
+ALIKE = 1.05  # chosen: a smaller speedup does not justify more devices
 
 
 def choose(candidates: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
@@ -61,7 +61,7 @@ def _against(candidate: Candidate, best: Candidate | None, unpriced: list[Candid
         return ""
     if candidate.cost_usd is None:
         speed = _speed(candidate, best)
-        if best.cost_usd is None:  # nothing has a price where this was taken: speed alone decides
+        if best.cost_usd is None:  # no pool has a price: speed alone decides
             return speed
         rank = (
             f", number {unpriced.index(candidate) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""

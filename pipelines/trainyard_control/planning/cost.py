@@ -24,7 +24,7 @@ from trainyard.storage import cache, storage
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.roofline import ExampleCost
 
-_COUNTS = "parameters, operations, activations, kept, head"  # what a remembered cost holds
+_COUNTS = "parameters, operations, activations, kept, head"  # fields of a cached cost
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
@@ -77,7 +77,7 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
     above = next((i for i, (size, _) in enumerate(rows) if size >= pixels), len(rows) - 1)
     (small, low), (large, high) = rows[max(0, above - 1)], rows[max(1, above)]
     share = math.log(pixels / small) / math.log(large / small)
-    if not 0 <= share <= 1:  # beyond them: as many operations a pixel, the weights of the nearest
+    if not 0 <= share <= 1:  # outside: operations per pixel and weights of the nearest size
         nearest, row = (large, high) if share > 1 else (small, low)
         low = [row[0], *(value * pixels / nearest for value in row[1:])]
         share, high = 0.0, low
@@ -132,7 +132,7 @@ def _scaled(recipe: Recipe, image: tuple[int, int, int], classes: int) -> Exampl
     """Return the cost of a named network with other blocks, width or depth, by building it once."""
     features = json.dumps([Feature(name="image", dtype="float32", shape=image).model_dump()])
     source = Path(trainyard.models.__path__[0]) / f"{recipe.model.network_module.rpartition('.')[2]}.py"
-    model = recipe.model.model_copy(update={"weights": None, "freeze": "none"})  # which cost nothing of their own
+    model = recipe.model.model_copy(update={"weights": None, "freeze": "none"})  # they do not change the cost
     described = f"{_COUNTS}\0{model.model_dump_json()}\0{features}\0{classes}\0".encode() + source.read_bytes()
     key = hashlib.sha256(described).hexdigest()[:24]
     blocks = f"blocks {' '.join(model.blocks)}, " if model.blocks else ""

@@ -19,7 +19,7 @@ from trainyard.storage.listing import list_files
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
 _BUNDLED = {"digits": (1797, 10), "breast_cancer": (569, 2)}
 _DIGITS_SIDE = 8
-_HEADERS = 4_096  # of archives that are read to count; chosen: a fifth of a second
+_HEADERS = 4_096  # read from archives to count images; chosen: a fifth of a second
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _class_folders(names: Iterable[str]) -> set[str]:
 
 
 def _parquet_rows(path: str) -> int:
-    from pyarrow import ArrowInvalid, parquet  # not where pyarrow is not installed, and the count is asked for
+    from pyarrow import ArrowInvalid, parquet  # imported late, because pyarrow may not be installed
 
     listed = list_files(path)
     names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "parquet")]

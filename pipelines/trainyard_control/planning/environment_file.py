@@ -12,8 +12,8 @@ from trainyard.spec import documents
 from trainyard.spec.environment import BUNDLED, Environment
 from trainyard.storage import storage
 
-# Chosen: a training may take so many times the upper end of the plan's interval, and so many seconds at least, for the
-# pull of its image and what else the plan does not count.
+# Chosen: the timeout is this multiple of the plan's upper estimate, and at least this many seconds, because the plan
+# does not count the pull of the image and more.
 ROOM = 2
 LEAST_SECONDS = 3600
 

@@ -64,7 +64,7 @@ def _forecasts(recipe: Recipe, environment: Environment, before: str | None = No
     try:
         known = data.find(recipe, past.examples, None)
         return candidates(recipe, environment, known, cost.from_recipe(recipe, known), seen)
-    except TrainyardError:  # such as a bucket that was never preprocessed: nobody knows how many examples it holds
+    except TrainyardError:  # such as a bucket with an unknown number of examples
         return []
 
 

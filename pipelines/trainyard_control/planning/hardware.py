@@ -16,7 +16,7 @@ from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 
 THIS_MACHINE = "this machine"
-UNKNOWN_NETWORK = 1e9  # bytes a second between nodes of which the catalog says nothing; chosen
+UNKNOWN_NETWORK = 1e9  # bytes per second between nodes that the catalog does not know; chosen
 _GIB = 1 << 30
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
@@ -70,7 +70,7 @@ def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardw
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
     if pool.accelerator is None:
         return replace(cpu_hardware(cores, pool.workers, network), input_cores=input_cores)
-    if pool.kind == "tpu":  # its chips reach each other without the network, whichever host they are on
+    if pool.kind == "tpu":  # chips of a slice communicate without the network
         network = None
     hardware = accelerator_hardware(recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, network)
     return replace(hardware, input_cores=input_cores)

@@ -24,8 +24,8 @@ from trainyard_control.planning.roofline import ExampleCost, communication_secon
 
 _Document = TypeVar("_Document", bound=Document)
 
-MAX_RUNS = 200  # chosen: recorded runs of one recipe that are read, the last by name
-BUCKET_SECONDS = 1.2  # chosen: a plan answers within two seconds, whatever a bucket does
+MAX_RUNS = 200  # chosen: maximum number of recorded runs read per recipe, the last by name
+BUCKET_SECONDS = 1.2  # chosen: a plan answers within two seconds, even if a bucket is slow
 
 
 @dataclass
@@ -43,7 +43,7 @@ def read_history(environment: Environment, recipe: Recipe) -> History:
     if "://" not in root:
         _read(environment, recipe, history)
         return history
-    # A daemon, so that a bucket that does not answer keeps nobody from leaving.
+    # A daemon thread, so that a silent bucket does not block the exit.
     reader = threading.Thread(target=_read, args=(environment, recipe, history), daemon=True)
     reader.start()
     reader.join(BUCKET_SECONDS)
@@ -110,7 +110,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
     if hardware is None or not training.flops_per_example or not training.finished:
         return
     activations = training.activations_per_example
-    # A training of an earlier version did not count what is kept; then about what all layers put out is.
+    # Earlier versions did not count saved activations; nearly all activations are saved.
     saved = training.saved_activations_per_example or activations
     work = ExampleCost(
         training.parameters, training.flops_per_example, activations, saved, backbone_share=training.backbone_share

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 # Standard deviations of those logarithms, chosen, because there are too few runs to estimate them.
 HARDWARE = {"published": 0.25, "gpu": 0.35, "tpu": 0.5, "CPU": 0.5}
-# Hardware whose published runs the roofline meets within a quarter, see docs/experiments/published.md.
+# Hardware whose published runs the roofline predicts within 25 %, see docs/experiments/published.md.
 PUBLISHED = (
     "nvidia-tesla-v100",
     "nvidia-tesla-p100",
@@ -25,7 +25,7 @@ PUBLISHED = (
 )
 MODEL = 0.35
 RUN = 0.15
-# 80 % of a normal distribution lie within so many standard deviations.
+# 80 % of a normal distribution lie within this number of standard deviations.
 WITHIN = 1.2816
 
 

@@ -21,7 +21,7 @@ from trainyard_control.planning.roofline import ExampleCost, max_bytes, needed_b
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
 
-# Hours below which a training is of the class; ADVICE says what that means for who waits.
+# Upper limits in hours of the classes of duration.
 CLASSES: dict[Class, float] = {"minutes": 1, "hours": 24, "days": 7 * 24, "week": 28 * 24, "month": math.inf}
 ADVICE: dict[Class, str] = {
     "minutes": "iterate, many times a day",
@@ -99,7 +99,7 @@ def candidates(
                 Candidate(THIS_MACHINE, hardware.workers, hardware.replicas), hardware, recipe, data, work, observations
             )
         ]
-    vertex = environment.target == "vertex"  # which knows machines alone
+    vertex = environment.target == "vertex"  # Vertex AI knows only machine types
 
     def on_pool(name: str, pool: Pool) -> Candidate:
         needs = placement(pool, environment.platform)

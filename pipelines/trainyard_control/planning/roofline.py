@@ -14,19 +14,19 @@ from trainyard_control.planning.hardware import Hardware
 # Times that an activation crosses the memory in a step: written and read going forward, read going backward, and its
 # gradient written and read.
 ACTIVATION_PASSES = 5
-FORWARD_PASSES = 2  # the first two of them, which are all where the layer and those before it do not learn
+FORWARD_PASSES = 2  # the first two of them, if neither the layer nor those before it learn
 # Times that a weight (float32) does: read twice, its gradient written and read, two moments of the optimizer read and
 # written. One that does not learn is read once.
 WEIGHT_PASSES = 8
-# What published runs deliver of the sum of both times: the geometric mean over the twelve runs of ResNet-50 on V100 and
+# Utilization of published runs: the geometric mean over the twelve runs of ResNet-50 on V100 and
 # A100 that docs/experiments/published.md marks as tuned on. It was fitted to no other.
 DEVICE_UTILISATION = 0.77
 # Measured here: mobilenet_v3_small and cnn_small on two cores, see docs/benchmarks.md.
 CPU_UTILISATION = 0.6
-# Seconds of a step that no size explains. CPU: measured here on the smallest network; others: chosen, without a device.
+# Constant overhead of a step in seconds. CPU: measured here on the smallest network; others: chosen, without a device.
 CPU_OVERHEAD = 0.0006
 DEVICE_OVERHEAD = 0.003
-# Chosen: the share of a network's bandwidth that a ring of gradients over it gets.
+# Chosen: share of the network's bandwidth that a ring of gradients gets.
 NETWORK_SHARE = 0.5
 
 

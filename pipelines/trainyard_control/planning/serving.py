@@ -287,7 +287,7 @@ def response_p95(rate: float, servers: int, service: Service) -> float:
     if load >= servers:
         return math.inf
     waits = waiting_probability(servers, load)
-    # Of those who wait.
+    # Mean wait of the requests that wait.
     wait = service.mean / (servers - load) * (1 + service.squared_variation) / 2
     times = [service.quantile((point + 0.5) / _POINTS) for point in range(_POINTS)]
 

@@ -48,7 +48,7 @@ NO_IMAGES = "It has no images: the rows of a table are numbers already, and noth
 _EVENT = "input_speed"
 _GIB = 1 << 30
 _PYTHON = {"python": platform.python_version()}
-_START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
+_START = ("import", "join", "probe", "build", "input", "compile")  # parts of Training.seconds before the first step
 
 
 class SpeedListener(Listener, Protocol):
@@ -194,7 +194,7 @@ def _trained(
 ) -> tuple[Training, str]:
     """Train `variant` on the setting's cores; return the training and the folder of its examples."""
     require_memory(variant, environment)
-    # From train on: a speed that was measured before is not one of now.
+    # Train again: an earlier speed may not hold now.
     run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
     examples = run.preprocess()
     return Training.read(run.train(None)), examples
@@ -318,7 +318,7 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
     rate, low, high = interval(rates)
     times, times_low, times_high = quotient(rates, [epoch_rate(training) for training in base])
     share = rate / first.examples_per_second
-    peak = max(map(_peak, (*trainings, *base)))  # on a machine that does other things, a single one is too low
+    peak = max(map(_peak, (*trainings, *base)))  # on a busy machine a single measurement is too low
     split = {part: statistics.fmean(speed.step_split_ms[part] for speed in speeds) for part in first.step_split_ms}
     return first.model_copy(
         update={
@@ -446,7 +446,7 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
     try:
         root = environment.storage
         document = None if storage.is_bucket(root) else last_preprocessed(recipe, root)  # a bucket may not answer
-        work = cost.from_recipe(recipe, data.find(recipe, document, 1))  # how many examples there are does not matter
+        work = cost.from_recipe(recipe, data.find(recipe, document, 1))  # the number of examples does not matter
     except TrainyardError:
         return
     train = recipe.train

@@ -15,8 +15,8 @@ from trainyard.quality.page import framed
 from trainyard_control.search.chart import Chart, Mark, chart, page
 
 MAX_ROUNDS = 10
-_WAITS = 0.1  # chosen: less is the noise of a machine that does other things
-_GOOD = 0.8  # chosen: a lower share of perfect is worth a remark
+_WAITS = 0.1  # chosen: less is noise of a busy machine
+_GOOD = 0.8  # chosen: a lower efficiency is worth a remark
 
 _NO_PEAK = (
     "No published peak for this CPU: it follows from the clock under vector instructions and the multiply-add units, "
@@ -232,7 +232,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     >>> [round(end, 3) for end in interval([1.0, 1.0])]
     [1.0, 1.0, 1.0]
     """
-    from scipy.special import stdtrit  # a third of a second, which the other commands do without
+    from scipy.special import stdtrit  # takes a third of a second
 
     logs = [math.log(value) for value in values]
     mean = statistics.fmean(logs)

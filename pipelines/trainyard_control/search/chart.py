@@ -15,9 +15,9 @@ _WIDTH, _HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
 _TITLE = 24  # pixels that the title of the vertical axis takes, with a gap to its ticks
 _GAP = 6  # pixels between a tick and its axis
-_LETTER = 6.5  # pixels of a letter of a tick, about
+_LETTER = 6.5  # approximate width of a letter of a tick in pixels
 _BAR = 0.5  # chosen: as wide as the gap to the next
-_ROOM = 0.06  # chosen: share of the range that stays free at either end
+_ROOM = 0.06  # chosen: share of the range left free at both ends
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from trainyard_control.search.trials import Pruned, Trial, as_pruned, judge_new,
 
 PREPROCESS = OUTPUTS[0]
 _POLL_SECONDS = 1.0
-_LOG_LINES = 2_000  # chosen: minutes of a training's lines, of which a look every few seconds needs the last ones
+_LOG_LINES = 2_000  # chosen: minutes of a training's log, of which each poll needs the end
 
 
 class ClusterListener(SweepListener, Protocol):
@@ -56,7 +56,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
     and as the calls of `runs`.
     """
     require_room(sweep)
-    _submission(sweep, Trial(number=sweep.count - 1, values={}))  # refuses a name or a path that no run can have
+    _submission(sweep, Trial(number=sweep.count - 1, values={}))  # raises for a name or path that no run can have
     require_possible(sweep)
     with storage.lease(sweep.folder):
         study = Study(sweep)
@@ -178,11 +178,11 @@ class _ClusterTrials:
             why = f"{run} has succeeded, and its model is not in {sweep.environment.storage}"
         else:
             why = view.reason
-        if not self.examples.is_set():  # the others would end like it
+        if not self.examples.is_set():  # the other trials would fail too
             raise errors.from_code(int(view.exit_code), why)
         return trial.model_copy(update={"state": "failed", "why": why})
 
 
 def _require_going_on(lane: Lane) -> None:
-    if lane.stop.begun:  # the runs themselves go on
+    if lane.stop.begun:  # the runs continue
         raise KeyboardInterrupt

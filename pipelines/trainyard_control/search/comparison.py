@@ -198,7 +198,7 @@ def _predictions(run: LocalRunView) -> _Predictions | None:
     content = storage.read(folder, "predictions.npz") if folder else None
     if content is None:
         return None
-    import numpy as np  # not for every other command line, which loads this module too
+    import numpy as np  # imported late, because every command loads this module
 
     with np.load(io.BytesIO(content)) as saved:
         order = np.argsort(saved["keys"], kind="stable")

@@ -44,7 +44,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
     if not missing:
         return trials
     answers, why = _measure("time_outputs", tuple(trial.model for trial in missing), None, Stop())
-    if len(answers) < len(missing):  # the sweep's result is worth more than this figure
+    if len(answers) < len(missing):  # not worth losing the sweep's result
         listener.step_event(
             "train", events.fields_of("warning", message=f"not all latencies could be measured ({why})")
         )

@@ -22,10 +22,10 @@ from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.search_space import override
 
-_DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
+_DRAWS = 2000  # chosen: each end of a 95 % interval then rests on 50 samples
 _CURVE_POINTS = 40  # points along a curve
-_Z = 1.96  # of a normal distribution, 95 % lie so many deviations around the mean
-_SMALLEST = 1e-6  # of an error whose logarithm is taken; chosen
+_Z = 1.96  # 95 % of a normal distribution lie within this number of deviations
+_SMALLEST = 1e-6  # chosen: minimum error, because its logarithm is taken
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _point(share: float, examples: int, evaluation: Evaluation) -> CurvePoint:
         deviation = (math.log(high) - math.log(low)) / (2 * _Z)
         return CurvePoint(share, examples, error, low, high, max(deviation, 1e-3), classes)
     count = evaluation.examples
-    # No error among n is no proof of none: half a mistake more (the Jeffreys prior's mean, without its last digit).
+    # No error among n does not prove zero: add half an error (about the mean with Jeffreys' prior).
     error = (round((1 - evaluation.metrics["accuracy"]) * count) + 0.5) / (count + 1)
     deviation = math.sqrt((1 - error) / (count * error))
     low, high = (error * math.exp(sign * _Z * deviation) for sign in (-1, 1))

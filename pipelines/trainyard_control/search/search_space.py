@@ -126,7 +126,7 @@ class BlockSpace:
     repeats: tuple[int, ...]
 
     key = "model.blocks"
-    values: tuple[Any, ...] = ()  # too many to name
+    values: tuple[Any, ...] = ()  # too many to list
 
     @property
     def size(self) -> int:

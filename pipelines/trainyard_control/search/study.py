@@ -29,13 +29,13 @@ from trainyard_control.search.trials import Pruned, Trial
 if TYPE_CHECKING:
     from optuna.study import Study as OptunaStudy
 
-_STARTUP_TRIALS = 4  # chosen: the median of fewer says little
-_REDRAWS = 20  # chosen: draws until one differs from all trials before it
-_WARM_UP = 0.25  # chosen: share of the epochs before which no trial is left
+_STARTUP_TRIALS = 4  # chosen: the median of fewer is not reliable
+_REDRAWS = 20  # chosen: samples to find values that differ from all earlier trials
+_WARM_UP = 0.25  # chosen: share of the epochs before any trial is pruned
 _STATES = {
     "complete": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
-    "skipped": TrialState.PRUNED,  # a failed one would teach the sampler nothing
+    "skipped": TrialState.PRUNED,  # the sampler would ignore a failed trial
     "failed": TrialState.FAIL,
 }
 _TRIALS = TypeAdapter(list[Trial])
@@ -191,7 +191,7 @@ class Study:
 
     def _begin(self, number: int) -> tuple[Trial, optuna.Trial]:
         dimensions, combinations = self.sweep.dimensions, self.sweep.combinations
-        if number < len(self.trials) and self.trials[number].values:  # it was begun: its checkpoints are there
+        if number < len(self.trials) and self.trials[number].values:  # it was started and has checkpoints
             fixed = self.trials[number].values
         elif combinations is not None:
             fixed = dict(zip((dimension.key for dimension in dimensions), combinations[number], strict=True))
@@ -203,9 +203,9 @@ class Study:
         for redraws in reversed(range(_REDRAWS)):
             sampled = self.optuna.ask()
             values = {dimension.key: dimension.suggest(sampled) for dimension in dimensions}
-            if fixed or values not in tried or not redraws:  # at last there may be no others
+            if fixed or values not in tried or not redraws:  # there may be no other values
                 break
-            self.optuna.tell(sampled, state=TrialState.FAIL)  # which teaches the sampler nothing
+            self.optuna.tell(sampled, state=TrialState.FAIL)  # the sampler ignores it
         draws = self.trials[number].draws if number < len(self.trials) else 0
         self.trials[number : number + 1] = [Trial(number=number, values=values, draws=draws)]
         self.write()
@@ -228,7 +228,7 @@ def _optuna_study(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
         sampler=optuna.samplers.TPESampler(
             seed=recipe.seed + len(done),
             n_startup_trials=max(4, sweep.count // 4),
-            constant_liar=sweep.max_parallel > 1,  # else those that train at a time would be much alike
+            constant_liar=sweep.max_parallel > 1,  # otherwise parallel trials would be too similar
         ),
         pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, max(1, round(_WARM_UP * recipe.train.epochs))),
     )

@@ -36,8 +36,8 @@ from trainyard_control.search.search_space import BlockSpace
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.trials import Trial
 
-_DRAWS = 50  # chosen: so many networks are timed for one trial before it is left out
-_MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # by the variant, and not by the machine
+_DRAWS = 50  # chosen: networks timed for one trial before it is skipped
+_MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # caused by the variant, not by the machine
 
 
 class SweepListener(Listener, Protocol):
@@ -76,7 +76,7 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
 def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train, listener: SweepListener) -> None:
     """Train all trials of the study, one at a time per lane, without those over the latency budget."""
     inputs: dict[str, DataSummary] = {}
-    timing = threading.Lock()  # of two networks at a time each would seem slower
+    timing = threading.Lock()  # two networks at a time would slow each other
 
     def lane(lane: Lane) -> None:
         while not lane.stop.begun and (next_trial := study.take()):
@@ -108,7 +108,7 @@ class _Local:
             run = LocalRun(
                 variant, sweep.environment, "", None, listener, folder=folder, cores=lane.cores, stop=lane.stop
             )
-            # Two trials of the same values are kept apart: the second takes what the first trained.
+            # Trials with equal values run one after another: the second reuses the first's training.
             with self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock()):
                 return trials.train(trial, run, self.preprocessing, partial(self.study.require_promising, sampled))
         except TrainyardError as error:
@@ -146,7 +146,7 @@ def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSum
     """Return the milliseconds of a prediction. inputs: cached features by data section."""
     variant = sweep.variant(trial.values)
     section = variant.data.model_dump_json()
-    if section not in inputs:  # finding it out lists the source
+    if section not in inputs:  # computing it lists the source
         inputs[section] = features(variant, sweep)
     return latencies.untrained(variant, inputs[section], lane.cores, lane.stop)
 
@@ -183,7 +183,7 @@ def features(recipe: Recipe, sweep: Sweep) -> DataSummary:
     known = data.find(recipe, last_preprocessed(recipe, sweep.environment.storage), 1)
     if known.image is None or recipe.data.image_size is None:
         return known
-    shape = (*recipe.data.image_size, recipe.data.channels)  # the last preprocessing may be of another size
+    shape = (*recipe.data.image_size, recipe.data.channels)  # the last preprocessing may have another image size
     sized = [feature.model_copy(update={"shape": shape}) for feature in known.features]
     return replace(known, image=shape, features=sized)
 
@@ -213,5 +213,5 @@ def write_winner(study: Study) -> Recipe:
 def result(study: Study, winner: Recipe, test: Evaluation | None) -> Result:
     """Build the result of a study."""
     best = study.best
-    assert best is not None  # noqa: S101 - else there is no winner
+    assert best is not None  # noqa: S101 - write_winner raised otherwise
     return Result(study.sweep.folder, study.sweep.dimensions, study.trials, best, winner, test, study.importance)

@@ -59,7 +59,7 @@ def judge_new(epochs: list[Epoch], events: Iterable[dict[str, Any]], judge: Call
             continue
         try:
             epoch = Epoch.model_validate({name: value for name, value in event.items() if name not in ("event", "of")})
-        except ValidationError:  # a recipe's module may print what it likes
+        except ValidationError:  # a recipe's module may print anything
             continue
         if not epochs or epoch.epoch > epochs[-1].epoch:
             epochs.append(epoch)

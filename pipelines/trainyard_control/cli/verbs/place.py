@@ -12,7 +12,7 @@ from trainyard_control.cli.answers import say, say_table
 from trainyard_control.cli.options import LOCAL, EnvironmentName, PackageFile
 
 _HEAD = ("task", "step", "pool", "accelerators")
-_MAX_BYTES = 4 << 20  # chosen: a hundred times what the catalog's pipelines have
+_MAX_BYTES = 4 << 20  # chosen: a hundred times the catalog's pipelines
 
 
 def place(
