@@ -42,7 +42,7 @@ def doctor(namespace: Namespace, **changes: Any) -> tuple[dict[str, tuple[str, s
 
 def test_what_is_there_is_good_and_what_is_missing_says_what_to_do(namespace: Namespace) -> None:
     checks, code = doctor(namespace)
-    assert checks["namespace"] == ("good", f"{namespace.name} is there")
+    assert checks["namespace"] == ("good", f"{namespace.name} exists")
     assert checks["pod security"] == (
         "good",
         f"namespace {namespace.name} enforces 'restricted', which steps and gangs pass",
@@ -64,9 +64,9 @@ def test_a_gangs_launcher_must_exist_and_may_only_launch_where_the_role_is_bound
     )
     checks, _ = doctor(namespace, **gang, service_accounts={"run": "trainyard-launcher"})
     assert checks["launcher's rights"] == ("good", "the account 'trainyard-launcher' may launch gangs")
-    assert checks["service account trainyard-launcher"] == ("good", "is there")
+    assert checks["service account trainyard-launcher"] == ("good", "exists")
     checks, _ = doctor(namespace, **gang, service_accounts={"run": "nobody"})
-    assert checks["service account nobody"] == ("bad", "is not there. Create it, or correct the environment")
+    assert checks["service account nobody"] == ("bad", "does not exist. Create it, or correct the environment")
 
 
 def test_a_quota_that_forbids_the_pools_pods_is_found_before_the_run(namespace: Namespace) -> None:
@@ -94,11 +94,11 @@ def test_secrets_and_priorities_are_looked_for_by_name_alone(namespace: Namespac
     namespace.kubectl("create", "secret", "generic", "keys", "--from-literal=a=canary-value")
     secrets = {"A": {"secret": "keys", "key": "a"}, "B": {"secret": "none", "key": "b"}}
     checks, _ = doctor(namespace, secrets=secrets, pools={"cpu": CPU | {"priority_class": "urgent", "queue": "team"}})
-    assert checks["secret keys"] == ("good", "is there; its keys are not looked at")
+    assert checks["secret keys"] == ("good", "is there; its keys are not checked")
     assert checks["secret none"][0] == "bad"
     assert checks["priority class urgent"][0] == "bad"
     assert checks["queue team"] == (
         "bad",
-        "is not there. Install Kueue and create the LocalQueue, or take it out of the pool",
+        "does not exist. Install Kueue and create the LocalQueue, or take it out of the pool",
     )
     assert "canary" not in json.dumps(checks)

@@ -238,7 +238,7 @@ def test_a_schedule_is_made_changed_and_removed(environment: Path) -> None:
     (there,) = _schedules(environment, schedule["name"])
     assert (there["enabled"], there["cron"]) == (True, "0 0 4 1 1 *")
     file.write_text(json.dumps(schedule | {"paused": True}))
-    assert "(paused: it runs nothing until paused is taken out)" in trainyard("schedule", "apply", str(file)).stdout
+    assert "(paused: it starts no runs until paused is removed)" in trainyard("schedule", "apply", str(file)).stdout
     (there,) = _schedules(environment, schedule["name"])
     assert not there["enabled"] and trainyard("schedule", "diff", str(file)).returncode == 0
     assert trainyard("schedule", "remove", str(file)).returncode == 0

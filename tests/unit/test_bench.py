@@ -107,8 +107,8 @@ def test_the_input_of_several_rounds_has_an_interval_that_covers_them() -> None:
     ("options", "sentence"),
     [
         (["--set", "train.batch_size=10000000"], "train.batch_size 10,000,000 needs at least"),
-        (["--rounds", "0"], "rounds 0: is not from 1 to 10"),
-        (["--rounds", "11"], "rounds 11: is not from 1 to 10"),
+        (["--rounds", "0"], "rounds 0: not from 1 to 10"),
+        (["--rounds", "11"], "rounds 11: not from 1 to 10"),
     ],
 )
 def test_what_cannot_be_measured_here_is_refused_before_anything_starts(options: list[str], sentence: str) -> None:

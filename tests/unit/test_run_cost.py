@@ -205,7 +205,7 @@ def test_a_step_taken_from_the_cache_costs_nothing_and_says_so(
     view = looked_at.view("r")
     step = view.steps[0]
     assert (step.name, step.state, step.cause, step.cost) == ("preprocess", "done", "cached", Cost(0.0))
-    assert step.sentence == "done, and nothing ran: an earlier run's output was taken"
+    assert step.sentence == "done without a pod: an earlier run's output was reused"
     # What became of the pod of export nobody knows, so it costs what Kubeflow saw of it.
     assert costs(view) == {"preprocess": Cost(0.0), "train": Cost(2.0), "export": Cost(0.5, at_most=True)}
     assert view.cost == Cost(2.5, at_most=True)

@@ -107,7 +107,7 @@ def test_an_apply_that_was_cut_short_is_finished_by_the_next() -> None:
 
 def test_a_new_one_that_is_paused_is_made_disabled_and_says_so(tmp_path: Path) -> None:
     (action,) = plan("nightly.aaaaaaaa", True, [], NOW)
-    assert str(action) == "create nightly.aaaaaaaa (paused: it runs nothing until paused is taken out)"
+    assert str(action) == "create nightly.aaaaaaaa (paused: it starts no runs until paused is removed)"
     schedule = read(tmp_path, TEXT + "paused: true\n")
     what, _ = package(schedule, environments.load("kind"))
     assert request(schedule, action, what, "e1", "p1", "v1").mode == kfp_server_api.RecurringRunMode.DISABLE

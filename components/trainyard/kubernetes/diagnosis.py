@@ -32,8 +32,8 @@ _LONGEST = 500  # characters of Kubernetes' own words
 _DISRUPTIONS: dict[str, tuple[Disruption, str]] = {
     "PreemptionByScheduler": ("preempted", "was preempted by a pod of higher priority"),
     "EvictionByEvictionAPI": ("evicted", "was evicted, as by a drain of the node"),
-    "DeletionByTaintManager": ("node-lost", "was deleted, for its node got a taint that it does not tolerate"),
-    "DeletionByPodGC": ("node-lost", "was deleted, for its node is gone"),
+    "DeletionByTaintManager": ("node-lost", "was deleted, because its node got a taint that it does not tolerate"),
+    "DeletionByPodGC": ("node-lost", "was deleted, because its node is gone"),
     "TerminationByKubelet": ("evicted", "was ended by its node"),
 }
 _EVICTED: tuple[Disruption, str] = ("evicted", "was evicted")

@@ -29,7 +29,7 @@ def known_step(name: str | None) -> str | None:
     """Return the step to start from. Raises `ConfigurationError` for an unknown step."""
     if name is not None and name not in OUTPUTS:
         raise ConfigurationError(
-            f"from_step {name!r}: no such step. Known: {', '.join(OUTPUTS)}.{did_you_mean(name, OUTPUTS)}"
+            f"from_step {name!r}: unknown step. Known: {', '.join(OUTPUTS)}.{did_you_mean(name, OUTPUTS)}"
         )
     return name
 
@@ -37,7 +37,7 @@ def known_step(name: str | None) -> str | None:
 def at_least_one(name: str, count: int | None) -> None:
     """Raise `ConfigurationError` for a count below 1."""
     if count is not None and count < 1:
-        raise ConfigurationError(f"{name} {count}: is below 1. Write a whole number from 1 on.")
+        raise ConfigurationError(f"{name} {count}: below 1. Give a whole number of at least 1.")
 
 
 def overrides(set_: Sequence[str], settings: Mapping[str, Any]) -> list[str]:

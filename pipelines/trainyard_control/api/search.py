@@ -152,7 +152,7 @@ def _networks(ladder: str | None) -> list[str]:
         return []
     if ladder not in MODEL_FAMILIES:
         raise ConfigurationError(
-            f"ladder {ladder[:100]!r}: is none.{did_you_mean(ladder, MODEL_FAMILIES)} "
+            f"ladder {ladder[:100]!r}: unknown.{did_you_mean(ladder, MODEL_FAMILIES)} "
             f"Known: {', '.join(MODEL_FAMILIES)}."
         )
     return [f"model.name={','.join(MODEL_FAMILIES[ladder])}"]
@@ -205,9 +205,7 @@ def bench(
     sets = overrides(set_, settings)
     turns = _ROUNDS if rounds is None else rounds
     if not 1 <= turns <= MAX_ROUNDS:
-        raise ConfigurationError(
-            f"rounds {turns}: is not from 1 to {MAX_ROUNDS}. Three show how much a machine changes."
-        )
+        raise ConfigurationError(f"rounds {turns}: not from 1 to {MAX_ROUNDS}. Three show how much a machine changes.")
     loaded_environment = local_environment(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
         return benchmark.measure(recipe, sets, loaded_environment, quick, workers, turns, screen)

@@ -126,7 +126,7 @@ def image(variant: str, name: str) -> Check:
     if "@sha256:" not in name and tag in ("", "latest"):
         return bad(
             label,
-            f"'{name}' has no tag of its own: nodes would run different ones. Name a tag or a digest",
+            f"'{name}' has no unique tag: nodes may run different images. Name a tag or a digest",
             ExitCode.CONFIGURATION,
         )
     return good(label, f"{name} names one image; its registry is not asked")

@@ -45,7 +45,7 @@ def examine(
         yield from _guarded("kubeflow", lambda: _kubeflow(connect(environment), environment))
         yield from _guarded("kubernetes", lambda: _kubernetes(environment))
     elif environment.target == "vertex":
-        yield unknown("vertex", "the project, its rights and its quotas are not looked at")
+        yield unknown("vertex", "the project, its permissions and quotas are not checked")
 
 
 def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
@@ -107,7 +107,7 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
         )
         return
     else:
-        yield good("namespace", f"{environment.namespace} is there")
+        yield good("namespace", f"{environment.namespace} exists")
         yield checks.pod_security(space)
     yield from _rights(cluster, environment)
     yield from _objects(cluster, environment)
@@ -169,7 +169,7 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker))):
         yield _exists(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
     for name in dict.fromkeys(source.secret for source in environment.secrets.values()):
-        yield _exists(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not looked at")
+        yield _exists(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not checked")
     if environment.volume:
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))
@@ -202,7 +202,7 @@ def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
 def _admitted(cluster: Cluster, environment: Environment, name: str) -> Iterator[Check]:
     """Submit a pod of the pool as a dry run, to check Pod Security, quotas, limit ranges and webhooks."""
     if not _is_allowed(cluster, ("create", "", "pods", "")):
-        yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not looked at")
+        yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not checked")
         return
     if refusal := cluster.refusal(f"{cluster.path('pods')}?dryRun=All", pool_pod(environment, name)):
         yield bad(f"pool {name}", f"a pod of it is refused: {refusal}. Ask for less, or have it allowed")
@@ -227,7 +227,7 @@ def _exists(
     present = _allowed(cluster, path)
     if present is _REFUSED:
         return unknown(name, "may not be read")
-    return good(name, f"is there{note}") if present else bad(name, f"is not there. {remedy}")
+    return good(name, f"exists{note}") if present else bad(name, f"does not exist. {remedy}")
 
 
 def _is_allowed(cluster: Cluster, need: tuple[str, str, str, str], account: str = "") -> bool:

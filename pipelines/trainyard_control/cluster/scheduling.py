@@ -177,9 +177,7 @@ def _resource_obstacle(
         for name in short:
             lacking[name] = max(lacking.get(name, 0), free_resources.get(name, 0))
     name = next(iter(lacking))
-    shortage = (
-        f"it needs {amount(name, requested.get(name, 1))} and the most that is free is {amount(name, lacking[name])}"
-    )
+    shortage = f"it needs {amount(name, requested.get(name, 1))}, and at most {amount(name, lacking[name])} is free"
     holders = _holders(name, nodes, everything)
     by = f" (used by {listed(holders, _SHOWN)})" if holders else ""
     return Obstacle(

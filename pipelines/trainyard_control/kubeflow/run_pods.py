@@ -133,7 +133,7 @@ def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
     job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
     if job and not _ends_job(job, pod):
         return "Its Job replaces it, and training resumes from its last checkpoint"
-    return "It is tried again" if argo.node_id(pod) in nodes else ""
+    return "It is retried" if argo.node_id(pod) in nodes else ""
 
 
 def _ends_job(job: Manifest, pod: Manifest) -> bool:

@@ -30,7 +30,7 @@ from trainyard_control.planning.choice import usd
 from trainyard_control.planning.expectation import Expectation
 
 CACHED = "cached"
-"""The cause of a step that needed no pod, for an earlier output was taken."""
+"""The cause of a step that needed no pod, because an earlier output was reused."""
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
@@ -257,12 +257,12 @@ def with_podless(
     views = list(by_pod)
     for view in by_task:
         if view.task in cached_tasks - known:
-            sentence = "done, and nothing ran: an earlier run's output was taken"
+            sentence = "done without a pod: an earlier run's output was reused"
             views.append(replace(view, cause=CACHED, sentence=sentence, machine_seconds=0.0))
         elif not by_pod:
             views.append(view)
         elif view.cause == "succeeded" and view.task not in known:
-            sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
+            sentence = "done, and has no pod: an earlier run's output was reused, or the pod is gone"
             views.append(replace(view, sentence=sentence))
     return tuple(sorted(views, key=_order))
 

@@ -156,14 +156,14 @@ def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> l
     if keeper:
         actions.append(Action("keep", keeper.name, keeper.id, why="unchanged, paused" if paused else "unchanged"))
     elif name and paused:
-        actions.append(Action("create", name, start=now, why="paused: it runs nothing until paused is taken out"))
+        actions.append(Action("create", name, start=now, why="paused: it starts no runs until paused is removed"))
     elif name:
         stopped = [max(schedule.last or schedule.created, now - SETTLE) for schedule in outdated if schedule.enabled]
         actions.append(Action("create", name, start=max(stopped, default=now)))
     return actions + [
-        Action("keep", schedule.name, schedule.id, why="disabled; a run of it goes on, and would end with it")
+        Action("keep", schedule.name, schedule.id, why="disabled; deleting it would end its active run")
         if schedule.running
-        else Action("delete", schedule.name, schedule.id, why="its runs stay listed, their pods and logs go")
+        else Action("delete", schedule.name, schedule.id, why="its runs stay listed; their pods and logs are deleted")
         for schedule in outdated
     ]
 

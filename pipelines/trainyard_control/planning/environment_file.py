@@ -33,7 +33,7 @@ def set_train_pool(name: str, pool: str, timeout_seconds: int | None = None) -> 
     if path.resolve().parent == BUNDLED.resolve():
         raise ConfigurationError(
             f"--place: the environment '{name}' comes with Trainyard and is not written. "
-            f"Copy {path} to a file of your own and give its path to -e."
+            f"Copy {path} to your own file and give its path to -e."
         )
     text = path.read_text(encoding="utf-8")
     changed = with_train(text, "placement", pool)

@@ -113,7 +113,7 @@ def gangs(recipe: Recipe, workers: int) -> list[Setting]:
     share = len(cores) // max(1, workers)
     if workers < 2 or not share:
         raise ConfigurationError(
-            f"workers {workers}: each worker needs a core of its own, and there are {len(cores)}. "
+            f"workers {workers}: each worker needs its own core, and there are {len(cores)}. "
             f"{f'Give 2 to {len(cores)}' if len(cores) > 1 else 'Measure on a machine with more'}."
         )
     part = max(1, recipe.train.batch_size // recipe.train.workers)

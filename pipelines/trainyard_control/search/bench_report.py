@@ -165,7 +165,7 @@ class BenchmarkReport(FrozenModel):
         if points := scaling_points(self.speeds):
             return [*lines, *scaling_sentences(points)]
         if base.published_share is None and base.peak_share is not None:
-            lines.append(_NO_PEAK if cpu else "The catalog has no published peak of it.")
+            lines.append(_NO_PEAK if cpu else "The catalog has no published peak for it.")
         lines.append(self._fastest())
         lines += [
             f"One answer takes {answer.p50:g} ms (p95 {answer.p95:g}) on {answer.accelerator}."

@@ -165,7 +165,7 @@ class _ClusterTrials:
                 kind = InfrastructureError if step.permanent else TransientError
                 raise kind(
                     f"{view.name}: {step.name} waits for {seconds} ({step.sentence.rstrip('.')}): the run is ended. "
-                    "The same command with the same --name goes on."
+                    "Run the same command with the same --name to resume."
                 )
         return view
 

@@ -172,7 +172,7 @@ def _show(profile: Profile) -> None:
 
     console = table_console()
     is_table = profile.kind != "image_folder"
-    unit = "rows" if is_table else "pictures"
+    unit = "rows" if is_table else "images"
     columns = f" × {len(profile.columns)} columns" if is_table else f" in {len(profile.classes)} classes"
     console.print(
         f"[bold]{markup(profile.source)}[/]: {profile.rows:,} {unit}{columns}, {profile.files:,} "
@@ -188,7 +188,7 @@ def _show(profile: Profile) -> None:
         console.print(f"\nlabel [bold]{markup(profile.label)}[/]{guess}: {markup(counts_text(profile.classes))}")
     if profile.pictures:
         formats = ", ".join(f"{name} {count:,}" for name, count in profile.pictures.formats.items())
-        console.print(f"formats: {markup(formats)}; {profile.pictures.hashed:,} pictures compared by their looks")
+        console.print(f"formats: {markup(formats)}; {profile.pictures.hashed:,} images compared by perceptual hash")
     if len(profile.first) > 1:
         first = plain_table(*map(markup, profile.first[0]))
         for row in profile.first[1:]:

@@ -132,7 +132,7 @@ def _show(summary: PredictionSummary) -> None:
     from trainyard_control.api.drawing import counts_text, facts_table, markup, table_console
 
     facts = facts_table()
-    unit = "pictures" if summary.kind == "pictures" else "rows"
+    unit = "images" if summary.kind == "pictures" else "rows"
     speed = summary.predicted / max(summary.predict_seconds, 0.01)
     facts.add_row("model", markup(summary.model))
     facts.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")
