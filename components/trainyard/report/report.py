@@ -108,7 +108,6 @@ def render(
         better={name: "smaller" if name in SMALLER_IS_BETTER else "larger" for name in ALL_METRICS},
         main_metric=MAIN_METRIC,
         metric_titles=METRIC_TITLES,
-        drawn=set(figures),
         figures=figures,
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
         script=script,
@@ -264,12 +263,12 @@ def _summary(name: str, column: FeatureStatistics) -> ColumnSummary:
 
 def _bars(histogram: Histogram) -> list[float]:
     """Return a bar per bin; of few values far apart, each at its position."""
-    drawn = histogram.limited(BARS)
-    if not drawn.starts:
+    reduced = histogram.limited(BARS)
+    if not reduced.starts:
         return []
-    low, span = drawn.starts[0], drawn.starts[-1] - drawn.starts[0]
-    last = min(round(math.ldexp(span, -drawn.exponent)), BARS - 1)
+    low, span = reduced.starts[0], reduced.starts[-1] - reduced.starts[0]
+    last = min(round(math.ldexp(span, -reduced.exponent)), BARS - 1)
     counts = [0] * (last + 1)
-    for start, count in zip(drawn.starts, drawn.counts, strict=True):
+    for start, count in zip(reduced.starts, reduced.counts, strict=True):
         counts[round((start - low) / span * last) if span else 0] += count
     return [count / max(counts) for count in counts]

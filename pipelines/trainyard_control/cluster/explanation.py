@@ -337,7 +337,7 @@ def _blocked(diagnosis: Diagnosis) -> str:
 
 
 def _until(pod: Manifest, over: bool) -> str:
-    """Return when the last of the pod's containers ended, '' while one runs.
+    """Return the end of the last of the pod's containers, '' while one runs.
 
     If a finished pod lacks the end of a container, use the last change of its conditions, or its start if the node
     rejected it.

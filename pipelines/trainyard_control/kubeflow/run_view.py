@@ -307,7 +307,7 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
 
 
 def _machine_seconds(finding: Finding, now: datetime) -> float:
-    """Return how long a node had the pod, at least 0 because clocks differ."""
+    """Return the seconds that a node had the pod, at least 0 because clocks differ."""
     return max(0.0, seconds_between(finding.started, finding.until or now.isoformat()) or 0.0)
 
 
