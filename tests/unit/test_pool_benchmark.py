@@ -98,7 +98,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
         5,
     ]  # two more of half a dollar
     page = report.page()
-    assert page.count('class="bar"') == 2 and "2,160,000" in page
+    assert page.count('class="column"') == 2 and "2,160,000" in page
 
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from trainyard.contract.training.input_workers import training_needs
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.scaling import scaling
 from trainyard.contract.training.time_to import time_to
-from trainyard.escape import shown
 from trainyard.report import plots
 from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
@@ -109,7 +108,6 @@ def render(
         main_metric=MAIN_METRIC,
         metric_titles=METRIC_TITLES,
         figures=figures,
-        style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
         script=script,
         script_hashes=[_hash(script), *([_plotly()[1]] if figures else [])],
         plotly=_plotly()[0] if figures else "",
@@ -173,19 +171,9 @@ def _environment() -> dict[str, str]:
 
 @cache
 def _template() -> Any:
-    import jinja2
+    from trainyard.report import pages  # with jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=shown,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": _number, "bytes": _bytes}
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return environment.get_template("report.html.j2")
+    return pages.template(Path(__file__).parent / "report.html.j2", number=_number, bytes=_bytes)
 
 
 def _draws() -> bool:

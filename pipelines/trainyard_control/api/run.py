@@ -14,8 +14,8 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Training
 from trainyard.errors import DataError, ExitCode, TrainyardError, bug_sentence
-from trainyard.quality.page import framed
 from trainyard.report import summary
+from trainyard.report.pages import framed
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware import machines
 from trainyard.storage import disk, storage

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.contract.document import FrozenModel
-from trainyard.quality.page import framed
+from trainyard.report.pages import framed
 from trainyard_control.search.chart import Chart, Mark, chart, page
 
 MAX_ROUNDS = 10

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.quality.page import template_of
+from trainyard.report import pages
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
@@ -104,7 +104,7 @@ def chart(
 
 def page(title: str, notes: list[str], charts: list[Chart], tables: Sequence[Table]) -> str:
     """Render a page of notes, charts and tables as HTML without external requests."""
-    template = template_of(Path(__file__).parent / "page.html.j2")
+    template = pages.template(Path(__file__).parent / "page.html.j2")
     return template.render(title=title, notes=notes, charts=charts, tables=tables, width=_WIDTH, height=_HEIGHT)
 
 

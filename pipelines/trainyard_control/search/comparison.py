@@ -13,7 +13,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
-from trainyard.quality.page import framed
+from trainyard.report.pages import framed
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.local.local_runs import LocalRunView

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.quality.page import framed
+from trainyard.report.pages import framed
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.chart import Chart, Mark, chart, page

@@ -1,0 +1,39 @@
+"""Pages: HTML files in one style that open offline and make no requests."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from trainyard.escape import shown
+
+_FOLDER = Path(__file__).parent
+_HEIGHT = 640  # pixels of a page in a notebook; chosen: a screen shows it and the cell
+
+
+def template(file: Path, **filters: Callable[..., Any]) -> jinja2.Template:
+    """Load the template in `file`, which extends base.html.j2 and escapes its values."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([file.parent, _FOLDER]),
+        autoescape=True,
+        finalize=shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters
+    environment.globals |= {"style": (_FOLDER / "report.css").read_text(encoding="utf-8"), "script_hashes": []}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.get_template(file.name)
+
+
+def framed(page: str) -> str:
+    """Embed a page in HTML, such as a notebook's, so that its styles and scripts stay inside."""
+    return (
+        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-popups" '
+        f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
+    )
