@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shutil
@@ -44,10 +45,12 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> str:
     return evaluated(tmp_path_factory.mktemp("evaluation") / "evaluation")
 
 
-def push(evaluation: str, export: str, destination: Path, output: Path, dry_run: bool = False) -> Pushed:
+def push(
+    evaluation: str, export: str, destination: Path, output: Path, dry_run: bool = False, override: str = ""
+) -> Pushed:
     output.mkdir(parents=True)
     recipe = documents.parse(RECIPE, Recipe, name="recipe.yaml")
-    run.run(recipe, evaluation, export, output, str(destination), dry_run)
+    run.run(recipe, evaluation, export, output, str(destination), dry_run, override)
     return Pushed.read(str(output))
 
 
@@ -143,6 +146,20 @@ def test_a_refused_model_leaves_the_champion_as_it_is(models: list[str], evaluat
     with pytest.raises(GateRefused):
         push(evaluated(tmp_path / "evaluation", blessed=False), models[1], destination, tmp_path / "b")
     assert champion(str(destination)) == before and versions.newest(str(destination)) == 1
+
+
+def test_a_refused_model_is_pushed_with_a_reason_that_is_recorded_and_a_blessed_one_needs_none(
+    models: list[str], evaluation: str, tmp_path: Path
+) -> None:
+    refused, destination = evaluated(tmp_path / "evaluation", blessed=False), tmp_path / "models"
+    pushed = push(refused, models[0], destination, tmp_path / "a", override="the labels of May are wrong")
+    best = champion(str(destination))
+    assert best is not None and best.override is not None and best.override == pushed.override
+    assert (best.override.name, best.override.reason) == (getpass.getuser(), "the labels of May are wrong")
+    assert datetime.fromisoformat(best.override.time).utcoffset() == timedelta(0)
+    assert push(evaluation, models[1], destination, tmp_path / "b", override="not needed").override is None
+    best = champion(str(destination))
+    assert best is not None and (best.version, best.override) == (2, None)
 
 
 def test_a_dry_run_tells_the_version_and_touches_nothing(models: list[str], evaluation: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.champion import Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
@@ -176,6 +177,35 @@ def test_a_fault_of_the_report_leaves_the_record_of_a_run(tmp_path: Path, monkey
     (path,) = tmp_path.glob("storage/digits/runs/*/run.json")
     record = json.loads(path.read_text())
     assert record["exit_code"] == 50 and "a fault of Trainyard" in record["failure"] and record["report"] is None
+
+
+def test_an_overridden_run_goes_on_to_push_with_the_reason_after_a_gate_refused(tmp_path: Path) -> None:
+    options: dict[str, dict[str, str]] = {}
+    warnings: list[str] = []
+
+    class Exporting(Run):
+        def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
+            options[step] = arguments
+            if step == "export":
+                with storage.stage(output, producer="trainyard.export") as folder:
+                    Exports(exports=[], gate=REFUSED.gate).write(folder)
+                return
+            super()._process(step, output, arguments)
+
+    class Listening(Quiet):
+        def step_event(self, step: str, event: dict[str, Any]) -> None:
+            warnings.append(event["message"])
+
+    local_environment = environment.load("local").model_copy(update={"storage": str(tmp_path)})
+    Exporting(recipes.load("digits"), local_environment, "run", None, Listening(), override="known labels").execute()
+    assert options["push"]["override"] == "known labels" and "override" not in options["export"]
+    assert [text.partition(";")[0] for text in warnings] == [
+        "the gate refused the model",
+        "the gate refused an exported file",
+    ]
+    for reason, no_push, fault in ((" ", False, "a reason is missing"), ("why", True, "nothing is pushed with --no-p")):
+        with pytest.raises(ConfigurationError, match=fault):
+            run_command("digits", override=reason, no_push=no_push)
 
 
 def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:

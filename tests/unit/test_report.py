@@ -10,7 +10,8 @@ import pytest
 from report_folders import SECONDS, evaluation, recipe, whole_run
 
 from trainyard.contract.artifacts.evaluate import Evaluation, Importance
-from trainyard.contract.artifacts.gate import Threshold, Verdict
+from trainyard.contract.artifacts.gate import Override, Threshold, Verdict
+from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.statistics.divergence import Distance
 from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Statistics, TopValue
@@ -20,6 +21,7 @@ from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import one_line
 from trainyard.report.outputs import read
 from trainyard.report.report import BARS, Ending, render, summaries
+from trainyard.report.summary import summarize
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -222,8 +224,13 @@ def test_a_refused_model_is_told_with_the_condition_that_failed(tmp_path):
     failed = Threshold(name="accuracy >= 0.99", value=None, bound=0.99, interval=None, passed=False, note="not there.")
     refused = evaluation("seven").model_copy(update={"gate": Verdict(verdict="refused", thresholds=[failed])})
     refused.write(tmp_path / "evaluate")
+    override = Override(name="<ann>", time="2026-05-01T08:00:00+00:00", reason="known labels")
+    Pushed(path="models", version=4, digest="d" * 64, already=False, override=override).write(tmp_path / "push")
     text = " ".join(rendered(folders).text)
     assert "✗ Refused" in text and "accuracy >= 0.99" in text and "not there." in text
+    by = "although a gate refused it, by <ann> at 2026-05-01T08:00:00+00:00: known labels"
+    assert by in re.sub(r"\s+", " ", text)
+    assert summarize(recipe(), "r", read(folders), SECONDS, None, None)["pushed"]["override"] == override.model_dump()
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from trainyard.contract.artifacts.gate import Override
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
@@ -19,6 +20,7 @@ class Champion(FrozenModel):
     """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation.
 
     pushed: when, in UTC, or when an equal model was pushed again; '' if an older version of Trainyard wrote it.
+    override: who had it pushed although a gate refused it, and why.
     """
 
     file: ClassVar[str] = "champion.json"
@@ -28,6 +30,7 @@ class Champion(FrozenModel):
     digest: str
     metrics: dict[str, float]
     pushed: str = ""
+    override: Override | None = Field(None, exclude_if=lambda override: override is None)
 
 
 def champion(destination: str) -> Champion | None:

@@ -146,7 +146,7 @@ def summarize(
         "gate": evaluation and _gate(outputs),
         "time_to": reached and reached.model_dump(),
         "exports": outputs.exports and _exports(outputs.exports, outputs),
-        "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version"}),
+        "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version", "override"}),
         "report": report,
         "seconds": seconds,
         "folders": outputs.folders,

@@ -13,7 +13,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Training
-from trainyard.errors import DataError, ExitCode, TrainyardError, bug_sentence
+from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError, bug_sentence
 from trainyard.report import summary
 from trainyard.report.pages import framed
 from trainyard.spec import recipe as recipes
@@ -125,14 +125,16 @@ def run(
     from_step: str | None = None,
     day: str = "",
     push: bool = True,
+    override: str = "",
     **settings: Any,
 ) -> Run:
     """Train a recipe on this machine, from data to a pushed model, as `trainyard run` does.
 
     Finished steps of earlier runs are reused, and an interrupted one is resumed. recipe: a bundled recipe or a YAML
     file. from_step: recompute this step and the later ones. day: day of the run, YYYY-MM-DD, for a recipe with a window
-    of days. push: False keeps the champion. settings: values of the recipe, `train__epochs=3` for `train.epochs`;
-    `set_` takes them as `--set` does. A model that the gate refuses is no error: see `verdict`.
+    of days. push: False keeps the champion. override: the reason to push a model that a gate refuses, recorded with your
+    name and the time. settings: values of the recipe, `train__epochs=3` for `train.epochs`; `set_` takes them as
+    `--set` does. A model that the gate refuses is no error: see `verdict`.
 
     Raises `TrainyardError` with the sentence that the CLI shows. Ctrl-C ends the step and raises `KeyboardInterrupt`;
     the same call resumes the run.
@@ -144,9 +146,14 @@ def run(
     loaded = recipes.load(recipe, overrides(set_, settings))
     loaded_environment = local_environment(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = local_runs.new_name()
+    if override and not (push and override.strip()):
+        why = "a reason is missing. Write one" if push else "nothing is pushed with --no-push. Leave one of them out"
+        raise ConfigurationError(f"--override: {why}.")
     screen, first = Screen(), known_step(from_step)
     with Journal(keys.run_folder(loaded_environment.storage, loaded, run_id), screen) as journal:
-        local_run = LocalRun(loaded, loaded_environment, run_id, first, journal, day, push=push)
+        local_run = LocalRun(
+            loaded, loaded_environment, run_id, first, journal, day, push=push, override=override.strip()
+        )
         _executed(local_run, screen)
     return Run.from_view(local_runs.view(local_run.root, loaded.name, run_id))
 

@@ -60,6 +60,8 @@ def _facts(record: dict[str, Any], network: str | None) -> Table:
             facts.add_row("published", markup(_published(published)))
     if record["pushed"]:
         facts.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
+        if override := record["pushed"].get("override"):
+            facts.add_row("override", markup(f"{override['name']}: {override['reason']}"))
     facts.add_row("report", markup(record["report"]))
     curves = storage.join(record["folders"]["train"], "tensorboard")
     if storage.children(curves):  # a custom program may write none

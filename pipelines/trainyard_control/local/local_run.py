@@ -51,8 +51,9 @@ class LocalRun:
 
     day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step. folder: where the
     recipe's copy and the steps' logs go, by default the folder of the run. push: whether a blessed model is pushed.
-    cores: those that the steps may use, by default all. stop: what ends a run outside of the main thread. on_event:
-    called with each event of a step before the listener, and may raise.
+    override: why a refused one is pushed, too; '' if it is not. cores: those that the steps may use, by default all.
+    stop: what ends a run outside of the main thread. on_event: called with each event of a step before the listener,
+    and may raise.
     """
 
     recipe: Recipe
@@ -63,6 +64,7 @@ class LocalRun:
     day: str = ""
     folder: str = ""
     push: bool = True
+    override: str = ""
     cores: frozenset[int] | None = None
     stop: Stop | None = None
     on_event: Callable[[str, dict[str, Any]], None] | None = None
@@ -106,7 +108,11 @@ class LocalRun:
                 return self._skip_rest("no push was asked for")
             output = self._step(step)
             if not is_blessed(step, output):
-                return self._skip_rest(f"the gate refused {STEPS[step].judges}")
+                refused = f"the gate refused {STEPS[step].judges}"
+                if not self.override:
+                    return self._skip_rest(refused)
+                message = f"{refused}; the run continues because it is overridden: {self.override}"
+                self.listener.step_event(step, events.fields_of("warning", message=message))
 
     def preprocess(self) -> str:
         """Make the examples, and return their folder."""
@@ -138,11 +144,12 @@ class LocalRun:
             self._begin()
         again = is_from(step, self.from_step)
         output, arguments = self._pipeline.place(step, again)
-        of_environment = {
+        settings = {
             "input_workers": str(self.environment.input_count),
             "beam_options": self.environment.beam_options,
+            "override": self.override,
         }
-        arguments |= {name: of_environment[name] for name in STEPS[step].inputs if name in of_environment}
+        arguments |= {name: settings[name] for name in STEPS[step].inputs if name in settings}
         self.unfinished = {step: output}
         if again:
             with storage.lease(output):

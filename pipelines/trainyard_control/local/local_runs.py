@@ -178,6 +178,6 @@ def _goes_on(folder: str) -> bool:
 def _state(record: dict[str, Any]) -> str:
     if record.get("failure"):
         return "failed"
-    if refusal.of_record(record):
-        return "refused"
-    return "pushed" if record.get("pushed") else "done"
+    if record.get("pushed"):
+        return "pushed"
+    return "refused" if refusal.of_record(record) else "done"

@@ -32,6 +32,14 @@ class Threshold(FrozenModel):
     note: str = ""
 
 
+class Override(FrozenModel):
+    """Why a person had a refused model pushed. name: the person's on that machine; time: in UTC."""
+
+    name: str
+    time: str
+    reason: str
+
+
 class Verdict(FrozenModel):
     """What a gate decided, and why."""
 

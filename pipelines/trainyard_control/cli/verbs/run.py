@@ -27,6 +27,9 @@ def run(
         bool, typer.Option("--require-blessed", help="Exit with 60 if the gate refuses the model.")
     ] = False,
     no_push: Annotated[bool, typer.Option("--no-push", help="Export a blessed model without pushing it.")] = False,
+    override: Annotated[
+        str, typer.Option(metavar="REASON", help="Push a model that a gate refuses. The reason is recorded.")
+    ] = "",
     day: Day = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -44,7 +47,15 @@ def run(
     recipe = _drafted(recipe, label)
     step = from_step.value if from_step else None
     try:
-        done = api.run(recipe, environment=environment, set_=set_ or [], from_step=step, day=day, push=not no_push)
+        done = api.run(
+            recipe,
+            environment=environment,
+            set_=set_ or [],
+            from_step=step,
+            day=day,
+            push=not no_push,
+            override=override,
+        )
     except KeyboardInterrupt:
         print(f"✗ {INTERRUPTED}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
