@@ -81,6 +81,7 @@ def evaluated(case, output, recipe, champion=""):
 
 def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digits, tmp_path):
     gates = [{"metric": "accuracy", "min": 0.5}, {"metric": "accuracy", "min_difference": -0.01}]
+    gates += [{"metric": "accuracy", "min_difference": 0.3, "against": "baseline", "confident": True}]
     evaluation, predictions = evaluated(
         digits, tmp_path / "out", recipe(IMAGES, slices=["label"], gates=gates, worst=5)
     )
@@ -103,6 +104,9 @@ def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digi
     most = int(np.argmax(counts))
     assert evaluation.baseline.answer == f"'{NAMES[most]}'"
     assert evaluation.baseline.metrics == {"accuracy": float((labels == most).mean())}
+    better = evaluation.gate.thresholds[2]
+    assert better.value == evaluation.metrics["accuracy"] - evaluation.baseline.metrics["accuracy"]
+    assert 0.3 < better.interval.low < better.value < better.interval.high
     assert (
         evaluation.remark.startswith(f"'{NAMES[most]}' as the answer to everything has accuracy 0.")
         and ":" not in evaluation.remark
@@ -265,9 +269,12 @@ def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
         table("bmi", "age"),
         task="regression",
         slices=["bmi"],
-        gates=[{"metric": "mae", "max": 500}, {"metric": "mae", "max_difference": 500}],
+        gates=[{"metric": "mae", "max": 500}]
+        + [{"metric": "mae", "max_difference": 500, "against": rival} for rival in ("champion", "baseline")],
     )
     evaluation, predictions = evaluated((examples, model, tmp_path), tmp_path / "out", wanted, best)
+    beside_mean = evaluation.metrics["mae"] - evaluation.baseline.metrics["mae"]
+    assert evaluation.gate.thresholds[2].value == pytest.approx(beside_mean)
     assert evaluation.metrics["mae"] == pytest.approx(
         mean_absolute_error(predictions["labels"], predictions["outputs"])
     )

@@ -80,6 +80,14 @@ def test_boosted_trees_are_a_rival_without_a_champion_and_refuse_if_they_cannot_
     assert "not grown" in one(gate, MetricPair(0.92, BOUNDS)).note
 
 
+def test_the_baseline_itself_is_not_better_than_the_baseline():
+    gate = {"metric": "accuracy", "min_difference": 0.001, "against": "baseline", "confident": True}
+    assert not one(gate, MetricPair(0.9, BOUNDS, 0.9, Interval(low=0, high=0))).passed
+    threshold = one(gate, MetricPair(0.95, BOUNDS, 0.9, Interval(low=0.01, high=0.09)))
+    assert (threshold.name, threshold.passed) == ("accuracy - baseline >= 0.001 by its interval", True)
+    assert "One answer to every example cannot be compared" in one(gate, MetricPair(0.95, BOUNDS)).note
+
+
 def test_a_difference_holds_where_there_is_no_champion_and_says_so():
     threshold = one({"metric": "accuracy", "min_difference": -0.01}, MetricPair(0.9, BOUNDS))
     assert threshold.passed

@@ -96,6 +96,8 @@ def test_gates_name_a_known_metric_and_one_bound() -> None:
     assert "Did you mean 'accuracy'?" in faults(GOOD + "evaluate: {gates: [{metric: acuracy, min: 0.9}]}")
     assert "exactly one of" in faults(GOOD + "evaluate: {gates: [{metric: accuracy, min: 0.9, max: 1}]}")
     assert "'mae' is no metric of a classification" in faults(GOOD + "evaluate: {gates: [{metric: mae, max: 1}]}")
+    gates = "evaluate: {gates: [{metric: roc_auc, min_difference: 0, against: baseline}]}"
+    assert "one answer to every example has accuracy alone" in faults(GOOD + gates)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def test_a_table_becomes_a_recipe_of_the_columns_that_can_tell_something(tmp_pat
     }
     assert drafted.task == "classification" and drafted.data.label == "kept" and drafted.model.name == "mlp"
     zeros = sum(line.endswith(",0") for line in table(tmp_path).read_text().splitlines())
-    assert drafted.evaluate.gates[0].min == pytest.approx(zeros / 300, abs=0.0001)
+    assert (drafted.evaluate.gates[0].against, drafted.evaluate.gates[0].confident) == ("baseline", True)
+    assert f"'0' as the answer to everything (about {zeros / 300:.3f})" in guesses[-1]
     left_out = [guess for guess in guesses if guess.startswith("left out")]
     assert [guess.split()[2] for guess in left_out] == ["id", "constant", "key", "sure"]
     assert "tells the label alone" in left_out[-1] and "taken" in left_out[2]
@@ -400,7 +401,7 @@ def test_rows_without_a_label_or_of_a_class_that_no_split_can_hold_are_drafted_a
     assert profile.rows == kept
     if profile.classes:
         assert min(profile.classes.values()) >= 3
-        assert drafted.evaluate.gates[0].min == pytest.approx(max(profile.classes.values()) / kept, abs=1e-4)
+        assert f"(about {max(profile.classes.values()) / kept:.3f})" in guesses[-1]
 
 
 def test_a_label_of_texts_that_hardly_repeat_is_refused(tmp_path: Path) -> None:

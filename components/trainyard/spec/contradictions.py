@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
-from trainyard.spec.gates import CLASS_METRICS, METRIC_SPECS, METRICS, MODULE_RESAMPLES
+from trainyard.spec.gates import BASELINE_METRICS, CLASS_METRICS, METRIC_SPECS, METRICS, MODULE_RESAMPLES
 from trainyard.spec.networks import (
     ANY_SIZE,
     BLOCK_SCALABLE,
@@ -305,6 +305,11 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (
                 (*at, "against"),
                 "boosted trees are grown for tables with evaluate.boosted. Leave it out",
+            )
+        if gate.against == "baseline" and gate.metric not in BASELINE_METRICS[recipe.task]:
+            yield (
+                (*at, "against"),
+                f"one answer to every example has {' and '.join(BASELINE_METRICS[recipe.task])} alone. Take that",
             )
         if gate.target is not None and gate.target not in targets:
             yield (

@@ -101,7 +101,13 @@ class TimeTo(Strict):
 
 _LISTED = 20  # classes in a message; chosen
 
-Against = Literal["champion", "boosted"]
+Against = Literal["champion", "boosted", "baseline"]
+BASELINE_METRICS: dict[Task, tuple[MetricName, ...]] = {
+    "classification": ("accuracy",),
+    "multi_label": ("f1",),
+    "regression": ("mae", "rmse"),
+}
+"""The metrics of the constant baseline."""
 
 
 def _class_text(value: object) -> object:
@@ -133,7 +139,8 @@ class Gate(Strict):
     against: Against = Field(
         "champion",
         description="What a difference compares with. champion: the latest pushed model. boosted: gradient-boosted "
-        "trees, trained on the same table.",
+        "trees, trained on the same table. baseline: the same answer for every example, the most frequent class or the "
+        "mean.",
     )
     slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
         None, description="Check only this slice, as feature=value, of a feature of evaluate.slices."

@@ -14,6 +14,10 @@ from trainyard.spec.gates import Against, Gate
 ROUNDING = 1e-9
 """A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""
 
+_CANNOT_BE_COMPARED = {
+    "boosted": "Boosted trees cannot be compared: they were not grown, or have no",
+    "baseline": "One answer to every example cannot be compared: it has no",
+}
 _WITHOUT_CHAMPION = (
     "To push this model all the same, run once without this condition in evaluate.gates; "
     "later runs are then compared with this model."
@@ -83,11 +87,9 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
         return _unmeasured(gate, f"{_subject(gate)} {what} on {scope}. Remove the condition, or mend what makes it so.")
     if not _is_difference(gate):
         return _threshold(gate, measured.value, measured.interval)
-    if gate.against == "boosted":
+    if gate.against != "champion":
         if measured.rival is None or not math.isfinite(measured.rival):
-            return _unmeasured(
-                gate, f"Boosted trees cannot be compared: they were not grown, or have no {_subject(gate)}."
-            )
+            return _unmeasured(gate, f"{_CANNOT_BE_COMPARED[gate.against]} {_subject(gate)}.")
         return _threshold(gate, measured.value - measured.rival, measured.difference)
     if not champion.present:
         return _unmeasured(gate, "There is no champion yet, so there is nothing to be worse than.", passed=True)

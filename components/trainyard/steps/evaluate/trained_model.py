@@ -16,7 +16,7 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
-from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Gate, require_classes
+from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
@@ -29,7 +29,7 @@ from trainyard.steps.evaluate.predict import champion_predictions, load_predicto
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
 from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.evaluate.worst import worst_examples
-from trainyard.steps.evaluate.yardsticks.baseline import baseline
+from trainyard.steps.evaluate.yardsticks.baseline import baseline, baseline_predictions
 from trainyard.steps.evaluate.yardsticks.boosted import boosted_predictions
 from trainyard.steps.evaluate.yardsticks.importance import importances
 from trainyard.storage import storage
@@ -56,7 +56,10 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     custom = custom_metrics.find(recipe.module) if recipe.module else None
     metrics, bounds = _metrics(recipe, candidate, custom)
     _require_known(recipe, metrics)
-    measured = _measured(recipe, candidate, champion, trees and trees[0], masks, folder.document.labels or [], custom)
+    rivals: dict[Against, SplitPredictions | None] = {"champion": champion, "boosted": trees and trees[0]}
+    if any(gate.against == "baseline" for gate in recipe.evaluate.gates):
+        rivals["baseline"] = baseline_predictions(candidate, folder.document)
+    measured = _measured(recipe, candidate, rivals, masks, folder.document.labels or [], custom)
     moved = drifted(recipe, examples, champion_uri)
     verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
     labels, is_class = folder.document.labels, recipe.task == "classification"
@@ -150,17 +153,15 @@ def _beside(recipe: Recipe, candidate: SplitPredictions, trees: SplitPredictions
 def _measured(
     recipe: Recipe,
     candidate: SplitPredictions,
-    champion: SplitPredictions | None,
-    trees: SplitPredictions | None,
+    rivals: Mapping[Against, SplitPredictions | None],
     masks: Masks,
     labels: Sequence[str],
     custom: Custom | None,
 ) -> dict[Subject, MetricPair]:
-    """Return what the recipe's gates are about, as far as it is defined."""
+    """Return what the recipe's gates are about, as far as it is defined; rivals: the other answers to the examples."""
     measured: dict[Subject, MetricPair] = {}
     for gate in recipe.evaluate.gates:
-        subject = Subject.of(gate)
-        rival = champion if gate.against == "champion" else trees
+        subject, rival = Subject.of(gate), rivals[gate.against]
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
         judged, beside = (answers and _part(recipe, gate, answers, masks, labels) for answers in (candidate, rival))
