@@ -144,13 +144,18 @@ FITTING: dict[str, tuple[str, str, set[str]]] = {
         {'How often, <br>if "ever", do you fly?'},
     ),
     "twenty-one rows": (table({"z": drawn(), "y": YES_NO}, 21), "classification", {"z"}),
-    "two rows": (table({"z": drawn(), "y": index}, 2), "classification", {"z"}),
 }
 REFUSED = {
     "no rows": ("z,y\n", "there are no rows below the header"),
     "one row": ("z,y\n1.5,a\n", "has one value in all rows"),
     "a constant label": (table({"z": drawn(), "y": lambda _: "x"}), "label 'y' has one value in all rows, 'x'"),
     "a label that is missing": (table({"z": drawn(), "y": lambda _: ""}), "label 'y' is missing in all rows"),
+    "two rows": (table({"z": drawn(), "y": index}, 2), "'y' has 2 different values in 2 rows, too many for classes"),
+    "addresses": (table({"z": drawn(), "y": lambda row: f"{row} Main St"}, 90), "too many for classes"),
+    "lines that end with CR": (
+        table({"z": drawn(), "y": YES_NO}, end="\r"),
+        "row 1: ends with CR alone. Save the file",
+    ),
     "a label of texts": (table({"z": of([1, 2]), "y": lambda row: f"tweet {row}"}), "too many for classes"),
     "nothing but ids": (
         table({"rownames": index, "y": YES_NO}),

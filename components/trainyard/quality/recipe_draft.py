@@ -24,7 +24,7 @@ _STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
 _RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
 _EXAMPLES = 3  # that a class needs, one in each split
-_LITTLE = 0.05  # chosen: share of the rows that are left out with their rare classes
+_LITTLE = 0.2  # chosen: share of the rows that are left out with their rare classes
 _SMALL = 100  # chosen: of so many different rows a split of a tenth is empty once in 38,000 times
 _LONG = 400  # chosen: letters of their names; a longer condition is no draft to read
 _SHOWN = 3
@@ -108,7 +108,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         how = f"has one value in all rows, {label.top[0].value[:40]!r}" if label.top else "is missing in all rows"
         raise ConfigurationError(f"{profile.source}: the label '{profile.label}' {how}. Name another by --label.")
     separator = _label_separator(profile)
-    if is_class and not separator and too_many_classes(label.distinct, profile.rows):
+    if is_class and not separator and (too_many_classes(label.distinct, profile.rows) or _hardly_repeats(profile)):
         raise ConfigurationError(
             f"{profile.source}: the label '{profile.label}' has {label.distinct:,} different values in "
             f"{profile.rows:,} rows, too many for classes. Name another column by --label."
@@ -192,6 +192,12 @@ def _label_guesses(label: ColumnProfile, rare: list[str], profile: Profile) -> I
             f"label: {label.mistyped:,} cells are no number, such as {label.mistyped_such_as[0]}, more than "
             "data.max_bad_fraction allows: empty or correct them"
         )
+
+
+def _hardly_repeats(profile: Profile) -> bool:
+    """Return whether most rows are of classes with too few examples for three splits."""
+    few = sum(count for count in profile.classes.values() if count < _EXAMPLES)
+    return 2 * few > sum(profile.classes.values())
 
 
 def _too_rare(profile: Profile) -> list[str]:

@@ -128,6 +128,8 @@ def _header(stream: IO[bytes], name: str, quote: Quote) -> tuple[list[str], Dial
             first = [start.decode("utf-8-sig")]
             header = column_names(next(csv.reader(first, **dialect.python_options)))
     except (UnicodeDecodeError, csv.Error) as error:
+        if b"\r" in start.rstrip(b"\r\n"):
+            raise DataError(f"{name}: row 1: ends with CR alone. Save the file with lines that end with LF.") from error
         raise DataError(f"{name}: row 1: is no CSV in UTF-8 ({error}). Save the file as UTF-8.") from error
     repeated = [column for column, times in Counter(header).items() if times > 1]
     if repeated:
