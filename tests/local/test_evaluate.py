@@ -81,7 +81,7 @@ def evaluated(case, output, recipe, champion=""):
 
 def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digits, tmp_path):
     gates = [{"metric": "accuracy", "min": 0.5}, {"metric": "accuracy", "min_difference": -0.01}]
-    gates += [{"metric": "accuracy", "min_difference": 0.3, "against": "baseline", "confident": True}]
+    gates += [{"metric": "accuracy", "min_difference": 0.3, "against": "baseline", "confidence": 0.95}]
     evaluation, predictions = evaluated(
         digits, tmp_path / "out", recipe(IMAGES, slices=["label"], gates=gates, worst=5)
     )

@@ -57,7 +57,7 @@ def test_a_table_becomes_a_recipe_of_the_columns_that_can_tell_something(tmp_pat
     }
     assert drafted.task == "classification" and drafted.data.label == "kept" and drafted.model.name == "mlp"
     zeros = sum(line.endswith(",0") for line in table(tmp_path).read_text().splitlines())
-    assert (drafted.evaluate.gates[0].against, drafted.evaluate.gates[0].confident) == ("baseline", True)
+    assert (drafted.evaluate.gates[0].against, drafted.evaluate.gates[0].confidence) == ("baseline", 0.95)
     assert f"'0' as the answer to everything (about {zeros / 300:.3f})" in guesses[-1]
     left_out = [guess for guess in guesses if guess.startswith("left out")]
     assert [guess.split()[2] for guess in left_out] == ["id", "constant", "key", "sure"]

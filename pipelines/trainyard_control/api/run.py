@@ -132,8 +132,8 @@ def run(
 
     Finished steps of earlier runs are reused, and an interrupted one is resumed. recipe: a bundled recipe or a YAML
     file. from_step: recompute this step and the later ones. day: day of the run, YYYY-MM-DD, for a recipe with a window
-    of days. push: False keeps the champion. override: the reason to push a model that a gate refuses, recorded with your
-    name and the time. settings: values of the recipe, `train__epochs=3` for `train.epochs`; `set_` takes them as
+    of days. push: False keeps the champion. override: the reason to push a model that a gate refuses, recorded with
+    your name and the time. settings: values of the recipe, `train__epochs=3` for `train.epochs`; `set_` takes them as
     `--set` does. A model that the gate refuses is no error: see `verdict`.
 
     Raises `TrainyardError` with the sentence that the CLI shows. Ctrl-C ends the step and raises `KeyboardInterrupt`;
