@@ -104,7 +104,7 @@ def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doct
     look = next(
         look for look in examine(environments.load("vertex"), loaded, KubeflowServer) if look.name == "image train"
     )
-    assert look.verdict == "bad" and look.sentence.startswith("'example/trainer:latest' has no tag of its own")
+    assert look.verdict == "bad" and look.sentence.startswith("'example/trainer:latest' has no unique tag")
 
 
 def test_the_image_is_part_of_the_key_of_train_alone(recipe: str) -> None:

@@ -42,7 +42,7 @@ def test_the_choice_is_written_into_the_users_environment_but_never_into_a_bundl
     assert (read.timeout_of("train"), read.timeout_of("push")) == (5400, 3600)
     assert "# train is placed here too" in file.read_text()
     with pytest.raises(
-        ConfigurationError, match=r"comes with Trainyard and is not written\. Copy .*gke.yaml to a file"
+        ConfigurationError, match=r"comes with Trainyard and is not written\. Copy .*gke.yaml to your own file"
     ):
         set_train_pool("gke", "gpu-l4")
 

@@ -84,7 +84,7 @@ def test_the_baseline_itself_is_not_better_than_the_baseline():
     gate = {"metric": "accuracy", "min_difference": 0.001, "against": "baseline", "confidence": 0.95}
     assert not one(gate, MetricPair(0.9, BOUNDS, 0.9, Interval(low=0, high=0))).passed
     threshold = one(gate, MetricPair(0.95, BOUNDS, 0.9, Interval(low=0.01, high=0.09)))
-    assert (threshold.name, threshold.passed) == ("accuracy - baseline >= 0.001 by its interval", True)
+    assert (threshold.name, threshold.passed) == ("accuracy - baseline >= 0.001 by its 95 % interval", True)
     assert "One answer to every example cannot be compared" in one(gate, MetricPair(0.95, BOUNDS)).note
 
 
