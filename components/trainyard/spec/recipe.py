@@ -289,8 +289,8 @@ class Export(Strict):
     formats: list[Format] | None = Field(
         None,
         max_length=len(get_args(Format)),
-        description="Formats to export. Default: all but litert_dynamic and onnx; litert_int8 only if close enough to the "
-        "trained model. saved_model is required, because push serves it.",
+        description="Formats to export. Default: all but litert_dynamic and onnx; litert_int8 only if close enough to "
+        "the trained model. saved_model is required, because push serves it.",
     )
     max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
         0.01, description="Maximum drop of accuracy, or relative rise of the mean absolute error, of any file."
