@@ -86,6 +86,10 @@ def test_a_run_of_the_cluster_goes_on_until_it_has_a_record(store: Storage) -> N
         store.uri("runs/0f3c-uuid/preprocess.json"), json.dumps(note | {"time": "2026-01-09T00:00:00+00:00"})
     )
     assert "0f3c-uuid may be going on" in retention.plan(store.root, keep=1, now=NOW).notes[0]
+    assert not retention.plan(store.root, keep=1, now=NOW, over=lambda runs: runs).notes  # Kubeflow says so
+    storage.write_text(keys.cancellation(store.uri("runs/0f3c-uuid")), "2026-01-09T00:01:00+00:00")
+    ended = retention.plan(store.root, keep=1, now=NOW)
+    assert not ended.notes and "runs/20260101-000000-aaaa" in [removal.name for removal in ended.removals]
 
 
 def test_an_output_that_a_process_writes_stays(store: Storage) -> None:

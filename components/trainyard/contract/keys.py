@@ -89,6 +89,11 @@ def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
     return storage.join(root, recipe.name, "runs", run_id)
 
 
+def cancellation(folder: str) -> str:
+    """Return where the end of a cancelled run is noted, which has the `folder` and may have no record."""
+    return storage.join(folder, "cancelled")
+
+
 def code_digest(module: str | None = None) -> str:
     """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from trainyard.contract import keys
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
@@ -115,6 +116,15 @@ class KubeflowRuns:
         except (ConfigurationError, InfrastructureError):
             return ""
         return argo.silence_sentence(since, namespace) if since else ""
+
+    def over(self, run_ids: Iterable[str]) -> set[str]:
+        """Return those of `run_ids` that Kubeflow knows and that have ended."""
+        ended = set()
+        for run_id in run_ids:
+            with suppress(ConfigurationError):  # Kubeflow does not know it
+                if self._state(run_id) in OVER:
+                    ended.add(run_id)
+        return ended
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; of a gang, that of worker 0.
@@ -257,7 +267,7 @@ class KubeflowRuns:
 
     def _note(self, run: Any) -> str:
         """Return the path of the note that `cancel` writes."""
-        return storage.join(self._folder(about.of_run(run).recipe, str(run.run_id)), "cancelled")
+        return keys.cancellation(self._folder(about.of_run(run).recipe, str(run.run_id)))
 
     def _folder(self, recipe: str, run_id: str) -> str:
         return storage.join(self.environment.storage, recipe, "runs", run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,6 +23,10 @@ _LOCKS = re.compile(r"\..+\.(lock|lease)")
 
 Output = tuple[str, str]
 """An output by its step and its key: where the storage lay when a record was written does not matter."""
+
+
+Over = Callable[[list[str]], Collection[str]]
+"""Tells which of some runs without a record have ended."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Pruning:
     notes: list[str]
 
 
-def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None) -> Pruning:
+def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, over: Over | None = None) -> Pruning:
     """Return what may go from the storage `root`, of `recipe` or of all, if the newest `keep` runs of each stay.
 
     The champion stays with its run and all that it was made from. Of a recipe with a run that may be going on no output
@@ -65,7 +69,9 @@ def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None) ->
     if recipe and recipe not in recipes:
         known = ", ".join(recipes) or "none"
         raise ConfigurationError(f"{root}: no runs of '{recipe}'. There: {known}.{did_you_mean(recipe, recipes)}")
-    plans = [_Store(root, name, now or datetime.now(UTC)).plan(keep) for name in ([recipe] if recipe else recipes)]
+    plans = [
+        _Store(root, name, now or datetime.now(UTC), over).plan(keep) for name in ([recipe] if recipe else recipes)
+    ]
     removals = [removal for pruning in plans for removal in pruning.removals]
     return Pruning(removals, [note for pruning in plans for note in pruning.notes])
 
@@ -124,6 +130,7 @@ class _Store:
     root: str
     recipe: str
     now: datetime
+    over: Over | None
     outputs: dict[Output, int] = field(default_factory=lambda: defaultdict(int))
     attempts: dict[Output, int] = field(default_factory=lambda: defaultdict(int))
     runs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -133,6 +140,8 @@ class _Store:
         unknown, stale = datetime.min.replace(tzinfo=UTC), self.now - timedelta(days=RUNNING_DAYS)
         runs = sorted(map(self._run, self.runs), key=lambda run: (run.time or unknown, run.name), reverse=True)
         running = [run for run in runs if not run.ended and (run.time is None or run.time > stale)]
+        over = self.over([run.name for run in running]) if self.over and running else ()
+        running = [run for run in running if run.name not in over]
         destinations = sorted({self._models, *(run.pushed[0] for run in runs if run.pushed[0])})
         champions = {destination: best for destination in destinations if (best := champion(destination))}
         retained = {run.name for run in [*runs[:keep], *running]}
@@ -177,17 +186,20 @@ class _Store:
     def _run(self, name: str) -> _Run:
         folder = storage.join(self.root, self.recipe, "runs", name)
         record = storage.read_json(storage.join(folder, "run.json"))
+        cancelled = storage.read_text(keys.cancellation(folder)) or ""
         notes = [note for step in OUTPUTS if (note := storage.read_json(storage.join(folder, f"{step}.json")))]
         uris = [note["folder"] for note in notes]
         uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
         times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
-        if not times and (begun := local_runs.begun(name)):
+        if cancelled:
+            times.append(cancelled)
+        elif not times and (begun := local_runs.begun(name)):
             times = [begun]
         time = max(map(datetime.fromisoformat, times), default=None)
         destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")
         if destination.endswith(f"/{self.recipe}/models"):  # also if the storage was moved since
             destination = self._models
-        return _Run(name, time, bool(record), (destination, version), {_output(uri) for uri in uris})
+        return _Run(name, time, bool(record or cancelled), (destination, version), {_output(uri) for uri in uris})
 
     @property
     def _models(self) -> str:

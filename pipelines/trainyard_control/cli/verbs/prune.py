@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import TrainyardError
 from trainyard_control.cli.answers import print_answer, print_lines, say
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
 
@@ -31,9 +32,22 @@ def prune(
     from trainyard_control.cli.screen import size
     from trainyard_control.local import retention
 
-    root = environments.load(environment).storage
-    plan = retention.plan(root, keep, recipe)
-    notes = list(plan.notes)
+    place = environments.load(environment)
+    root = place.storage
+    notes: list[str] = []
+
+    def over(runs: list[str]) -> set[str]:
+        """Return which runs without a record have ended: Kubeflow knows, if the environment has one."""
+        from trainyard_control.kubeflow.runs import KubeflowRuns
+
+        try:
+            return KubeflowRuns(place).over(runs) if place.target == "kubeflow" else set()
+        except TrainyardError as error:
+            notes.append(str(error))
+            return set()
+
+    plan = retention.plan(root, keep, recipe, over=over)
+    notes += plan.notes
 
     def removals() -> Iterator[Removal]:
         for removal in plan.removals:
