@@ -144,6 +144,25 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
     assert runs._outcome(run) == state
 
 
+@pytest.mark.parametrize(("state", "here"), [("CANCELING", True), ("FAILED", True), ("CANCELING", False)])
+def test_cancel_notes_the_end_that_it_asked_for_and_only_in_a_storage_that_is_here(
+    state: str, here: bool, tmp_path: Path
+) -> None:
+    """A run that had failed stays failed, and a volume of the cluster is no folder of this machine."""
+    root = tmp_path if here else tmp_path / "volume"
+    kind = environments.load("kind").model_copy(update={"storage": str(root), "secrets": {}, "variables": {}})
+    runs = KubeflowRuns(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
+    runs.cluster = Silent()
+    config = kfp_server_api.V2beta1RuntimeConfig(parameters=About("digits", "kind").parameters())
+    states = iter([state, "FAILED", "FAILED"])
+    runs.server.run = lambda _: kfp_server_api.V2beta1Run(  # type: ignore[method-assign]
+        run_id="r", state=next(states), runtime_config=config
+    )
+    runs.cancel("r")
+    written = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert written == (["cancelled"] if here and state == "CANCELING" else [])
+
+
 def test_a_step_that_ended_with_its_cancelled_run_is_not_done_though_its_pod_ended_with_0() -> None:
     node = {"type": "Pod", "phase": "Failed", "message": "Step exceeded its deadline"}
     workflow = {"spec": {"activeDeadlineSeconds": 0}, "status": {"nodes": {"n-1": node, "n-0": {"phase": "Succeeded"}}}}

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from trainyard.contract import keys
@@ -152,7 +153,7 @@ class KubeflowRuns:
 
         Raises `TransientError` if they do not end, `InfrastructureError` if no controller is there to end them.
         """
-        self._terminate(run_id)
+        ended_before = self._terminate(run_id)
         deadline = time.monotonic() + _GONE_SECONDS
         looks_at_controller = time.monotonic() + _PROMPT_SECONDS
         heartbeats: set[str] = set()
@@ -167,8 +168,8 @@ class KubeflowRuns:
             state = self._state(run_id)
             if not jobs and not alive and state in OVER:
                 _forget(heartbeats)
-                with suppress(TrainyardError, OSError), storage.deadline(_NOTE_SECONDS):
-                    storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
+                if not ended_before:
+                    self._write_note(run_id)
                 return
             if time.monotonic() > looks_at_controller:
                 if fault := self._controller_fault():
@@ -181,15 +182,25 @@ class KubeflowRuns:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _terminate(self, run_id: str) -> None:
-        """Ask for the run's end. Kubeflow refuses it for a run that has ended or is ending."""
-        if self._state(run_id) in _ENDING:
-            return
-        try:
-            self.server.terminate(run_id)
-        except ConfigurationError:
-            if self._state(run_id) not in _ENDING:
-                raise
+    def _terminate(self, run_id: str) -> bool:
+        """Ask for the run's end and return whether it had ended by itself.
+
+        Kubeflow refuses to end a run that is over or was asked before.
+        """
+        if (state := self._state(run_id)) not in _ENDING:
+            try:
+                self.server.terminate(run_id)
+            except ConfigurationError:
+                if (state := self._state(run_id)) not in _ENDING:
+                    raise
+        return state in OVER
+
+    def _write_note(self, run_id: str) -> None:
+        """Note that the run was cancelled, unless its storage is out of reach, as a volume of the cluster is."""
+        root = self.environment.storage
+        with suppress(TrainyardError, OSError), storage.deadline(_NOTE_SECONDS):
+            if storage.is_bucket(root) or Path(root).is_dir():
+                storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
 
     def _state(self, run_id: str) -> str:
         return str(self.server.run(run_id).state)
