@@ -335,6 +335,23 @@ def test_a_pod_that_wrote_more_than_its_disk_share_is_not_worth_another_try() ->
 FAILED = '{"event": "failed", "step": "train", "code": %d, "error": "E", "message": "%s"}'
 
 
+def test_a_program_that_was_killed_under_kubeflows_launcher_was_killed_and_did_not_end_with_1() -> None:
+    """The end of a real step's log, of Kubeflow Pipelines 2.17.0 and Argo 4.0.5, whose program got SIGKILL."""
+    log = """{"event": "progress", "done": 4531, "total": 69000, "unit": "steps", "peak_mib": 893}
+E1126 05:25:22.933026      17 launcher_v2.go:449] Component failed to execute successfully: exit status 137
+I1126 05:25:22.933111      17 launcher_v2.go:867] Executing uploadOutputArtifacts attempt: 1
+Killed
+F1126 05:25:23.275202      17 main.go:59] failed to execute component: exit status 137
+time=2026-11-26T05:25:23.929Z level=INFO msg="sub-process exited" argo=true error="exit status 1"
+Error: exit status 1
+"""
+    finding = ended(1, log)
+    assert finding.sentence.startswith("was killed (exit code 137), perhaps by its node, for memory. ")
+    assert finding.code is ExitCode.TRANSIENT
+    other = ended(1, log.replace("Killed", "no such table").replace("137", "3"))
+    assert other.sentence.startswith("ended with exit code 3 (bug): no such table. ")
+
+
 def test_the_steps_own_code_stands_above_the_launchers() -> None:
     finding = ended(1, f"story\n{FAILED % (40, 'no GPU: 1 was promised.')}\n[KFP] exit status 40\n")
     assert finding.code == ExitCode.INFRASTRUCTURE

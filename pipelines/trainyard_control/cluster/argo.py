@@ -26,9 +26,10 @@ _ATTEMPT = re.compile(r"\((\d+)\)$")  # suffix of the name of a Retry node's chi
 # Log lines of the launcher (klog), KFP's executor and Argo's executor. Source: the logs of KFP 2.17.0 and Argo 4.0.5.
 _AROUND = re.compile(
     r"[IWEF]\d{4} [\d:.]+ +\d+ \S+\.go:\d+\] |\[KFP Executor |time=\S+ level=\w+ msg=.*\bargo=true|"
-    r'\{.*"argo":\s?true'
+    r'\{.*"argo":\s?true|Error: exit status \d+$'
 )
-_DEADLINE = "Step exceeded its deadline"  # message of the container `wait` that ended the others
+_PROGRAM_ENDED = re.compile(r"^F.*\] failed to execute component: exit status (\d+)$", re.MULTILINE)
+_DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
 _KILLED = re.compile(r"\bError \(exit code (137|143)\)")
 # Source of the Lease: Argo Workflows 4.0.5, cmd/workflow-controller/main.go, which renews it every 5 s.
 _SILENT_SECONDS = 60.0  # chosen: four times the Lease's duration; a new controller takes over in that time
@@ -114,6 +115,15 @@ def cached(workflows: Iterable[Manifest]) -> set[str]:
         for node in run_nodes.values()
         if node.get("displayName") == "executor" and node.get("phase") == "Skipped"
     }
+
+
+def program_exit(log: str) -> int | None:
+    """Return the exit code of a step's program by Kubeflow's launcher, which ends with 1 itself; None if it has none.
+
+    Source: Kubeflow Pipelines 2.17, backend/src/v2/cmd/launcher-v2/main.go.
+    """
+    ended = _PROGRAM_ENDED.findall(log)
+    return int(ended[-1]) if ended else None
 
 
 def step_lines(log: str) -> list[str]:

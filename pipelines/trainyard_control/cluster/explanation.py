@@ -194,14 +194,15 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     1.
     """
     log = evidence.log
-    number, message, _ = events.failure(log) or events.failure(end.message) or events.Failure(end.code, "")
+    told = events.failure(log) or events.failure(end.message)
+    number, message, _ = told or events.Failure(argo.program_exit(log) or end.code, "")
     code = known_code(number, ExitCode.BUG)
     if not message and number in (128 + 9, 128 + 15):
         next_step = evidence.again or advice(ExitCode.TRANSIENT)
         still = any(str(event.get("message", "")).startswith("Liveness probe failed") for event in evidence.events)
-        how = (
-            "stood still, and its node killed it" if still else f"was killed (exit code {number}), perhaps by its node"
-        )
+        # If the launcher lived on, the program alone was killed, as the kernel does for memory.
+        why = "perhaps by its node" if number == end.code else "perhaps by its node, for memory"
+        how = "stood still, and its node killed it" if still else f"was killed (exit code {number}), {why}"
         sentence = f"{how}. {next_step}"
         return replace(finding, cause="killed", sentence=sentence, code=ExitCode.TRANSIENT)
     cause = code.name.lower().replace("_", "-")
