@@ -237,7 +237,7 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
             pod="",
             state=_STATES[str(task.state)],
             cause=str(task.state).lower(),
-            sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
+            sentence=message or f"is {str(task.state).lower()} according to Kubeflow, which gives no reason",
             since=start,
             seconds=seconds,
             machine_seconds=seconds or 0.0,
