@@ -71,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "data": partial(_here, "data.data"),
     "input": partial(_of_a_process, "data.input"),
     "predict": partial(_of_a_process, "commands.predict"),
+    "on_device": partial(_of_a_process, "commands.on_device"),
     "scale": partial(_of_a_process, "data.scale"),
 }
 

@@ -16,7 +16,15 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from trainyard.contract.artifacts.preprocess import Column, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts.preprocess import (
+    Column,
+    Examples,
+    Feature,
+    ImageShape,
+    RawFeature,
+    SplitFiles,
+    Unknown,
+)
 from trainyard.data.images import decode_image
 from trainyard.storage import storage
 
@@ -124,7 +132,11 @@ def table(root: Path) -> None:
             RawFeature(
                 name="net worth", dtype="float32", learned=Column(imputed=5e5, mean=5e5, standard_deviation=2e5)
             ),
-            RawFeature(name="city", dtype="string", learned=Column(vocabulary="city_vocabulary")),
+            RawFeature(
+                name="city",
+                dtype="string",
+                learned=Column(vocabulary="city_vocabulary", missing="", unknown=Unknown(buckets=1, first_id=3)),
+            ),
         ],
         image=None,
         labels=["poor", "rich"],

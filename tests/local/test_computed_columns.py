@@ -11,8 +11,10 @@ from trainyard.data.formulas import computed
 from trainyard.data.values import canonical_tensor
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import parse
+from trainyard.spec.tables.formula import as_lists, parse
+from trainyard.steps.export.on_device.formulas import computed as on_a_device
 from trainyard.values.columns import canonical_texts
+from trainyard.values.text import canonical
 
 NUMBERS = ["3", "0", "", "-4.5", "17", "1e30", "0.25", "-0"]
 TEXTS = ["ride", "", " ride ", "pool", "größe", "", "x & y", "3"]
@@ -58,6 +60,13 @@ def test_tensorflow_computes_what_arrow_does(formula):
 
     answers = served({**{name: tf.constant(values) for name, values in numbers.items()},
                     "s": canonical_tensor(tf.constant(s)), "t": canonical_tensor(tf.constant(t))}).numpy()  # fmt: skip
+    texts = {"s": [canonical(text) for text in s], "t": [canonical(text) for text in t]}
+    cells = [dict(zip("abst", row, strict=True)) for row in zip(*numbers.values(), *texts.values(), strict=True)]
+    on_device = [on_a_device(as_lists(parse(formula)), row) for row in cells]
+    if made == "category":
+        assert on_device == [text.decode() for text in answers]
+    else:
+        np.testing.assert_allclose(on_device, np.where(np.isinf(answers), np.nan, answers), rtol=1e-6)
     if made == "category":
         assert [text.decode() for text in answers] == canonical_texts(expected).to_pylist()
         assert any(expected.to_pylist())

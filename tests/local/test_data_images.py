@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import train_folders
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, reading
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError
 from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.steps.export.on_device.images import image_input
 from trainyard.steps.predict.reading.batches import Rejected
 from trainyard.steps.predict.reading.pictures import checked
 from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
@@ -361,3 +362,55 @@ def test_an_image_of_one_colour_is_known_and_no_other(file_format, store):
         stream = io.BytesIO()
         image.save(stream, file_format)
         assert not check_image(stream.getvalue(), PictureLimits(10_000, PixelForm(3), store)).constant
+
+
+def drawn(mode: str, file_format: str, size=(31, 47), **options) -> bytes:
+    """Colours that change from pixel to pixel here, and little there, in an image of odd sides."""
+    draw = np.random.default_rng(3)
+    pixels = draw.integers(0, 256, (*size, 4), np.uint8)
+    smooth = pixels[:, : size[1] // 2]
+    smooth[:] = np.linspace(0, 255, smooth.shape[1], dtype=np.uint8)[:, None]
+    stream = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(stream, file_format, **options)
+    return stream.getvalue()
+
+
+def wide_png() -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(4).integers(0, 5000, (31, 47)).astype(np.uint16)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+ON_DEVICE = {
+    "JPEG, halved colours": drawn("RGB", "JPEG"),
+    "JPEG, colours halved across": drawn("RGB", "JPEG", subsampling=1),
+    "JPEG, all colours": drawn("RGB", "JPEG", subsampling=0),
+    "JPEG, progressive": drawn("RGB", "JPEG", progressive=True),
+    "JPEG, of four pixels": drawn("RGB", "JPEG", size=(3, 4)),
+    "JPEG, grey": drawn("L", "JPEG"),
+    "PNG, palette": drawn("P", "PNG"),
+    "PNG, palette with a transparent colour": drawn("P", "PNG", transparency=3),
+    "PNG, 16 bits": wide_png(),
+    **{f"PNG, {mode}": drawn(mode, "PNG") for mode in ("1", "L", "LA", "RGB", "RGBA")},
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("encoded", ON_DEVICE.values(), ids=ON_DEVICE)
+def test_a_device_makes_of_an_image_file_the_pixels_that_the_model_was_trained_on(encoded, channels):
+    for size in ((31, 47), (9, 14), (40, 50), (31, 20)):
+        for white_level in (None, 4095.0):
+            shape = ImageShape(height=size[0], width=size[1], channels=channels, white_level=white_level)
+            made = image_input(encoded, shape.model_dump())
+            expected = decode_image(tf.constant(encoded), shape).numpy()
+            assert made.dtype == np.float32 and made.shape == expected.shape
+            assert np.abs(made - expected).max() <= 255e-6
+
+
+def test_a_device_turns_an_image_as_its_camera_was_and_refuses_what_is_none():
+    assert image_input(TURNED, SHAPE.model_dump() | {"height": 16, "width": 12}).shape == (16, 12, 3)
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(TURNED))))
+    assert (image_input(TURNED, SHAPE.model_dump() | {"height": 16, "width": 12}) == upright).all()
+    for encoded in (b"", b"no image", TURNED[:200], bomb()):
+        with pytest.raises(ValueError, match=r"no image that can be read|pixels"):
+            image_input(encoded, SHAPE.model_dump())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -214,6 +216,78 @@ def test_a_device_gets_labels_vocabularies_and_the_list_of_inputs(exported_table
     assert content["image"] is None and content["vocabularies"] == ["city_vocabulary"]
     assert (exported_table / "vocabularies" / "city_vocabulary").read_text().split() == ["Bern", "Oslo", "Rome"]
     assert (exported_table / "labels.txt").read_text() == "poor\nrich\n"
+
+
+@pytest.mark.parametrize("folder", ["exported", "exported_table"])
+def test_each_example_runs_as_it_is_written_and_gives_the_answer_of_the_trained_model(
+    folder: str, digits: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output: Path = request.getfixturevalue(folder)
+    argument = output / "examples" / "row.json"
+    if folder == "exported":
+        argument = output / "examples" / "photo.png"
+        raw, _labels = next(iter(open_examples(str(digits / "examples")).raw_batches("eval", 1)))
+        argument.write_bytes(raw["image"].numpy()[0])
+    described = json.loads((output / "signature.json").read_text())["formats"]
+    answers = {}
+    for name, entry in described.items():
+        script = output / entry["example"]
+        assert len(script.read_text().splitlines()) <= 20
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [str(script), str(argument)])
+            patch.setattr(sys, "path", [*sys.path])
+            runpy.run_path(str(script), run_name="__main__")
+        sys.modules.pop("preprocess", None)
+        printed = capsys.readouterr().out
+        numbers = [float(text) for text in re.findall(r"(?<![\w'])\d\.\d+(?:e-\d+)?", printed)]
+        assert numbers, printed
+        answers[name] = numbers
+    for name, numbers in answers.items():
+        exact = not name.startswith("litert") or name == "litert_float32"
+        np.testing.assert_allclose(numbers, answers["saved_model"], atol=1e-5 if exact else 0.1, err_msg=name)
+
+
+@pytest.mark.parametrize("model", ["model_float32.tflite", "model.onnx"])
+def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
+    digits: Path, exported: Path, exported_table: Path, tmp_path: Path, model: str
+) -> None:
+    folder = open_examples(str(digits / "examples"))
+    (raw, labels) = next(iter(folder.raw_batches("eval", 2)))
+    photos = [tmp_path / "1.png", tmp_path / "2.png"]
+    for photo, encoded in zip(photos, raw["image"].numpy(), strict=True):
+        photo.write_bytes(encoded)
+    script = (
+        "import os, runpy, sys\n"
+        "sys.path[0] = os.path.dirname(sys.argv[1])\n"
+        "for name in ('trainyard', 'tensorflow', 'keras', 'pyarrow', 'pydantic'): sys.modules[name] = None\n"
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    )
+
+    def ask(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", script, str(output / "predict.py"), *arguments, "--model", model]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    done = ask(exported, *map(str, photos))
+    assert done.stdout.splitlines() == [f"digit {label}" for label in labels.numpy()], done.stderr
+    (tmp_path / "rows.json").write_text('[{"age": "70", "net worth": 9e5, "city": " Oslo"}, {"age": 20, "city": null}]')
+    done = ask(exported_table, str(tmp_path / "rows.json"))
+    assert done.stdout.splitlines() == ["rich", "poor"], done.stderr
+    (tmp_path / "rows.json").write_text('{"age": "old"}')
+    done = ask(exported_table, str(tmp_path / "rows.json"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
+
+
+def test_a_signature_says_types_ranges_classes_and_what_is_missing(exported: Path, exported_table: Path) -> None:
+    content = json.loads((exported_table / "signature.json").read_text())
+    assert (content["task"], content["classes"]) == ("classification", ["poor", "rich"])
+    age, worth, city = content["columns"]
+    assert (age["missing"], worth["input"], city["missing"]) == ("NaN", "net_worth", "")
+    assert content["formats"].keys() == formats.FORMATS.keys()
+    assert content["formats"]["onnx"]["inputs"]["city"] == {"dtype": "int64", "shape": [1], "range": [0, 3]}
+    assert content["formats"]["saved_model"]["outputs"]["label_id"]["range"] == [0, 1]
+    image = json.loads((exported / "signature.json").read_text())["formats"]["litert_int8"]["inputs"]["image"]
+    assert (image["dtype"], image["range"]) == ("int8", [0, 255]) and image["scale"] == pytest.approx(1, abs=0.01)
 
 
 def test_a_file_that_lost_accuracy_is_listed_and_refused(

@@ -222,11 +222,13 @@ def test_the_graph_takes_rows_never_seen(made):
 
 
 def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_path):
+    import device_folder
     import export_folders
     import keras
     import tensorflow as tf
-    from device_features import Device
 
+    from trainyard.data.examples import load_transform
+    from trainyard.data.values import as_read
     from trainyard.steps.export import run, signature
 
     _, examples = made
@@ -269,9 +271,12 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_p
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
         **{signature.input_name(name): tf.constant([row[name] for row in raw]) for name in COLUMNS}
     )
-    answers = Device(exported).answers(raw)
+    cells = [{name: row[name] for name in COLUMNS} for row in rows]  # texts, as a file has them
     assert served["probabilities"].numpy().std() > 0.1
-    np.testing.assert_allclose(answers, served["probabilities"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(device_folder.answers(exported, cells), served["probabilities"], rtol=0, atol=1e-5)
+    columns = {name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
+    transformed = load_transform(examples.uri)(as_read(columns, text.data.inputs))
+    assert device_folder.largest_difference(device_folder.features(exported, cells), transformed) <= 1e-6
 
 
 def test_schema_and_statistics_describe_the_columns(made):

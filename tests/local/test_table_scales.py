@@ -5,9 +5,9 @@ import math
 import random
 from collections import Counter
 
+import device_folder
 import numpy as np
 import pytest
-from device_features import Device
 from preprocess_sources import preprocess
 
 from trainyard.spec.recipe import Recipe
@@ -144,6 +144,8 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     import keras
     import tensorflow as tf
 
+    from trainyard.data.examples import load_transform
+    from trainyard.data.values import as_read
     from trainyard.models.mlp import dense_vector
     from trainyard.steps.export import run
 
@@ -163,9 +165,11 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
         **{name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
     )
-    answers = Device(exported).answers([row | computed(row) for row in raw])
     assert served["probabilities"].numpy().std() > 0.1
-    np.testing.assert_allclose(answers, served["probabilities"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(device_folder.answers(exported, raw), served["probabilities"], rtol=0, atol=1e-5)
+    columns = {name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
+    transformed = load_transform(examples.uri)(as_read(columns, recipe.data.inputs))
+    assert device_folder.largest_difference(device_folder.features(exported, raw), transformed) <= 1e-6
     content = json.loads((exported / "preprocessing.json").read_text())
     assert {column["name"]: column["formula"] for column in content["computed_features"]} == {
         name: formula for name, (formula, _) in COMPUTED.items()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import random
 
+import pytest
+import tensorflow as tf
+
+from trainyard.steps.export.on_device.fingerprint import fingerprint64
+from trainyard.steps.export.on_device.words import plain_words
 from trainyard.steps.preprocess.transforming.words import _plain_words
 
 
@@ -27,3 +32,20 @@ from trainyard.steps.preprocess.transforming.words import _plain_words
 def test_words_are_letters_digits_and_the_marks_behind_them(text: str, words: list[str]) -> None:
     """Marks belong to the letter before them; in scripts that put no space between words each character is one."""
     assert [word.decode() for word in _plain_words([text])[0].numpy().tolist()] == words
+    assert plain_words(text) == words
+
+
+def test_a_device_cuts_texts_as_the_transform_does() -> None:
+    draw = random.Random(1)
+    letters = "aBÉßΣİ09٣²½ \t\n-_.’ े़ािक्ष漢字かなカー々〇ไทยกำາລខ្មែမြ한\u0301🎉👍🏽\u200d𠀀𱍐Ａǅﬁ"
+    texts = ["".join(draw.choices(letters, k=draw.randrange(12))) for _ in range(5000)]
+    expected = [[word.decode() for word in words] for words in _plain_words(tf.constant(texts)).to_list()]
+    assert [plain_words(text) for text in texts] == expected
+
+
+def test_a_device_gives_values_out_of_vocabulary_the_ids_that_the_transform_gives() -> None:
+    draw = random.Random(1)
+    texts = [draw.randbytes(size) for size in range(300) for _ in range(2)]
+    buckets = (1 << 63) - 1
+    expected = tf.strings.to_hash_bucket_fast(texts, buckets).numpy().tolist()
+    assert [fingerprint64(text) % buckets for text in texts] == expected

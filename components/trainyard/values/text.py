@@ -66,8 +66,7 @@ def day(text: str, *, hour: bool = False) -> str | None:
     text = text.strip()
     if not text:
         return ""
-    if (match := _TIMESTAMP.fullmatch(text)) and match[5]:
-        text = _in_utc(match)
+    text = moved_to_utc(text)
     if not (found := re.fullmatch(patterns.DAY, text)):
         return None
     try:
@@ -80,6 +79,12 @@ def day(text: str, *, hour: bool = False) -> str | None:
         return f"{date}T00"
     time = re.fullmatch(patterns.TIME_OF_DAY, found[2])
     return f"{date}T{time[1]}" if time else None
+
+
+def moved_to_utc(text: str) -> str:
+    """Return a time with an offset in UTC, and any other text as it is."""
+    match = _TIMESTAMP.fullmatch(text)
+    return _in_utc(match) if match and match[5] else text
 
 
 def _number(text: str) -> str:

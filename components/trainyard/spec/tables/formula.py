@@ -11,7 +11,7 @@ import keyword
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -107,6 +107,19 @@ def reference(name: str) -> str:
     ('fare', "column('total fare')")
     """
     return name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) else f"column({name!r})"
+
+
+def as_lists(node: Node) -> list[Any]:
+    """Return `node` as JSON holds it, for whoever computes it without this parser.
+
+    >>> as_lists(parse("fare > 2"))
+    ['call', 'greater', ['cell', 'fare'], ['constant', 2.0]]
+    """
+    if isinstance(node, Constant):
+        return ["constant", node.value]
+    if isinstance(node, Cell):
+        return ["cell", node.column]
+    return ["call", node.kernel, *map(as_lists, node.arguments)]
 
 
 def columns(node: Node) -> dict[str, Kind]:

@@ -12,8 +12,10 @@ from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import PREPROCESSING as FILE
 from trainyard.contract.version import VOCABULARIES
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export import signature
-from trainyard.steps.export.outputs import Border
+from trainyard.steps.export.on_device import bundle
+from trainyard.steps.export.outputs import Border, target_outputs
 from trainyard.storage import storage
 
 _NUMBERS = {"mean", "std", "min", "max"}
@@ -23,8 +25,9 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
     """Write labels.txt or targets.txt, preprocessing.json and the transform's vocabularies into `folder`.
 
     preprocessing.json holds the model's `inputs` (name in the file, feature, dtype, shape of a batch of one, number of
-    ids), the `raw_features` that the transform makes them from, the `computed_features` that it makes of those first by
-    a `formula` of the recipe, the `image` (height, width, channels, range, white_level) and the `vocabularies`: files
+    ids) and `outputs` (names in the file, of several targets one each), the `raw_features` that the transform makes the
+    inputs from, the `computed_features` that it makes of those first by a `formula` of the recipe (as a `tree` too,
+    which needs no parser), the `image` (height, width, channels, range, white_level) and the `vocabularies`: files
     below `vocabularies/`, where the line number, counted from 0, is the id. `transform` says whose that is: `columns`
     (each raw feature has the `column` of the recipe and what was `learned`, `contract.artifacts.preprocess.Column`),
     `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
@@ -32,6 +35,8 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
     stand for real numbers there, real = (integer - zero_point) * scale. `label_separator` stands between the classes of
     one answer, if it may have several. Of single training examples it holds no more than a number's extremes and
     quantiles and a category's values.
+
+    If the transform is known, preprocess.py and predict.py do that on a device.
     """
     signature.write_names(document, folder)
     assets = Path(storage.join(examples, "transform", "transform_fn", "assets"))
@@ -53,6 +58,10 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
             }
             for feature in document.features
         ],
+        "outputs": [
+            {"target": target, "name": name}
+            for target, name in zip(document.targets or [document.label], target_outputs(document), strict=True)
+        ],
         "raw_features": [
             {
                 **feature.model_dump(exclude_none=True),
@@ -65,6 +74,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
         "computed_features": [
             {
                 **feature.model_dump(exclude_none=True),
+                "tree": as_lists(parse(feature.formula)),
                 "column": columns[feature.name].model_dump() if feature.name in columns else None,
             }
             for feature in document.computed_features
@@ -77,6 +87,10 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
         "files": dict(files),
     }
     (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    modules = {"columns": bundle.COLUMNS, "image": bundle.IMAGES}.get(transform)
+    if modules:
+        (folder / "preprocess.py").write_text(bundle.preprocess_file(modules), encoding="utf-8")
+        (folder / "predict.py").write_text(bundle.predict_file(), encoding="utf-8")
 
 
 def _transform(document: Examples) -> str:

@@ -13,7 +13,7 @@ from trainyard.data import trained
 from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import device, gate, parity
+from trainyard.steps.export import calling, device, gate, parity
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.storage import storage
 
@@ -45,9 +45,10 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     for name, reason in left_out.items():
         message = f"{name} is left out: {reason}. Name it in export.formats to have the run refuse instead."
         events.emit("warning", message=message)
-    kept = [FORMATS[name] for name in written if name not in left_out]
-    borders = {format.path: format.border(output / format.path) for format in kept if format.border}
+    files = {name: FORMATS[name].path for name in written if name not in left_out}
+    borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output)
+    calling.write(recipe, document, examples, files, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict, left_out=dict(left_out)).write(output)

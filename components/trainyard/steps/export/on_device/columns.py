@@ -1,0 +1,158 @@
+"""The columns of a row as the model's features, by the rules of docs/reference/outputs.md."""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.steps.export.on_device.files import Files
+from trainyard.steps.export.on_device.fingerprint import fingerprint64
+from trainyard.steps.export.on_device.formulas import computed
+from trainyard.steps.export.on_device.words import plain_words
+from trainyard.values import patterns
+from trainyard.values.text import canonical, canonical_list, moved_to_utc
+
+_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.ASCII)
+_NUMBER = re.compile(patterns.NUMBER)
+_TIME_OF_DAY = re.compile(patterns.TIME_OF_DAY)
+_ONLY_DAY = re.compile(patterns.ONLY_DAY)
+_BOOLEANS = {
+    text: float(number) for number, names in enumerate((patterns.FALSE, patterns.TRUE)) for text in names.split("|")
+}
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+class Preprocessing(Files):
+    """Makes features of rows, whose values are numbers, texts, lists, or None where one is missing, by column."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._raw, self._computed = self._content["raw_features"], self._content["computed_features"]
+        vocabularies = {name: folder / "vocabularies" / name for name in self._content["vocabularies"]}
+        self._ids = {
+            name: {line: number for number, line in enumerate(path.read_bytes().split(b"\n")[:-1])}
+            for name, path in vocabularies.items()
+        }
+
+    def read(self, path: str) -> list[dict[str, Any]]:
+        """Return the rows in a JSON file: one object, or a list of them."""
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        rows = content if isinstance(content, list) else [content]
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("a row is expected to be a JSON object with its values by column")
+        return rows
+
+    def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        values = {raw["name"]: _as_read(row.get(raw["name"]), raw) for raw in self._raw}
+        values.update({column["name"]: computed(column["tree"], values) for column in self._computed})
+        features: dict[str, Any] = {}
+        for column in [*self._raw, *self._computed]:
+            if column.get("learned") is not None:
+                features.update(self._features(column["name"], values[column["name"]], column))
+        return features
+
+    def _features(self, name: str, value: Any, column: Mapping[str, Any]) -> dict[str, Any]:
+        settings, learned = column["column"], column["learned"]
+        kind = settings["type"]
+        if kind == "numeric":
+            return {name: _scaled(float(value), learned)}
+        if kind == "category":
+            return {name: self._id(value or learned["missing"], learned)}
+        if kind == "text":
+            return {name: self._word_ids(value, settings, learned)}
+        date = _date(value)
+        features = {
+            f"{name}_days": _scaled((date - _EPOCH).days if date else math.nan, learned),
+            f"{name}_month": int(value[5:7]) if date else 0,
+            f"{name}_weekday": date.isoweekday() if date else 0,
+        }
+        if settings["hour"]:
+            time = _TIME_OF_DAY.fullmatch(value[10:])
+            features[f"{name}_hour"] = int(time[1]) + 1 if date and time else 0
+        return features
+
+    def _word_ids(self, text: str, settings: Mapping[str, Any], learned: Mapping[str, Any]) -> list[int]:
+        separator = settings.get("separator")
+        words = plain_words(text) if separator is None else list(filter(None, text.split(separator)))
+        terms = [
+            " ".join(words[start : start + size])
+            for size in range(1, settings["ngrams"] + 1)
+            for start in range(len(words) - size + 1)
+        ]
+        ids = [1 + self._id(term, learned) for term in terms[: settings["words"]]]
+        return ids + [0] * (settings["words"] - len(ids))
+
+    def _id(self, value: str, learned: Mapping[str, Any]) -> int:
+        encoded, unknown = value.encode(), learned["unknown"]
+        known = self._ids[learned["vocabulary"]].get(encoded)
+        return unknown["first_id"] + fingerprint64(encoded) % unknown["buckets"] if known is None else known
+
+
+def _as_read(value: Any, column: Mapping[str, Any]) -> Any:
+    """Return a raw `value` as training reads it: a 32-bit float, or a canonical text."""
+    settings = column.get("column") or {}
+    if column["dtype"] == "float32":
+        return np.float32(_as_number(value, column["name"]))
+    if isinstance(value, (list, tuple)):
+        if settings.get("separator") is None:
+            raise ValueError(f"'{column['name']}': one value is expected, {len(value)} were found")
+        value = settings["separator"].join(canonical(_text(item)) for item in value)
+    text = _text(value)
+    if settings.get("type") == "date":
+        return _day(text, settings["hour"])
+    separator = settings.get("separator")
+    return canonical(text) if separator is None else canonical_list(text, separator)
+
+
+def _text(value: Any) -> str:
+    """Return a value of JSON or Python as a cell of a file would have it, empty if it is missing."""
+    if value is None or value != value:  # NaN
+        return ""
+    return value if isinstance(value, str) else str(value)
+
+
+def _as_number(value: Any, name: str) -> float:
+    text = canonical(_text(value))
+    number = _BOOLEANS.get(text)
+    if number is None:
+        if text.lower() in patterns.MISSING:
+            return math.nan
+        number = float(text) if _NUMBER.fullmatch(text) else math.inf
+    if abs(number) > patterns.MAX_FLOAT32:
+        raise ValueError(f"'{name}': a number is expected, {str(value)[:40]!r} was found")
+    return number
+
+
+def _day(text: str, hour: bool) -> str:
+    text = moved_to_utc(text.strip())
+    return f"{text}T00" if hour and _ONLY_DAY.fullmatch(text) else text
+
+
+def _date(text: str) -> datetime.date | None:
+    if not _DATE.fullmatch(text):
+        return None
+    year, month, day = (int(part) for part in (text[:4], text[5:7], text[8:10]))
+    return datetime.date(year, month, 1) + datetime.timedelta(days=day - 1) if year else None
+
+
+def _scaled(value: float, learned: Mapping[str, Any]) -> float:
+    if learned.get("log"):
+        value = math.copysign(math.log1p(abs(value)), value)
+    value = value if math.isfinite(value) else learned["imputed"]
+    if "boundaries" in learned:
+        return bisect.bisect_right(learned["boundaries"], float(np.float32(value)))
+    if "low" in learned:
+        return _divided(value - learned["low"], learned["high"] - learned["low"])
+    return _divided(value - learned["mean"], learned["standard_deviation"]) if "mean" in learned else value
+
+
+def _divided(dividend: float, divisor: float) -> float:
+    return dividend / divisor if divisor else 0.0

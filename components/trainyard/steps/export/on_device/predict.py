@@ -1,0 +1,66 @@
+"""Print what the model in this folder answers for each image, or for each row of a JSON file.
+
+python predict.py photo.jpg
+python predict.py row.json --model model_int8.tflite
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from trainyard.steps.export.on_device.columns import Preprocessing
+
+_FILES = ("model_float32.tflite", "model_float16.tflite", "model_dynamic.tflite", "model_int8.tflite", "model.onnx")
+_RUNTIMES = {".tflite": ("ai_edge_litert", "tflite_runtime"), ".onnx": ("onnxruntime",)}
+
+
+def main() -> None:
+    """Read the command line and print an answer a line."""
+    folder = Path(__file__).resolve().parent
+    here = [file for file in _FILES if (folder / file).exists()]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", help="Images, or JSON files with a row or a list of rows.")
+    parser.add_argument("--model", choices=here, help="By default the first that a library here can run.")
+    parser.add_argument("--json", action="store_true", help="Print probabilities too, an object a line.")
+    options = parser.parse_args()
+    file = options.model or next((name for name in here if _runtime(name)), "")
+    if not _runtime(file or here[0]):
+        raise SystemExit(f"{file or here[0]}: nothing here runs it. Install ai-edge-litert, or onnxruntime for ONNX.")
+    preprocessing, ask = Preprocessing(folder), _opened(folder / file)
+    for path in options.files:
+        try:
+            answers = [
+                preprocessing.answer(ask(preprocessing.inputs(example, file)), file)
+                for example in preprocessing.read(path)
+            ]
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"{path}: {error}") from error
+        for answer in answers:
+            print(json.dumps(answer) if options.json else answer.get("label", answer.get("prediction")))
+
+
+def _runtime(file: str) -> str:
+    """Return the library here that runs `file`, or ''."""
+    return next((name for name in _RUNTIMES[Path(file).suffix] if find_spec(name)), "")
+
+
+def _opened(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the function of the file at `path`, from inputs to outputs by name."""
+    library = _runtime(path.name)
+    if library == "onnxruntime":
+        session: Any = importlib.import_module(library).InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.9
+    interpreter: Any = importlib.import_module(f"{library}.interpreter").Interpreter(str(path))
+    ask = interpreter.get_signature_runner()
+    return lambda inputs: ask(**inputs)
+
+
+if __name__ == "__main__":
+    main()

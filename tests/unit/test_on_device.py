@@ -1,0 +1,125 @@
+"""What a device runs: one file without Trainyard, which reads values as training does."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.spec.tables.formula import as_lists, parse
+from trainyard.steps.export.on_device import bundle
+from trainyard.steps.export.on_device.columns import Preprocessing
+from trainyard.steps.export.on_device.formulas import computed
+
+PREPROCESS = {"columns": bundle.COLUMNS, "images": bundle.IMAGES}
+
+
+@pytest.mark.parametrize("kind", PREPROCESS)
+def test_the_file_of_a_device_holds_each_name_once_and_imports_numpy_alone(kind: str) -> None:
+    modules: Sequence[ModuleType] = PREPROCESS[kind]
+    file = ast.parse(bundle.preprocess_file(modules), feature_version=(3, 9))
+    names = [node.name for node in file.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    names += [
+        target.id
+        for node in file.body
+        if isinstance(node, ast.Assign)
+        for each in node.targets
+        for target in ast.walk(each)
+        if isinstance(target, ast.Name)
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    imported = {
+        alias.name.split(".")[0] if isinstance(node, ast.Import) else str(node.module).split(".")[0]
+        for node in ast.walk(file)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported - sys.stdlib_module_names == ({"numpy"} if kind == "columns" else {"numpy", "PIL"})
+    called = {node.func.id for node in ast.walk(file) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert called.isdisjoint({"eval", "exec", "compile", "__import__"})
+    assert imported.isdisjoint({"pickle", "marshal", "subprocess", "os"})
+
+
+def made(folder: Path, *columns: dict[str, Any]) -> Preprocessing:
+    content = {
+        "raw_features": columns,
+        "computed_features": [],
+        "vocabularies": [],
+        "inputs": [],
+        "files": {},
+        "label_separator": None,
+    }
+    (folder / "preprocessing.json").write_text(json.dumps(content))
+    return Preprocessing(folder)
+
+
+NUMBER = {
+    "name": "n",
+    "dtype": "float32",
+    "column": {"type": "numeric"},
+    "learned": {"imputed": 7.0, "mean": 2.0, "standard_deviation": 4.0},
+}
+DAY = {
+    "name": "d",
+    "dtype": "string",
+    "column": {"type": "date", "hour": True},
+    "learned": {"imputed": 0.0, "mean": 0.0, "standard_deviation": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "feature"),
+    [
+        *((value, 0.25) for value in (3, 3.0, "3", " 3.0", "3e+00", "+3")),
+        *((value, 1.25) for value in (None, "", "NA", "n/a", " null ", "?", float("nan"))),
+        (True, -0.25),
+        ("FALSE", -0.5),
+    ],
+)
+def test_a_number_is_read_in_each_of_its_writings(tmp_path: Path, value: Any, feature: float) -> None:
+    assert made(tmp_path, NUMBER)._values({"n": value}) == {"n": feature}
+
+
+@pytest.mark.parametrize("value", ["old", "1,000", "inf", 1e39, float("inf"), [1, 2], {}])
+def test_what_is_no_number_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ValueError, match="'n': a number is expected"):
+        made(tmp_path, NUMBER)._values({"n": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "days", "month", "weekday", "hour"),
+    [
+        ("1970-01-02", 1, 1, 5, 1),
+        ("1970-01-02T23:30:00", 1, 1, 5, 24),
+        (" 1970-01-02T01:00+02:00 ", 0, 1, 4, 24),  # 23:00 of the day before, in UTC
+        (None, 0, 0, 0, 0),
+        ("soon", 0, 0, 0, 0),
+    ],
+)
+def test_a_day_is_read_in_utc(tmp_path: Path, text: Any, days: int, month: int, weekday: int, hour: int) -> None:
+    features = made(tmp_path, DAY)._values({"d": text})
+    assert features == {"d_days": days, "d_month": month, "d_weekday": weekday, "d_hour": hour}
+
+
+@pytest.mark.parametrize(
+    ("formula", "row", "value"),
+    [
+        ("a / b", {"a": 1.0, "b": 0.0}, float("nan")),
+        ("missing(a / b)", {"a": 1.0, "b": 0.0}, "false"),
+        ("a > 0 or b > 0", {"a": float("nan"), "b": 1.0}, "true"),
+        ("a > 0 and b > 0", {"a": float("nan"), "b": 1.0}, ""),
+        ("join(s, bin(a, 0.5))", {"s": "x", "a": -0.6}, "x & -2"),
+        ("s in ['3.0', 'y']", {"s": "3"}, "true"),
+    ],
+)
+def test_a_formula_is_computed_from_its_tree(formula: str, row: dict[str, Any], value: Any) -> None:
+    node = json.loads(json.dumps(as_lists(parse(formula))))
+    np.testing.assert_equal(computed(node, row), value)
