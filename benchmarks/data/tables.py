@@ -180,23 +180,26 @@ def _lists(batch: Any) -> Any:
 
 def batches(path: Path, _: Path) -> None:
     """Read the table as the step does."""
-    from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
+    from trainyard.readers.table_file import TableFile
+    from trainyard.steps.preprocess.readers.tables.judged import judged_rows
 
-    for _batch in read_csv_batches(str(path), path.name, _recipe(path)):
+    for _batch in judged_rows(TableFile(str(path), path.name), _recipe(path)):
         pass
 
 
-def rows(path: Path, _: Path) -> None:
+def rows(path: Path, output: Path) -> None:
     """Read the table as the step reads what is odd: row by row."""
-    from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv
+    from trainyard.readers import csv_rows
+    from trainyard.readers.csv_blocks import RowBlock
 
-    for _row in read_csv(str(path), path.name, _recipe(path)):
-        pass
+    nothing = RowBlock(b"", 0, 0, np.array([], np.int64), [], True)
+    csv_rows.plain_block = lambda *_, **__: nothing
+    batches(path, output)
 
 
 def imports(path: Path, _: Path) -> None:
     """Import what `batches` and `rows` do."""
-    from trainyard.steps.preprocess.readers.tables import csv_rows  # noqa: F401
+    from trainyard.steps.preprocess.readers.tables import judged  # noqa: F401
 
     _recipe(path)
 

@@ -15,8 +15,8 @@ from trainyard.data.examples import ExampleFolder, reading
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError
 from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.readers.rows import BadRow
 from trainyard.steps.export.on_device.images import image_input
-from trainyard.steps.predict.reading.batches import Rejected
 from trainyard.steps.predict.reading.pictures import checked
 from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
 from trainyard.steps.preprocess.readers.pictures.store import Store
@@ -347,7 +347,7 @@ def test_without_a_white_level_few_levels_are_counted_and_other_numbers_set_asid
         check_image(encoded, PictureLimits(1000, PixelForm(1)))
     assert caught.value.reason == "unscaled_image"
     rejected = checked("a", encoded, PixelForm(1))
-    assert isinstance(rejected, Rejected) and rejected.reason == "unscaled_image"
+    assert isinstance(rejected, BadRow) and rejected.reason == "unscaled_image"
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from preprocess_sources import preprocess
 
-from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, drift
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.quality.tables.bins import Numbers
+from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
 from trainyard.steps.preprocess.by_class import split_by_class
@@ -40,7 +40,7 @@ def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Col
             split: SplitSummary(examples=sum(labels.values()), labels={k: v for k, v in labels.items() if v})
             for split, labels in splits.items()
         },
-        bad=[Quarantined(source=f"a/{n}.png", reason="zero_bytes", detail="the file is empty") for n in range(bad)],
+        bad=[BadRow(f"a/{n}.png", None, "zero_bytes", "the file is empty") for n in range(bad)],
         repeated=list(repeated),
     )
 

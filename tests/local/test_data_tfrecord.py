@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from trainyard.errors import DataError
+from trainyard.readers import tf_examples
+from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.source import find_source
 from trainyard.steps.predict.reading.tables import read_rows
 from trainyard.steps.preprocess.readers.files import Files, find_files
-from trainyard.steps.preprocess.readers.records import BadSource, Record, record_batch
-from trainyard.steps.preprocess.readers.tf_examples import read_records, read_tf_batches, read_tf_examples
+from trainyard.steps.preprocess.readers.sources import Reader
 from trainyard.steps.preprocess.readers.tfds import Dataset, read_dataset
-from trainyard.storage.tfrecord import masked
+from trainyard.storage.tfrecord import DamagedRecord, masked, read_records
 
 
 def recipe(data: dict, **more) -> Recipe:
@@ -50,6 +51,17 @@ def write(path, records) -> str:
     return str(path)
 
 
+def judged(path, recipe: Recipe, dataset: Dataset | None = None) -> tuple[list[dict], list[BadRow]]:
+    """The good examples of a file and the bad ones. Raises what is wrong with the file as a whole."""
+    rows, bad = [], []
+    for item in Reader(recipe, Files(str(path).rpartition("/")[0], {}), dataset).read([str(path)]):
+        if isinstance(item, DataError):
+            raise item
+        rows += item.to_pylist() if isinstance(item, pa.RecordBatch) else []
+        bad += [item] if isinstance(item, BadRow) else []
+    return rows, bad
+
+
 def png(colour: int) -> bytes:
     stream = io.BytesIO()
     Image.new("L", (4, 4), colour).save(stream, "PNG")
@@ -60,7 +72,7 @@ def test_what_tensorflow_wrote_is_read_back(tmp_path):
     records = [b"", b"a", bytes(100_000)]
     path = write(tmp_path / "a.tfrecord", records)
     with Path(path).open("rb") as stream:
-        assert list(read_records(stream, "a", 1 << 20)) == records
+        assert list(read_records(stream, 1 << 20)) == records
 
 
 @given(st.data())
@@ -73,8 +85,8 @@ def test_a_flipped_or_missing_byte_is_never_a_shorter_file(tmp_path_factory, dat
     first_ends = 12 + len(b"first") + 4
     cut = whole[:position]
     for broken in [bytes(flipped)] + ([cut] if position not in (0, first_ends) else []):
-        with pytest.raises(BadSource, match=r"shard-7: record [12]: "):
-            list(read_records(io.BytesIO(broken), "shard-7", 1 << 20))
+        with pytest.raises(DamagedRecord, match=r"^record [12]: "):
+            list(read_records(io.BytesIO(broken), 1 << 20))
 
 
 def test_images_with_labels_are_read_and_bad_ones_named(tmp_path):
@@ -87,9 +99,9 @@ def test_images_with_labels_are_read_and_bad_ones_named(tmp_path):
         b"\xff\xff no example",
     ]
     path = write(tmp_path / "a.tfrecord", records)
-    items = list(read_tf_examples(path, "a.tfrecord", recipe({"format": "tfrecord", "channels": 1}), None))
-    assert [item.label for item in items if isinstance(item, Record)] == ["3", "three"]
-    assert [(item.source, item.reason) for item in items if not isinstance(item, Record)] == [
+    rows, bad = judged(path, recipe({"format": "tfrecord", "channels": 1}))
+    assert [row["label"] for row in rows] == ["3", "three"]
+    assert [(item.key, item.reason) for item in bad] == [
         ("a.tfrecord:3", "missing_label"),
         ("a.tfrecord:4", "not_an_image"),
         ("a.tfrecord:5", "not_an_image"),
@@ -102,15 +114,13 @@ def test_columns_are_read_by_the_types_of_the_recipe(tmp_path):
     two.features.feature["n"].float_list.value.append(2.0)
     path = write(tmp_path / "a.tfrecord", [example(n=2, c="a", y=1), example(y=0), two.SerializeToString()])
     columns = {"n": {"type": "numeric"}, "c": {"type": "category"}}
-    first, second, third = read_tf_examples(
-        path, "a", recipe({"format": "tfrecord", "label": "y", "features": columns}), None
-    )
-    assert first.raw == {"n": 2.0, "c": "a"}
-    assert (str(second.raw["n"]), second.raw["c"], second.label) == ("nan", "", "0")
+    (first, second), (third,) = judged(path, recipe({"format": "tfrecord", "label": "y", "features": columns}))
+    assert (first["raw/n"], first["raw/c"]) == (2.0, "a")
+    assert (str(second["raw/n"]), second["raw/c"], second["label"]) == ("nan", "", "0")
     assert (third.reason, third.detail) == ("mistyped_value", "'n': one value is expected, 2 were found")
 
 
-def test_batches_hold_what_the_examples_give_one_by_one(tmp_path):
+def test_batches_hold_what_the_examples_give_one_by_one(tmp_path, monkeypatch):
     draw = random.Random(7)
     two = tf.train.Example.FromString(example(n=1.0, c="b", y=1))
     two.features.feature["n"].float_list.value.append(2.0)
@@ -122,11 +132,11 @@ def test_batches_hold_what_the_examples_give_one_by_one(tmp_path):
         example(n="x", c=b"\xff", y=1),
     ]
     records = []
-    for number in range(20_000):
+    for number in range(4000):
         columns = {"n": draw.choice([draw.gauss(0, 1e6), 0.1, 3.0, float("inf"), 1e-30]), "c": draw.choice("ab'\u2028")}
         columns |= {"d": "2024-02-29", "y": draw.randint(0, 1), "spare": b"\xff"}
         missing = draw.choice([*columns, *["none"] * 20])
-        whole = number < 10_000 or draw.random() > 0.002
+        whole = number < 2000 or draw.random() > 0.01
         records.append(
             example(**{name: value for name, value in columns.items() if name != missing})
             if whole
@@ -136,18 +146,16 @@ def test_batches_hold_what_the_examples_give_one_by_one(tmp_path):
     kinds = {"n": "numeric", "c": "category", "d": "date"}
     features = {name: {"type": kind} for name, kind in kinds.items()}
     columns = recipe({"format": "tfrecord", "label": "y", "features": features})
-    named = Dataset(label_names=["no"], image=None, records={"a": len(records)})
+    named = Dataset(label_names=["no"], image=None, records={"a.tfrecord": len(records)})
     for dataset in (None, named):
-        items, batches = read_tf_examples(path, "a", columns, dataset), read_tf_batches(path, "a", columns, dataset)
-        rows, bad = [], []
-        for batch in batches:
-            rows.extend(batch.to_pylist()) if isinstance(batch, pa.RecordBatch) else bad.append(batch)
-        expected = list(items)
-        good = [item for item in expected if isinstance(item, Record)]
-        assert list(map(repr, rows)) == list(map(repr, record_batch(good, columns.data).to_pylist()))
-        assert bad == [item for item in expected if not isinstance(item, Record)]
+        rows, bad = judged(path, columns, dataset)
+        with monkeypatch.context() as patch:
+            patch.setattr(tf_examples, "MOST_ROWS", 1)
+            expected_rows, expected_bad = judged(path, columns, dataset)
+        assert list(map(repr, rows)) == list(map(repr, expected_rows))
+        assert sorted(bad, key=lambda item: item.row) == expected_bad
         assert {item.reason for item in bad} >= {"mistyped_value", "missing_label", "not_an_example"}
-        assert len(rows) > 5000
+        assert len(rows) > 1000
 
 
 def tfds_folder(folder, shards, lengths) -> Files:
@@ -183,16 +191,16 @@ def test_a_tfds_folder_gives_its_class_names(tmp_path):
     shards = [[example(image=png(1), label=1)], [example(image=png(2), label=0), example(image=png(3), label=2)]]
     files = tfds_folder(tmp_path / "pets", shards, [1, 2])
     dataset = read_dataset(TFDS.data, files)
-    items = [item for path in files.paths for item in read_tf_examples(path, files.name(path), TFDS, dataset)]
-    assert [item.label for item in items[:2]] == ["dog", "cat"]
-    assert (items[2].reason, items[2].source) == ("unknown_label", "pets-train.tfrecord-00001-of-00002:2")
+    (first, _), (second, bad) = (judged(path, TFDS, dataset) for path in files.paths)
+    assert [row["label"] for row in first + second] == ["dog", "cat"]
+    assert [(item.reason, item.key) for item in bad] == [("unknown_label", "pets-train.tfrecord-00001-of-00002:2")]
 
 
 def test_a_tfds_shard_with_fewer_records_than_its_description_is_refused(tmp_path):
     files = tfds_folder(tmp_path / "pets", [[example(image=png(1), label=1)]], [2])
     dataset = read_dataset(TFDS.data, files)
-    with pytest.raises(BadSource, match=r"pets-train.tfrecord-00000-of-00001: 1 records, dataset_info.json counts 2"):
-        list(read_tf_examples(files.paths[0], files.name(files.paths[0]), TFDS, dataset))
+    with pytest.raises(DataError, match=r"pets-train.tfrecord-00000-of-00001: 1 records, dataset_info.json counts 2"):
+        judged(files.paths[0], TFDS, dataset)
 
 
 def test_a_missing_tfds_shard_or_description_is_refused(tmp_path):
@@ -210,14 +218,12 @@ def test_a_missing_tfds_shard_or_description_is_refused(tmp_path):
 def test_a_record_that_is_too_large_is_passed_over_and_checked_all_the_same(tmp_path):
     path = write(tmp_path / "a.tfrecord", [b"first", bytes(3_000_000), b"last"])
     with Path(path).open("rb") as stream:
-        first, large, last = read_records(stream, "a", 2_999_999)
-    assert (first, last) == (b"first", b"last")
-    assert (large.reason, large.detail.split(",")[0]) == ("too_many_bytes", "3000000 bytes")
+        assert list(read_records(stream, 2_999_999)) == [b"first", 3_000_000, b"last"]
     broken = bytearray(Path(path).read_bytes())
     broken[1_000_000] ^= 1
     for content, reason in ((bytes(broken), "do not match"), (bytes(broken[:2_000_000]), "ends inside")):
-        with pytest.raises(BadSource, match=rf"a: record 2: .*{reason}"):
-            list(read_records(io.BytesIO(content), "a", 1000))
+        with pytest.raises(DamagedRecord, match=rf"^record 2: .*{reason}"):
+            list(read_records(io.BytesIO(content), 1000))
 
 
 def test_a_zipped_bomb_of_one_record_takes_no_memory_of_its_size(tmp_path):
@@ -230,11 +236,11 @@ def test_a_zipped_bomb_of_one_record_takes_no_memory_of_its_size(tmp_path):
     columns = recipe({"format": "tfrecord", "label": "y", "features": {"n": {"type": "numeric"}}})
     tracemalloc.start()
     try:
-        (item,) = read_tf_examples(str(path), "bomb", columns, None)
+        _, (item,) = judged(path, columns)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert (item.source, item.reason) == ("bomb:1", "too_many_bytes")
+    assert (item.key, item.reason) == ("bomb.tfrecord.gz:1", "too_many_bytes")
 
 
 def framed(size: int):
@@ -316,12 +322,11 @@ def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_h
         },
         task="multi_label",
     )
-    items = list(read_tf_batches(path, "a", songs, None))
-    assert all(isinstance(item, pa.RecordBatch) for item in items), items
-    table = pa.Table.from_batches(items)
+    rows, bad = judged(path, songs)
     labels = ["", "rock", "pop\nrock"]
-    assert table["label"].to_pylist() == [labels[number % 3] for number in range(count)]
-    assert table["raw/years"].to_pylist() == ["0|1" if number % 2 else "" for number in range(count)]
+    assert (bad, [row["label"] for row in rows]) == ([], [labels[number % 3] for number in range(count)])
+    years = [row["raw/years"] for row in rows]
+    assert years == ["0|1" if number % 2 else "" for number in range(count)]
 
     taken = [
         {"name": "n", "dtype": "float32", "column": {"type": "numeric"}},
@@ -331,12 +336,12 @@ def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_h
     model = PushedModel(folder="", inputs=inputs, labels=None, pixels=None)
     batches = list(read_rows(find_source(path, pictures=False), model, None))
     served = [text for batch in batches for text in batch.inputs["years"]]
-    assert served == table["raw/years"].to_pylist(), "a prediction reads what the training read"
+    assert served == years, "a prediction reads what the training read"
 
 
 def test_an_image_may_have_several_classes(tmp_path):
     message = tf.train.Example.FromString(example(image=png(7), label="sky;sea "))
     path = write(tmp_path / "a.tfrecord", [message.SerializeToString()])
     pictures = recipe({"format": "tfrecord", "label_separator": ";"}, task="multi_label")
-    [record] = read_tf_examples(path, "a", pictures, None)
-    assert isinstance(record, Record) and record.label == "sea\nsky"
+    ([row], []) = judged(path, pictures)
+    assert row["label"] == "sea\nsky"

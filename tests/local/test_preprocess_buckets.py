@@ -12,6 +12,7 @@ from benchmarks.data import made_imagenet
 from botocore.exceptions import ClientError, NoCredentialsError
 from google.api_core import exceptions
 from google.auth.exceptions import RefreshError
+from judged_rows import judged
 from preprocess_sources import preprocess, write_images, write_rows
 from pyarrow import parquet
 
@@ -75,8 +76,9 @@ def test_a_bucket_gives_the_same_files_as_a_folder(data, source, filled, folder,
 
 
 def test_a_large_table_in_a_bucket_is_read_in_pieces(bucket, folder, tmp_path, monkeypatch):
-    from trainyard.quality.tables.dialect import Dialect
-    from trainyard.steps.preprocess.readers.tables import csv_rows
+    from trainyard.readers import csv_rows
+    from trainyard.readers.rows import WHOLE
+    from trainyard.readers.table_file import TableFile
 
     write_rows(tmp_path / "rows.csv", 600)
     content = (tmp_path / "rows.csv").read_bytes()
@@ -84,20 +86,22 @@ def test_a_large_table_in_a_bucket_is_read_in_pieces(bucket, folder, tmp_path, m
     monkeypatch.setattr(csv_rows, "PIECE_BYTES", 5000)
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 2000)
     source = recipe(TABLE, f"{bucket}/rows.csv")
-    pieces = csv_rows.csv_pieces(f"{bucket}/rows.csv", len(content), Dialect())
+    pieces = csv_rows.csv_pieces(TableFile(f"{bucket}/rows.csv", "rows.csv", len(content)))
     assert len(pieces) > 5
 
     def rows(path, pieces):
-        batches = (batch for piece in pieces for batch in csv_rows.read_csv_batches(path, "rows.csv", source, piece))
+        batches = (batch for piece in pieces for batch in judged(path, source, piece))
         return [row for batch in batches for row in batch.to_pylist()]
 
-    assert rows(f"{bucket}/rows.csv", pieces) == rows(str(tmp_path / "rows.csv"), [csv_rows.WHOLE])
+    assert rows(f"{bucket}/rows.csv", pieces) == rows(str(tmp_path / "rows.csv"), [WHOLE])
 
 
 def test_a_parquet_file_in_a_bucket_is_read_by_row_groups_and_no_more_of_it_than_its_columns(
     bucket, tmp_path, monkeypatch
 ):
-    from trainyard.steps.preprocess.readers.tables import parquet_rows
+    from trainyard.readers import parquet_rows
+    from trainyard.readers.rows import WHOLE
+    from trainyard.readers.table_file import TableFile
 
     draw = np.random.default_rng(1)
     rows, group = 4000, 500
@@ -117,14 +121,14 @@ def test_a_parquet_file_in_a_bucket_is_read_by_row_groups_and_no_more_of_it_than
 
     monkeypatch.setattr(objects.ObjectStore, "read_up_to", counted)
     source, uri = recipe({**TABLE, "format": "parquet"}, f"{bucket}/a.parquet"), f"{bucket}/a.parquet"
-    pieces = parquet_rows.parquet_pieces(uri, len(content))
+    pieces = parquet_rows.parquet_pieces(TableFile(uri, "a.parquet", len(content)))
     assert len(pieces) == rows // group and sum(fetched) < 80_000  # 64 KiB at the end, which tell of the rest
 
     def read(path, pieces):
-        batches = (batch for piece in pieces for batch in parquet_rows.read_parquet_batches(path, "a", source, piece))
+        batches = (batch for piece in pieces for batch in judged(path, source, piece))
         return [row for batch in batches for row in batch.to_pylist()]
 
-    assert read(uri, pieces) == read(str(tmp_path / "a.parquet"), [parquet_rows.WHOLE])
+    assert read(uri, pieces) == read(str(tmp_path / "a.parquet"), [WHOLE])
     assert sum(fetched) < len(content) / 4  # the end again for each piece
 
 

@@ -18,10 +18,11 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.inspect import inspect
 from trainyard.quality.recipe_draft import draft_recipe
-from trainyard.quality.tables.dialect import Dialect
+from trainyard.readers import csv_rows
+from trainyard.readers.dialect import Dialect
+from trainyard.readers.table_file import TableFile
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.storage import storage
 
 COLUMNS = {
@@ -381,7 +382,7 @@ def test_a_file_in_pieces_gives_the_bytes_of_the_whole(tmp_path, monkeypatch):
     whole = preprocess(recipe(table), tmp_path / "whole" / "examples")
     monkeypatch.setattr(csv_rows, "PIECE_BYTES", 5000)
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 2000)
-    assert len(csv_rows.csv_pieces(str(table), table.stat().st_size, Dialect())) > 5
+    assert len(csv_rows.csv_pieces(TableFile(str(table), "a", table.stat().st_size))) > 5
     cut = preprocess(recipe(table), tmp_path / "cut" / "examples")
     assert storage.require(cut, "preprocess").files == storage.require(whole, "preprocess").files
 

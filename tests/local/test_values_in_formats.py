@@ -17,11 +17,11 @@ import pyarrow as pa
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judged_rows import judged
 from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
-from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.contract.version import PRODUCER
@@ -30,7 +30,8 @@ from trainyard.data.values import canonical_lists_tensor, canonical_tensor, days
 from trainyard.models.build import build
 from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
-from trainyard.quality.tables.table import RowBatch, read_table
+from trainyard.quality.tables.table import read_table
+from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.unknown import unknown_values
@@ -39,9 +40,6 @@ from trainyard.steps.predict.prediction import Predictor
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
 from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.steps.predict.reading.inputs import items_of
-from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
-from trainyard.steps.preprocess.readers.tables.parquet_rows import read_parquet_batches
-from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.storage import storage
 from trainyard.values.text import canonical, canonical_list, day
 
@@ -213,15 +211,9 @@ def trained_on(path: Path, format: str) -> list[dict]:
     recipe = Recipe.model_validate(
         {"name": "rows", "data": RECIPE | {"format": format, "path": str(path)}, "model": {"name": "mlp"}}
     )
-    where = str(path), path.name, recipe
-    batches = {
-        "csv": lambda: read_csv_batches(*where),
-        "parquet": lambda: read_parquet_batches(*where),
-        "tfrecord": lambda: read_tf_batches(*where, None),
-    }[format]()
     rows = []
-    for batch in batches:
-        assert not isinstance(batch, Quarantined), batch
+    for batch in judged(path, recipe):
+        assert not isinstance(batch, BadRow), batch
         rows += batch.drop_columns("source").to_pylist()
     return rows
 
@@ -294,10 +286,9 @@ def assert_one_meaning(rows: list[dict], folder: Path) -> None:
         assert asked_keys == keys, name
         assert plain(asked) == plain(expected), name
     for name, path in files.items():
-        if name != "tfrecord":
-            texts = inspected(path)
-            assert texts.pop("y") == [row["label"] for row in expected], name
-            assert texts == {column: [row[f"raw/{column}"] for row in expected] for column in texts}, name
+        texts = inspected(path)
+        assert texts.pop("y") == [row["label"] for row in expected], name
+        assert texts == {column: [row[f"raw/{column}"] for row in expected] for column in texts}, name
 
 
 @settings(max_examples=30)

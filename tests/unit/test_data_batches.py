@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from judged_rows import judged
 
-from trainyard.contract.artifacts.preprocess import Quarantined
-from trainyard.quality.tables.dialect import Dialect
+from trainyard.errors import DataError
+from trainyard.quality.tables.cells import number_texts
+from trainyard.readers import csv_rows
+from trainyard.readers.csv_blocks import RowBlock
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.records import BadSource, Record, batch_schema, record_batch
-from trainyard.steps.preprocess.readers.tables import csv_rows
-from trainyard.steps.preprocess.readers.tables.columns import number_texts
-from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv, read_csv_batches
+from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema, record_batch
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 
 FEATURES = {
@@ -39,33 +41,49 @@ def recipe(task="classification", **more) -> Recipe:
     return Recipe.model_validate({"name": "rows", "task": task, "data": data, "model": {"name": "mlp"}})
 
 
-def by_row(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
+def table_file(path, recipe) -> TableFile:
+    return TableFile(str(path), path.name, path.stat().st_size, Dialect.of(recipe.data))
+
+
+def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str]:
+    """What a parser of rows and the judge of one row say."""
     records, bad, end = [], [], ""
     try:
-        for item in read_csv(str(path), "rows.csv", recipe):
-            (records if isinstance(item, Record) else bad).append(item)
-    except BadSource as error:
+        with pytest.MonkeyPatch.context() as patch:
+            nothing = RowBlock(b"", 0, 0, np.array([], np.int64), [], True)
+            patch.setattr(csv_rows, "plain_block", lambda *_, **__: nothing)
+            for item in csv_rows.read_csv(table_file(path, recipe), recipe.data.columns):
+                if isinstance(item, BadRow):
+                    bad.append(item)
+                    continue
+                for number, cells in zip(item.rows.tolist(), item.columns.to_pylist(), strict=True):
+                    try:
+                        record = check_row(cells, f"rows.csv:{number}", recipe.data, recipe.task)
+                        records += [record] if record else []
+                    except BadRecord as error:
+                        bad.append(BadRow("rows.csv", number, error.reason, error.detail))
+    except DataError as error:
         end = str(error)
-    return record_batch(records, recipe.data).to_pylist(), bad, end
+    return record_batch(records, recipe.data).to_pylist(), sorted(bad, key=lambda item: item.row), end
 
 
-def by_column(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
+def by_column(path, recipe) -> tuple[list[dict], list[BadRow], str]:
     rows, bad, end = [], [], ""
     try:
-        for piece in csv_rows.csv_pieces(str(path), path.stat().st_size, Dialect.of(recipe.data)):
-            for item in read_csv_batches(str(path), "rows.csv", recipe, piece):
-                if isinstance(item, Quarantined):
+        for piece in csv_rows.csv_pieces(table_file(path, recipe)):
+            for item in judged(path, recipe, piece):
+                if isinstance(item, BadRow):
                     bad.append(item)
                 else:
                     assert item.schema == batch_schema(recipe.data)
                     assert 0 < item.num_rows <= 4096
                     rows += item.to_pylist()
-    except BadSource as error:
+    except DataError as error:
         end = str(error)
-    return rows, bad, end
+    return rows, sorted(bad, key=lambda item: item.row), end
 
 
-def assert_equal(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
+def assert_equal(path, recipe) -> tuple[list[dict], list[BadRow], str]:
     expected, actual = by_row(path, recipe), by_column(path, recipe)
     assert actual[2] == expected[2]
     if not actual[2]:
@@ -162,15 +180,15 @@ def test_derived_rows_are_what_they_are_one_by_one(tmp_path):
     )
 
 
-def test_most_rows_of_a_plain_table_are_judged_by_column(tmp_path, monkeypatch):
+def test_most_rows_of_a_plain_table_are_parsed_in_blocks(tmp_path, monkeypatch):
     draw = random.Random(1)
     lines = [",".join(row(draw, 0)) for _ in range(10_000)]
     lines[5000] = 'yes,1,5" pipe,a,b,2,'
     path = tmp_path / "rows.csv"
     path.write_text("\n".join([",".join(HEADER), *lines]))
     single = []
-    monkeypatch.setattr(csv_rows, "check_row", lambda *args, **named: single.append(1) or check_row(*args, **named))
-    assert sum(batch.num_rows for batch in read_csv_batches(str(path), "rows.csv", recipe())) == 10_000
+    monkeypatch.setattr(csv_rows, "_check_text", lambda row, *_: single.append(row))
+    assert sum(batch.num_rows for batch in judged(path, recipe())) == 10_000
     assert 0 < len(single) < 300
 
 
@@ -181,14 +199,14 @@ def test_a_large_file_is_cut_into_pieces_up_to_its_first_odd_row(tmp_path, monke
     path.write_text("\n".join([",".join(HEADER), *lines]))
     monkeypatch.setattr(csv_rows, "PIECE_BYTES", 400_000)
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 100_000)
-    pieces = csv_rows.csv_pieces(str(path), path.stat().st_size, Dialect())
+    pieces = csv_rows.csv_pieces(table_file(path, recipe()))
     assert len(pieces) == path.stat().st_size // 400_000
     assert (pieces[0].start, pieces[-1].end) == (0, None)
     assert all(one.end == other.start and one.row < other.row for one, other in itertools.pairwise(pieces))
     assert_equal(path, recipe())
     lines[20_000] = 'yes,1,5" pipe,a,b,2,'
     path.write_text("\n".join([",".join(HEADER), *lines]))
-    cut = csv_rows.csv_pieces(str(path), path.stat().st_size, Dialect())
+    cut = csv_rows.csv_pieces(table_file(path, recipe()))
     assert 1 < len(cut) < len(pieces) and cut[-1].row < 20_002
     assert_equal(path, recipe())
 

@@ -5,14 +5,18 @@ import math
 import tracemalloc
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judged_rows import judged
 
+from trainyard.errors import DataError
+from trainyard.readers import csv_rows
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record
-from trainyard.steps.preprocess.readers.tables import csv_rows
-from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv
+from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 
 DATA = Data.model_validate(
@@ -27,13 +31,21 @@ RECIPE = Recipe.model_validate({"name": "rows", "data": DATA.model_dump(), "mode
 GOOD = {"n": "1.5", "c": "red", "d": "2024-02-29", "y": "yes"}
 
 
-def read(path: Path, content: bytes) -> list:
+def items(path: Path, recipe: Recipe = RECIPE) -> list[dict | BadRow]:
+    """The good rows as dictionaries and the bad ones, in the order of the rows."""
+    found: list[dict | BadRow] = []
+    for item in judged(path, recipe):
+        found += item.to_pylist() if isinstance(item, pa.RecordBatch) else [item]
+    return sorted(found, key=lambda item: int((item.key if isinstance(item, BadRow) else item["source"]).split(":")[1]))
+
+
+def read(path: Path, content: bytes) -> list[dict | BadRow]:
     path.write_bytes(content)
-    return list(read_csv(str(path), path.name, RECIPE))
+    return items(path)
 
 
 def test_a_header_of_one_cell_says_what_seems_to_separate_cells(tmp_path):
-    with pytest.raises(BadSource) as refused:
+    with pytest.raises(DataError) as refused:
         read(tmp_path / "rows.csv", b"n;c;d;y\n1;red;2024-02-29;yes\n")
     assert str(refused.value) == (
         "rows.csv: row 1: the header is one cell, 'n;c;d;y'. It looks as if ';' separates the cells. Give "
@@ -41,8 +53,8 @@ def test_a_header_of_one_cell_says_what_seems_to_separate_cells(tmp_path):
     )
     (tmp_path / "rows.csv").write_bytes(b'n;c;d;y\n1;"red; green";2024-02-29;yes, sir\n')
     semicolons = RECIPE.model_copy(update={"data": DATA.model_copy(update={"delimiter": ";"})})
-    (record,) = read_csv(str(tmp_path / "rows.csv"), "rows.csv", semicolons)
-    assert (record.raw["c"], record.label) == ("red; green", "yes, sir")
+    (record,) = items(tmp_path / "rows.csv", semicolons)
+    assert (record["raw/c"], record["label"]) == ("red; green", "yes, sir")
 
 
 @pytest.mark.parametrize(
@@ -52,20 +64,20 @@ def test_a_header_of_one_cell_says_what_seems_to_separate_cells(tmp_path):
 def test_a_recipe_says_what_cells_are_quoted_in(tmp_path, quote, cell, value):
     (tmp_path / "rows.csv").write_text(f"n,c,d,y\n1,{cell},2024-02-29,yes\n")
     quoted = RECIPE.model_copy(update={"data": DATA.model_copy(update={"quote": quote})})
-    (record,) = read_csv(str(tmp_path / "rows.csv"), "rows.csv", quoted)
-    assert record.raw["c"] == value
+    (record,) = items(tmp_path / "rows.csv", quoted)
+    assert record["raw/c"] == value
 
 
 def test_columns_without_a_name_are_called_by_their_places_and_may_be_features(tmp_path):
     (tmp_path / "rows.csv").write_text(",n,d,y,\n7,1.5,2024-02-29,yes,\n")
     features = {"column 1": {"type": "numeric"}, "n": {"type": "numeric"}}
     data = Data.model_validate(DATA.model_dump() | {"features": features})
-    (record,) = read_csv(str(tmp_path / "rows.csv"), "rows.csv", RECIPE.model_copy(update={"data": data}))
-    assert record.raw == {"column 1": 7.0, "n": 1.5}
+    (record,) = items(tmp_path / "rows.csv", RECIPE.model_copy(update={"data": data}))
+    assert (record["raw/column 1"], record["raw/n"]) == (7.0, 1.5)
 
 
 def test_a_quote_that_is_not_closed_names_the_key(tmp_path):
-    with pytest.raises(BadSource, match=r"row 2: not valid CSV .*data\.quote, which may be none"):
+    with pytest.raises(DataError, match=r"row 2: not valid CSV .*data\.quote, which may be none"):
         read(tmp_path / "rows.csv", b'n,c,d,y\n1,"red,2024-02-29,yes\n')
 
 
@@ -133,21 +145,32 @@ def test_any_text_is_a_number_or_a_reason(text):
 def test_rfc_4180_quotes_crlf_byte_order_mark_and_spare_columns_are_read(tmp_path):
     content = b'\xef\xbb\xbfy,n,extra,c,d\r\nyes,1,x,"red, ""dark""\nand more",2024-01-01\r\n\r\nno,2,x,blue,\r\n'
     first, second = read(tmp_path / "rows.csv", content)
-    assert first.raw["c"] == 'red, "dark" and more'
-    assert (second.label, second.raw["d"]) == ("no", "")
+    assert first["raw/c"] == 'red, "dark" and more'
+    assert (second["label"], second["raw/d"]) == ("no", "")
+
+
+def test_the_line_in_which_excel_names_the_delimiter_is_no_row(tmp_path):
+    semicolons = RECIPE.model_copy(update={"data": DATA.model_copy(update={"delimiter": ";"})})
+    for start in (b"sep=;\r\n", b'\xef\xbb\xbf"sep=;"\n'):
+        (tmp_path / "rows.csv").write_bytes(start + b"n;c;d;y\n1;a, b;;yes\n2;b;;no\n")
+        first, second = items(tmp_path / "rows.csv", semicolons)
+        assert (first["source"], first["raw/c"], second["raw/n"]) == ("rows.csv:3", "a, b", 2.0)
+        file = TableFile(str(tmp_path / "rows.csv"), "rows.csv", dialect=Dialect(None))
+        assert csv_rows.csv_columns(file) == ["n", "c", "d", "y"] and csv_rows.count_csv(file) == 2
 
 
 def test_gzip_is_read_and_a_cut_one_is_an_error(tmp_path):
     content = gzip.compress(b"n,c,d,y\n" + b"1,red,2024-01-01,yes\n" * 5000)
     assert len(read(tmp_path / "rows.csv.gz", content)) == 5000
-    with pytest.raises(EOFError):
+    with pytest.raises(DataError, match=r"^cut\.csv\.gz: cannot be read"):
         read(tmp_path / "cut.csv.gz", content[:-20])
 
 
 def test_ragged_and_mistyped_rows_are_quarantined_with_their_row(tmp_path):
-    items = read(tmp_path / "rows.csv", b"n,c,d,y\n1,a,,yes\n1,a,yes\n1,a,,yes,more\nx,a,,yes\n1,a,,\n2,b,,no\n")
-    assert [item.source for item in items] == [f"rows.csv:{row}" for row in range(2, 8)]
-    bad = [item for item in items if not isinstance(item, Record)]
+    found = read(tmp_path / "rows.csv", b"n,c,d,y\n1,a,,yes\n1,a,yes\n1,a,,yes,more\nx,a,,yes\n1,a,,\n2,b,,no\n")
+    bad = [item for item in found if isinstance(item, BadRow)]
+    assert [item.key for item in bad] == [f"rows.csv:{row}" for row in range(3, 7)]
+    assert [item["source"] for item in found if isinstance(item, dict)] == ["rows.csv:2", "rows.csv:7"]
     assert [item.reason for item in bad] == ["ragged_row", "ragged_row", "mistyped_value", "missing_label"]
 
 
@@ -161,17 +184,24 @@ def test_ragged_and_mistyped_rows_are_quarantined_with_their_row(tmp_path):
         (b"n,c,d,label\n1,a,,yes\n", "row 1: no column 'y'"),
         (b"m,c,d,y\n1,a,,yes\n", "row 1: no column 'n'"),
         (b'n,c,d,y\n1,"a,,yes\n1,b,,no\n', "row 2: not valid CSV"),
-        (b"", "row 1: no column 'n'"),
+        (b"", "row 1: is empty. A header line"),
+        (b"PK\x03\x04" + bytes(40), "rows.csv: is a ZIP archive. CSV is read plain or as .csv.gz. Unpack it."),
+        (b"sep=;\nn;c;d;y\n", "row 1: says that ';' separates the cells, data.delimiter is ','."),
+        (
+            b"sep=|\nn|c|d|y\n",
+            "row 1: says that '|' separates the cells, data.delimiter is ','. Allowed: ',', ';', '\\t'.",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_as_a_whole_is_refused_with_row_and_column(tmp_path, content, sentence):
-    with pytest.raises(BadSource, match=r"rows\.csv") as caught:
+    with pytest.raises(DataError, match=r"rows\.csv") as caught:
         read(tmp_path / "rows.csv", content)
     assert sentence in str(caught.value)
 
 
 def test_a_row_that_never_ends_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_rows, "_MAX_ROW", 1 << 20)
+    monkeypatch.setattr(csv_rows, "_MOST_BYTES", 1 << 20)
     good = b"n,c,d,y\n1,a,,yes\n"
     for name, endless in (("line", b"a" * 1000), ("cells", b"a," * 500), ("quoted", b'"\n",' * 250)):
         path = tmp_path / f"{name}.csv.gz"
@@ -181,8 +211,10 @@ def test_a_row_that_never_ends_is_refused_before_it_is_in_memory(tmp_path, monke
                 stream.write(endless)
         tracemalloc.start()
         try:
-            with pytest.raises(BadSource, match=r"x: row 3: not valid CSV \(longer than 1048576 characters\)"):
-                list(read_csv(str(path), "x", RECIPE))
+            with pytest.raises(
+                DataError, match=rf"^{name}\.csv\.gz: row 3: not valid CSV \(longer than 1048576 characters\)"
+            ):
+                list(judged(path, RECIPE))
             assert tracemalloc.get_traced_memory()[1] < 40 << 20, name
         finally:
             tracemalloc.stop()
@@ -191,7 +223,7 @@ def test_a_row_that_never_ends_is_refused_before_it_is_in_memory(tmp_path, monke
 def test_hundreds_of_thousands_of_columns_are_a_table_and_one_too_many_cells_a_ragged_row(tmp_path):
     spare = ",".join(f"s{number}" for number in range(300_000))
     header, row = f"n,c,d,y,{spare}\n", "1,a,,yes," + "," * 299_999 + "\n"
-    items = read(tmp_path / "wide.csv", (header + row + row.replace("yes", "yes,")).encode())
-    assert [getattr(item, "reason", "good") for item in items] == ["good", "ragged_row"]
-    with pytest.raises(BadSource, match="no column 'y'"):
+    found = read(tmp_path / "wide.csv", (header + row + row.replace("yes", "yes,")).encode())
+    assert [getattr(item, "reason", "good") for item in found] == ["good", "ragged_row"]
+    with pytest.raises(DataError, match="no column 'y'"):
         read(tmp_path / "wide.csv", header.replace(",y,", ",z,").encode())

@@ -78,7 +78,7 @@ def test_every_way_not_to_fit_is_told_with_column_row_expected_and_received(sche
     rows[8:10] = ["20.5,,2024-03-03,1,0", ",Oslo,2023-01-01,1,0"]
     problems = check_source(load_schema(schema), find_source(str(written(tmp_path / "b.csv", rows))))
     assert [anomaly.sentence for anomaly in problems] == [
-        "row: expected 5 cells, received 2 in 1 row, such as b.csv:8 2",
+        "row: expected a row that can be read, received 2 cells, the header has 5 in 1 row, such as b.csv:8",
         "age: expected at most 74, received '999' in 1 row, such as b.csv:4 '999'",
         "age: expected a whole number, received 'young' in 2 rows, such as b.csv:6 'young'; b.csv:10 '20.5'",
         "city: expected one of 'Bergen', 'Oslo', received 'Paris' in 1 row, such as b.csv:6 'Paris'",

@@ -22,6 +22,7 @@ from trainyard.quality.page import page
 from trainyard.quality.pictures.look import look_of_grey, near
 from trainyard.quality.tables import table
 from trainyard.quality.tables.bins import counted, merged
+from trainyard.readers import csv_rows
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard_control.planning import data
@@ -76,7 +77,7 @@ def test_a_day_before_the_first_year_is_none_as_preprocess_has_it(tmp_path: Path
 def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:
     lines = ["a,b", "1,x", "2", "3,y,z", "", "4,x", "oops,x", *["5,y"] * 20]
     profile = inspect(written(tmp_path, "\n".join(lines) + "\n"))
-    assert profile.ragged_such_as == ["a.csv:3 has 1 cells, not 2", "a.csv:4 has 3 cells, not 2"]
+    assert profile.ragged_such_as == ["a.csv:3 has 1 cells, the header has 2", "a.csv:4 has 3 cells, the header has 2"]
     assert profile.columns[0].mistyped_such_as == ["a.csv:7 'oops'"]
     assert profile.rows == 23
 
@@ -96,7 +97,8 @@ def test_what_stands_for_a_missing_number_does_not_depend_on_where_the_file_is_c
 ) -> None:
     rows = [f"{'NA' if number < 400 else number},{'NA' if number % 2 else 'DE'}" for number in range(600)]
     text = "\n".join(["late,country", *rows])
-    monkeypatch.setattr(table, "_BLOCK", len(text) // blocks + 1)
+    monkeypatch.setattr(csv_rows, "_FIRST_BYTES", len(text) // blocks + 1)
+    monkeypatch.setattr(table, "_ROWS", 1)
     late, country = inspect(written(tmp_path, text)).columns
     assert (late.type, late.statistics.count, late.statistics.missing, late.mistyped) == ("integer", 200, 400, 0)
     assert (late.distinct, late.top[0].value, late.top[0].count) == (200, "400", 1)
@@ -150,8 +152,8 @@ def test_a_rare_class_that_no_column_tells_is_not_called_mislabelled_as_a_whole(
         (b"1,2\n3,4\n", "row 1: holds numbers alone (1, 2), so the file has no header"),
         (b"a,a\n1,2\n", "the header names column 'a' twice"),
         ("a,b\n1,2\n".encode("utf-16"), "is UTF-16"),
-        (b"a,b\n1,\xff\n", "a.csv: row 2: column 'b': is no CSV in UTF-8"),
-        (b'a,b\n1,"' + b"x\n" * (6 << 20), "longer than 4 MiB"),
+        (b"a,b\n1,\xff\n", "a.csv: row 2: column 2 'b': is not UTF-8"),
+        (b'a,b\n1,"' + b"x\n" * (6 << 20), "a.csv: row 2: not valid CSV"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_in_a_sentence(content: bytes, expected: str, tmp_path: Path) -> None:

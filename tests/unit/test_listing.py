@@ -11,9 +11,10 @@ from trainyard.errors import DataError
 from trainyard.quality import source as inspected
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.reading import source as predicted
-from trainyard.steps.preprocess.readers.files import find_files, open_file
+from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.storage import listing
 from trainyard.storage.listing import list_files
+from trainyard.storage.source_stream import open_file
 
 
 def recipe(path: object, **data: object) -> Recipe:

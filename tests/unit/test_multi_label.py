@@ -12,6 +12,7 @@ from table_recipes import HOUSES, SONGS
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval, Verdict
+from trainyard.readers.rows import RowBatch
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, Gate
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import gate
@@ -94,13 +95,11 @@ def test_many_rows_at_once_have_the_labels_that_each_has_alone(
     recipe: dict[str, Any], columns: dict[str, list[str]], bad: set[int]
 ) -> None:
     read = Recipe.model_validate(recipe)
-    sources = pa.array(["r0", "r1", "r2", "r3"])
-    batch, quarantined = ColumnJudge(read.data, read.task).check(
-        {name: pa.array(texts) for name, texts in columns.items()}, sources
-    )
-    assert batch.schema == batch_schema(read.data) and quarantined.keys() == bad
+    texts = pa.RecordBatch.from_pydict({name: pa.array(texts) for name, texts in columns.items()})
+    batch, rejected = ColumnJudge(read.data, read.task).check(RowBatch("r", texts, np.arange(4)))
+    assert batch.schema == batch_schema(read.data) and {item.row for item in rejected} == bad
     for index, source in enumerate(batch["source"].to_pylist()):
-        row = {name: texts[int(source[1:])] for name, texts in columns.items()}
+        row = {name: texts[int(source[2:])] for name, texts in columns.items()}
         alone = check_row(row, source, read.data, read.task)
         assert alone is not None and batch["label"][index].as_py() == alone.label
     counted = Summary.of(batch, read.data.targets)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from judged_rows import judged
 from pyarrow import csv, parquet
 
-from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
-from trainyard.quality.tables.parquet import column_names, read_parquet
+from trainyard.readers import parquet_rows
+from trainyard.readers.parquet_rows import parquet_columns, parquet_pieces, read_parquet
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import TableFile
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.tables import parquet_rows
-from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
-from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
 
 KINDS = {"i": "numeric", "f": "numeric", "s": "category", "b": "category", "t": "date"}
 ROWS = 1000
@@ -38,10 +38,10 @@ def table() -> pa.Table:
     return pa.table(columns)
 
 
-def items(batches) -> tuple[list[dict], list[Quarantined]]:
+def items(batches) -> tuple[list[dict], list[BadRow]]:
     rows, bad = [], []
     for item in batches:
-        if isinstance(item, Quarantined):
+        if isinstance(item, BadRow):
             bad.append(item)
         else:
             rows += item.to_pylist()
@@ -52,33 +52,33 @@ def test_the_rows_are_those_of_the_same_table_in_csv(tmp_path):
     parquet.write_table(table(), tmp_path / "a.parquet", row_group_size=300)
     text = table().set_column(2, "s", table()["s"].cast(pa.string()))
     csv.write_csv(text, tmp_path / "a.csv")
-    rows, bad = items(read_parquet_batches(str(tmp_path / "a.parquet"), "a", recipe(tmp_path)))
-    expected, expected_bad = items(read_csv_batches(str(tmp_path / "a.csv"), "a", recipe(tmp_path, "csv")))
+    rows, bad = items(judged(tmp_path / "a.parquet", recipe(tmp_path)))
+    expected, expected_bad = items(judged(tmp_path / "a.csv", recipe(tmp_path, "csv")))
     for row in expected:
-        row["source"] = f"a:{int(row['source'][2:]) - 1}"  # row 1 is no header
+        row["source"] = f"a.parquet:{int(row['source'].split(':')[1]) - 1}"  # row 1 is no header
     assert [repr(row) for row in rows] == [repr(row) for row in expected]
-    assert [(item.source, item.reason) for item in bad] == [("a:501", "missing_label")]
+    assert [(item.key, item.reason) for item in bad] == [("a.parquet:501", "missing_label")]
     assert [item.detail for item in bad] == [item.detail for item in expected_bad]
 
 
 def test_a_column_that_a_file_names_twice_is_refused(tmp_path):
     path = str(tmp_path / "a.parquet")
     parquet.write_table(pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), path)
-    for read in (column_names, lambda *where: list(read_parquet(*where, ["x"], 10))):
+    for read in (parquet_columns, lambda file: list(read_parquet(file, ["x"]))):
         with pytest.raises(DataError, match=r"a: names column 'x' twice\. Give each column a name of its own\."):
-            read(path, "a")
+            read(TableFile(path, "a"))
 
 
 def test_pieces_of_row_groups_are_the_whole(tmp_path, monkeypatch):
     path = str(tmp_path / "a.parquet")
     parquet.write_table(table(), path, row_group_size=100)
-    whole = items(read_parquet_batches(path, "a", recipe(path)))
-    size = Path(path).stat().st_size
-    assert len(parquet_pieces(path, size)) == 1
+    whole = items(judged(path, recipe(path)))
+    file = TableFile(path, "a", Path(path).stat().st_size)
+    assert len(parquet_pieces(file)) == 1
     monkeypatch.setattr(parquet_rows, "PIECE_BYTES", 8000)
-    pieces = parquet_pieces(path, size)
+    pieces = parquet_pieces(file)
     assert 2 < len(pieces) < 10 and pieces[-1].end is None
-    parts = [items(read_parquet_batches(path, "a", recipe(path), piece)) for piece in pieces]
+    parts = [items(judged(path, recipe(path), piece)) for piece in pieces]
     assert repr([row for rows, _ in parts for row in rows]) == repr(whole[0])
     assert [item for _, bad in parts for item in bad] == whole[1]
 
@@ -87,8 +87,8 @@ def test_folders_that_name_a_value_are_columns(tmp_path):
     path = str(tmp_path / "a.parquet")
     parquet.write_table(table(), path)
     name = "day=2024-03-01/shop=S%20%26%20Co/none=__HIVE_DEFAULT_PARTITION__/a.parquet"
-    batch = next(read_parquet(path, name, ["i", "day", "shop", "none"], 10))
-    assert batch.to_pylist()[1] == {"i": "1000000000", "day": "2024-03-01", "shop": "S & Co", "none": ""}
+    batch = next(read_parquet(TableFile(path, name), ["i", "day", "shop", "none"])).texts()
+    assert batch.columns.to_pylist()[1] == {"i": "1000000000", "day": "2024-03-01", "shop": "S & Co", "none": ""}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_column_that_cannot_be_read_is_named(tmp_path, column, expected):
         content = content.append_column("l", pa.array([[1]] * ROWS))
     parquet.write_table(content, tmp_path / "a.parquet")
     with pytest.raises(DataError) as refused:
-        list(read_parquet(str(tmp_path / "a.parquet"), "a", [column], 10, separators={}))
+        list(read_parquet(TableFile(str(tmp_path / "a.parquet"), "a"), [column], set()))
     assert expected in str(refused.value)
 
 
@@ -113,19 +113,26 @@ def test_a_list_of_a_row_is_read_as_one_text(tmp_path):
     tags = pa.array([["rock", "pop"], [], None, ["r & b", None, ""], ["rock"]])
     years = pa.array([[1999, 2001], [None], [], None, [7]], pa.large_list(pa.int32()))
     parquet.write_table(pa.table({"tags": tags, "years": years}), path, row_group_size=2)
-    batches = list(read_parquet(path, "a", ["tags", "years"], 10, separators={"tags": "|", "years": ";"}))
-    assert [row["tags"] for batch in batches for row in batch.to_pylist()] == ["rock|pop", "", "", "r & b||", "rock"]
-    assert [row["years"] for batch in batches for row in batch.to_pylist()] == ["1999;2001", "", "", "", "7"]
-    assert next(read_parquet(path, "a", ["tags"], 10)).to_pylist()[0] == {"tags": "rock;pop"}
-    assert column_names(path, "a") == ["tags", "years"]
-    with pytest.raises(DataError, match=r"^a: row group 1: the value 'r & b' of a list holds the separator '&'\."):
-        list(read_parquet(path, "a", ["tags"], 10, separators={"tags": "&"}))
+    file = TableFile(path, "a")
+    batches = [rows.texts({"tags": "|", "years": ";"}) for rows in read_parquet(file, ["tags", "years"])]
+    assert [row["tags"] for rows in batches for row in rows.columns.to_pylist()] == [
+        "rock|pop",
+        "",
+        "",
+        "r & b||",
+        "rock",
+    ]
+    assert [row["years"] for rows in batches for row in rows.columns.to_pylist()] == ["1999;2001", "", "", "", "7"]
+    assert next(read_parquet(file, ["tags"])).texts().columns.to_pylist()[0] == {"tags": "rock;pop"}
+    assert parquet_columns(file) == ["tags", "years"]
+    with pytest.raises(DataError, match=r"^a: the value 'r & b' of a list holds the separator '&'\."):
+        [rows.texts({"tags": "&"}) for rows in read_parquet(file, ["tags"])]
 
 
 def test_what_is_no_parquet_file_is_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and then nothing of the kind")
     with pytest.raises(DataError, match=r"^a: cannot be read as Parquet"):
-        list(read_parquet(str(tmp_path / "a.parquet"), "a", ["i"], 10))
+        list(read_parquet(TableFile(str(tmp_path / "a.parquet"), "a"), ["i"]))
 
 
 def test_a_text_that_is_not_utf_8_is_named_with_its_row_group_and_column(tmp_path):
@@ -136,7 +143,7 @@ def test_a_text_that_is_not_utf_8_is_named_with_its_row_group_and_column(tmp_pat
             texts = pa.StringArray.from_buffers(2, unseen[1], unseen[2])
             writer.write_table(pa.table([texts, pa.array(["0", "1"])], schema=schema))
     with pytest.raises(DataError, match=r"^a.parquet: row group 1: column 's': is not UTF-8 or broken \("):
-        list(read_parquet(str(tmp_path / "a.parquet"), "a.parquet", ["s", "y"], 10))
+        list(read_parquet(TableFile(str(tmp_path / "a.parquet"), "a.parquet"), ["s", "y"]))
 
 
 def test_a_damaged_row_group_is_named_with_its_column(tmp_path):
@@ -148,4 +155,4 @@ def test_a_damaged_row_group_is_named_with_its_column(tmp_path):
     content[start : start + 400] = b"\xff" * 400
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"^a: row group 2: column 'f': cannot be read as Parquet"):
-        list(read_parquet(str(path), "a", ["i", "f"], 100))
+        list(read_parquet(TableFile(str(path), "a"), ["i", "f"]))

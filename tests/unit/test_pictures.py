@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainyard.steps.preprocess.readers.pictures import jpeg, png
+from trainyard.readers import jpeg, png
 from trainyard.steps.preprocess.readers.pictures.store import Store
 
 

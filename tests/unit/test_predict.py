@@ -17,10 +17,11 @@ from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.readers.rows import BadRow
 from trainyard.steps.predict import pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import pictures, source, tables
-from trainyard.steps.predict.reading.batches import InputBatch, Rejected
+from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.storage import storage
 
 COLUMNS = [
@@ -55,13 +56,13 @@ def test_a_table_whose_only_column_is_called_image_is_no_picture(tmp_path: Path,
     assert pushed_model.find_model(version(tmp_path / "1", columns=[column])).pixels is None
 
 
-def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[Rejected]]:
+def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[BadRow]]:
     items = list(tables.read_rows(source.find_source(str(path), pictures=False), model, key))
     batches = [item for item in items if isinstance(item, InputBatch)]
     joined: dict[str, list[Any]] = {"key": [key for batch in batches for key in batch.keys.to_pylist()]}
     for name in batches[0].inputs if batches else ():
         joined[name] = [value for batch in batches for value in batch.inputs[name].tolist()]
-    return joined, [item for item in items if isinstance(item, Rejected)]
+    return joined, [item for item in items if isinstance(item, BadRow)]
 
 
 def test_a_row_becomes_what_the_signature_takes_as_preprocess_makes_it(tmp_path: Path, model: PushedModel) -> None:
@@ -83,10 +84,9 @@ def test_a_list_of_a_row_is_what_its_text_was_in_training(tmp_path: Path) -> Non
     got, rejected = rows(tmp_path / "a.parquet", model)
     assert (got["tags"], rejected) == (["rock;pop", "", "r & b"], [])
     other = PushedModel(folder="", inputs=(text.model_copy(update={"column": None}),), labels=None, pixels=None)
-    with pytest.raises(
-        DataError, match=r"a\.parquet:1: 'tags' is list<element: string>, and the model takes one value"
-    ):
-        rows(tmp_path / "a.parquet", other)
+    got, rejected = rows(tmp_path / "a.parquet", other)
+    assert [(item.key, item.reason) for item in rejected] == [("a.parquet", "unreadable_file")]
+    assert "a.parquet: column 'tags' is list<element: string>. Numbers, texts, days" in rejected[0].detail
 
 
 def test_rows_that_do_not_fit_are_set_aside_with_their_reason(tmp_path: Path, model: PushedModel) -> None:
@@ -186,7 +186,7 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     for name in ("c.jpg", "f.png", "g.png"):
         with Image.open(io.BytesIO(encoded[name])) as image:
             assert image.size == (2, 4)
-    assert {item.key: item.reason for item in items if isinstance(item, Rejected)} == {
+    assert {item.key: item.reason for item in items if isinstance(item, BadRow)} == {
         "d.jpg": "zero_bytes",
         "e.txt": "not_an_image",
     }
@@ -213,7 +213,7 @@ def test_results_have_the_class_its_score_and_one_score_a_class(tmp_path: Path, 
     out = tmp_path / f"p.{ending}"
     with results.Results(out, gives(("no", "yes, of course"))) as written:
         written.add(pa.array(["a", "b"]), np.array([[0.25, 0.75], [1, 0]], np.float32))
-        written.reject(Rejected("c", "why", 'a "reason", and more'))
+        written.reject(BadRow("c", None, "why", 'a "reason", and more'))
         assert not out.exists()
         written.publish()
     if ending == "parquet":

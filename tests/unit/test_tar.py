@@ -12,9 +12,10 @@ from benchmarks.data.made_imagenet import archive
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.source import find_source
+from trainyard.readers.rows import WHOLE, Piece
 from trainyard.spec import documents
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, find_files
+from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tar import names, tar_pieces
 from trainyard.storage import tar
@@ -132,7 +133,7 @@ def test_pieces_begin_at_whole_members(tmp_path, monkeypatch):
     assert [piece.start for piece in pieces] == [0, 10752, 21504] and pieces[-1].end is None
     with path.open("rb") as stream:
         assert [next(tar.members(stream, piece.start)).name for piece in pieces] == ["n0.tar", "n1.tar", "n2.tar"]
-    assert all(isinstance(piece, FilePiece) for piece in pieces)
+    assert all(isinstance(piece, Piece) for piece in pieces)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>404</html>" * 99])

@@ -8,6 +8,7 @@ from typing import Literal
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
 from trainyard.spec.tables.columns import Delimiter
+from trainyard.spec.tables.files import TableName
 
 ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
 
@@ -126,7 +127,7 @@ class Profile(FrozenModel):
     """
 
     source: str
-    kind: Literal["csv", "parquet", "image_folder"]
+    kind: Literal[TableName, "image_folder"]
     delimiter: Delimiter = ","
     files: int
     bytes: int

@@ -15,7 +15,9 @@ from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.table import RowBatch, find_delimiter, nested, read_table
+from trainyard.quality.tables.table import nested, read_table
+from trainyard.readers.csv_rows import find_delimiter
+from trainyard.readers.rows import RowBatch
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
@@ -46,7 +48,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     count = batch.columns.num_rows
     looked_at = f"the first {count:,} {'row' if count == 1 else 'rows'} of {batch.file}"
     faults = []
-    if source.kind == "csv" and (delimiter := find_delimiter(source)) != data.delimiter:
+    if source.kind == "csv" and (delimiter := find_delimiter(source.tables[0])) != data.delimiter:
         faults.append(f"data.delimiter: is {data.delimiter!r}, and it looks as if {delimiter!r} separates the cells.")
     for name in data.columns:
         if name not in names:

@@ -10,13 +10,14 @@ from typing import IO, Literal
 from trainyard import uris
 from trainyard.contract import pictures
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import Quote
-from trainyard.spec.tables.files import ENDINGS, is_part
+from trainyard.spec.tables.files import ENDINGS, TableName, hint, table_of
 from trainyard.storage import listing, tar
 from trainyard.storage.source_stream import open_file
 from trainyard.values.text import canonical
 
-Kind = Literal["csv", "parquet", "image_folder"]
+Kind = Literal[TableName, "image_folder"]
 
 _SHOWN = 5
 _MOST_IN_BUCKET = 48  # headers of an archive, each a request; chosen: a second or two
@@ -58,7 +59,16 @@ class SourceFiles:
         """Return the file's bytes, gunzipped if its name ends in .gz."""
         if isinstance(file, ArchivedFile):
             return io.BytesIO(self._archives.read(file.archive, file.at, file.bytes))
-        return open_file(f"{self.root.rstrip('/')}/{file.name}")
+        return open_file(self._path(file))
+
+    @property
+    def tables(self) -> list[TableFile]:
+        """The files, if they hold rows, for their reader, which finds out what separates cells of CSV."""
+        dialect = Dialect(None, self.quote)
+        return [TableFile(self._path(file), file.name, file.bytes, dialect) for file in self.files]
+
+    def _path(self, file: listing.SourceFile) -> str:
+        return f"{self.root.rstrip('/')}/{file.name}"
 
     def label(self, name: str) -> str | None:
         """Return the class of the picture `name`, the first folder that it lies in; None if it lies in none."""
@@ -81,7 +91,7 @@ def find_source(
     listed = listing.list_files(path)
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a CSV or Parquet file, a folder of images, or a glob.")
-    by_kind: dict[Kind, list[listing.SourceFile]] = {"csv": [], "parquet": [], "image_folder": []}
+    by_kind: dict[Kind, list[listing.SourceFile]] = {**{name: [] for name in ENDINGS}, "image_folder": []}
     others = []
     for file in listed.files:
         is_of_split = not has_splits or pictures.split_of(tar.as_folder(file.name.partition("/")[0]))
@@ -139,19 +149,20 @@ def require_libraries() -> None:
 
 
 def _kind(name: str, is_in_folder: bool) -> Kind | None:
-    lower = name.lower()
-    for kind, endings in ENDINGS.items():
-        if is_part(name, kind) if is_in_folder else lower.endswith(endings):
-            return kind
-    return "image_folder" if lower.endswith(pictures.ENDINGS) or tar.is_archive(name) else None
+    is_image = name.lower().endswith(pictures.ENDINGS) or tar.is_archive(name)
+    return table_of(name, in_folder=is_in_folder) or ("image_folder" if is_image else None)
 
 
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
-    shown = ", ".join(file.name for file in files[:_SHOWN])
-    expected = {
-        "csv": "no CSV file (*.csv, *.tsv, *.csv.gz …) outside its folders",
-        "image_folder": "no picture (*.jpg, *.png …) and no archive (*.tar)",
-        "parquet": "no Parquet file (*.parquet, *.pq) outside its folders and in those like day=1",
-        None: "neither tables (*.csv, *.tsv, *.parquet …; not in its folders) nor pictures (*.jpg, *.png …)",
-    }[kind]
-    return f"{expected} among its {len(files)} files, such as {shown}. Name another source."
+    names = [file.name for file in files]
+    shown = ", ".join(names[:_SHOWN])
+    if kind is None:
+        tables = ", ".join(f"*{endings[0]}" for endings in ENDINGS.values())
+        expected = f"neither tables ({tables} …; not in its folders) nor pictures (*.jpg, *.png …)"
+    elif kind == "image_folder":
+        expected = "no picture (*.jpg, *.png …) and no archive (*.tar)"
+    else:
+        endings = ", ".join(f"*{ending}" for ending in ENDINGS[kind])
+        where = "outside its folders" + (" and in those like day=1" if kind == "parquet" else "")
+        expected = f"no {kind} file ({endings}) {where}"
+    return f"{expected} among its {len(files)} files, such as {shown}.{hint(names)} Name another source."

@@ -32,6 +32,7 @@ from trainyard.spec.tables.columns import (
     SplitRows,
     Text,
 )
+from trainyard.spec.tables.files import ENDINGS, TableName
 from trainyard.spec.tables.formula import Condition, Formula
 from trainyard.spec.training import command
 from trainyard.spec.training.model import ModelConfig
@@ -59,7 +60,7 @@ class Data(Strict):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds", "none"] = Field(
+    format: Literal["image_folder", TableName, "tfds", "none"] = Field(
         description="image_folder: one folder of images per class; a .tar is read as a folder of its name. tfrecord:"
         " tf.Example. csv: with a header, .gz too. parquet: folders name=value are columns too. tfds: a "
         "prepared TensorFlow Datasets folder. none: train.command reads other data."
@@ -178,7 +179,7 @@ class Data(Strict):
         if self.bundled is not None and self.format != (form := _BUNDLED[self.bundled]):
             raise ValueError(f"bundled: {self.bundled} is written as {form}, not as {self.format}. Set format: {form}")
         _check_window(self.path or "", self.window_days, self.format)
-        if self.format in ("csv", "parquet") and not self.features:
+        if self.format in ENDINGS and self.format != "tfrecord" and not self.features:
             raise ValueError(f"format {self.format} needs features: name at least one column to learn from")
         return self
 

@@ -12,6 +12,9 @@ HEADER_BYTES = 12
 
 _MASK = 0xA282EAD8  # specified by the format
 _CHUNK = 1 << 20
+_NO_LENGTH = "its length does not match its checksum"
+_GZIP = b"\x1f\x8b"
+_DEFLATE = 8  # source: RFC 1950, 2.2
 
 
 class DamagedRecord(Exception):
@@ -33,7 +36,7 @@ def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
         if len(header) < HEADER_BYTES:
             raise DamagedRecord(number, "the file ends inside it")
         if not is_header(header):
-            raise DamagedRecord(number, "its length does not match its checksum")
+            raise DamagedRecord(number, _compressed(header) if number == 1 else _NO_LENGTH)
         (length,) = struct.unpack_from("<Q", header)
         data: bytes | int
         if length > limit:
@@ -48,6 +51,15 @@ def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
         if masked(crc) != struct.unpack("<I", footer)[0]:
             raise DamagedRecord(number, "its bytes do not match their checksum")
         yield data
+
+
+def _compressed(header: bytes) -> str:
+    """Return why a file does not begin with a record."""
+    if header.startswith(_GZIP):
+        return "the file is compressed with GZIP, and its name does not end in .gz"
+    if header[0] & 0x0F == _DEFLATE and int.from_bytes(header[:2], "big") % 31 == 0:
+        return "the file is compressed with ZLIB. It is read plain, or with GZIP as .tfrecord.gz"
+    return _NO_LENGTH
 
 
 def is_header(content: bytes) -> bool:

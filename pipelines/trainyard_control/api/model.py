@@ -23,9 +23,9 @@ from trainyard_control.api.drawing import Console, as_html, markup, plain_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from trainyard.readers.rows import BadRow
     from trainyard.steps.predict.prediction import Predictor
     from trainyard.steps.predict.pushed_model import PushedModel
-    from trainyard.steps.predict.reading.batches import Rejected
 
 _SHOWN = 20  # rows in a notebook; chosen
 
@@ -38,7 +38,7 @@ class Predictions:
     """
 
     table: pa.Table
-    rejected: list[Rejected]
+    rejected: list[BadRow]
 
     def __len__(self) -> int:
         return self.table.num_rows

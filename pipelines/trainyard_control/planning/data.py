@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from trainyard.contract import pictures
@@ -12,7 +13,7 @@ from trainyard.contract.training.epochs import MEMORY_BYTES
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
-from trainyard.spec.tables.files import is_part
+from trainyard.spec.tables.files import ENDINGS, TableName, is_part
 from trainyard.storage import tar
 from trainyard.storage.listing import list_files
 
@@ -84,12 +85,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     is_here = "://" not in path and Path(path).exists()
     if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
         return counted
-    if recipe.data.format == "csv" and "://" not in path:
-        listed = list_files(path)
-        names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "csv")]
-        if names and not any(name.lower().endswith(".gz") for name in names):
-            return sum(_lines(f"{listed.root}/{name}") - 1 for name in names), 2, "lines counted"
-    if recipe.data.format == "parquet" and "://" not in path and (rows := _parquet_rows(path)):
+    if (format := recipe.data.format) in ENDINGS and "://" not in path and (rows := _rows(format, path)):
         return rows, 2, "rows counted"
     if examples is None:
         raise ConfigurationError(
@@ -127,23 +123,17 @@ def _class_folders(names: Iterable[str]) -> set[str]:
     return {folder for folder, slash, _ in (name.partition("/") for name in names) if slash}
 
 
-def _parquet_rows(path: str) -> int:
-    from pyarrow import ArrowInvalid, parquet  # imported late, because pyarrow may not be installed
+def _rows(format: TableName, path: str) -> int | None:
+    """Return how many rows the local files have, None if that is not known."""
+    if find_spec("pyarrow") is None:
+        return None
+    from trainyard.readers.formats import FORMATS
+    from trainyard.readers.table_file import TableFile
 
     listed = list_files(path)
-    names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "parquet")]
-    try:
-        return sum(parquet.read_metadata(f"{listed.root}/{name}").num_rows for name in names)
-    except (OSError, ArrowInvalid):
-        return 0  # the step that reads it says why
-
-
-def _lines(name: str) -> int:
-    lines, last = 0, b"\n"
-    with Path(name).open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
-    return lines + (last != b"\n")
+    names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, format)]
+    counts = [FORMATS[format].count(TableFile(f"{listed.root}/{name}", name)) for name in names]
+    return None if None in counts else sum(count for count in counts if count)
 
 
 def _columns(recipe: Recipe) -> list[Feature]:

@@ -108,14 +108,6 @@ class Window(FrozenModel):
     missing: list[str]
 
 
-class Quarantined(FrozenModel):
-    """One record that was set aside."""
-
-    source: str
-    reason: str
-    detail: str
-
-
 class Examples(Document):
     """Output of preprocess. The folder holds, beside this document:
 
@@ -124,7 +116,8 @@ class Examples(Document):
         of multi_label an int64 for each of `labels`, 1 if it is one; or float32 target, one for each of `targets` if
         there are several), `key` (bytes, names the record's origin) and, if there is a mean_weight, `_weight` (float32)
     transform/      tf.Transform's output folder; transform/transform_fn maps raw features to features (SavedModel)
-    schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (`Quarantined` a line)
+    schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (of each bad
+        record its source, such as a.csv:17, reason and detail)
     """
 
     file = "examples.json"

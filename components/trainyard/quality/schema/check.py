@@ -10,7 +10,8 @@ from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.schema.conformity import SUCH_AS, Conformity, Rows, anomalies, check_rows
 from trainyard.quality.source import SourceFiles
-from trainyard.quality.tables.table import Ragged, read_table
+from trainyard.quality.tables.table import read_table
+from trainyard.readers.rows import BadRow
 from trainyard.spec.data_schema import PictureSchema, TableSchema
 
 
@@ -30,9 +31,9 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
         conformity.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, SizedPicture)])))
         broken = [f"{name} ({entry})" for name, entry in measured if isinstance(entry, str)]
         return [*([_unreadable(broken)] if broken else []), *anomalies(schema, conformity)]
-    ragged: list[Ragged] = []
+    ragged: list[BadRow] = []
     for item in read_table(source):
-        if isinstance(item, Ragged):
+        if isinstance(item, BadRow):
             ragged.append(item)
             continue
         names = item.columns.schema.names
@@ -41,14 +42,14 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
     return [*([_ragged(ragged)] if ragged else []), *anomalies(schema, conformity)]
 
 
-def _ragged(rows: list[Ragged]) -> Anomaly:
+def _ragged(rows: list[BadRow]) -> Anomaly:
     return Anomaly(
         column="row",
-        reason="ragged_row",
-        expected=f"{rows[0].expected} cells",
-        received=f"{rows[0].cells}",
+        reason=rows[0].reason,
+        expected="a row that can be read",
+        received=rows[0].detail,
         rows=len(rows),
-        such_as=[f"{item.file}:{item.row} {item.cells}" for item in rows[:SUCH_AS]],
+        such_as=[item.key for item in rows[:SUCH_AS]],
     )
 
 

@@ -19,8 +19,10 @@ from trainyard.quality.tables.columns import ColumnCounter
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.giveaway import giveaways
 from trainyard.quality.tables.mislabelled import suspects
-from trainyard.quality.tables.parquet import is_readable
-from trainyard.quality.tables.table import Ragged, RowBatch, find_delimiter, nested, read_table
+from trainyard.quality.tables.table import nested, read_table
+from trainyard.readers.csv_rows import find_delimiter
+from trainyard.readers.parquet_rows import is_readable
+from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import MAX_COLUMNS, has_name
 
@@ -79,7 +81,7 @@ def profile_table(
     profile = Profile(
         source=source.path,
         kind=source.kind,
-        delimiter=find_delimiter(source) if source.kind == "csv" else ",",
+        delimiter=find_delimiter(source.tables[0]) if source.kind == "csv" else ",",
         files=len(source.files),
         bytes=sum(file.bytes for file in source.files),
         rows=counts.rows,
@@ -117,11 +119,11 @@ class _ColumnCounters:
     conflicts: ConflictSample = field(default_factory=ConflictSample)
     files: list[str] = field(default_factory=list)
 
-    def add(self, item: RowBatch | Ragged) -> None:
-        if isinstance(item, Ragged):
+    def add(self, item: RowBatch | BadRow) -> None:
+        if isinstance(item, BadRow):
             self.ragged += 1
             if len(self.ragged_such_as) < _SUCH_AS:
-                self.ragged_such_as.append(f"{item.file}:{item.row} has {item.cells} cells, not {item.expected}")
+                self.ragged_such_as.append(f"{item.key} has {item.detail}")
             return
         names = item.columns.schema.names
         if self.sample is None:

@@ -1,21 +1,44 @@
-"""Selects the files of a folder that form a table, so that profiles, plans and preprocess count the same rows."""
+"""Selects the files of a folder that form a table, so that profiles, plans, preprocess and predict count the same rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
-ENDINGS: dict[Literal["csv", "parquet"], tuple[str, ...]] = {
+TableName = Literal["csv", "parquet", "tfrecord"]
+"""The formats of tables; `trainyard.readers.formats` says how each is read."""
+
+ENDINGS: dict[TableName, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz", ".tsv", ".tsv.gz"),
     "parquet": (".parquet", ".pq"),
+    "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
 }
+_SHARD = ".tfrecord-"  # as Beam and TensorFlow Datasets name them: a.tfrecord-00000-of-00010
 
 
-def is_part(name: str, format: Literal["csv", "parquet"]) -> bool:
+def has_ending(name: str, format: TableName) -> bool:
+    """Return True if the file name ends as files of the format do."""
+    lower = name.lower()
+    return lower.endswith(ENDINGS[format]) or (format == "tfrecord" and _SHARD in lower)
+
+
+def is_part(name: str, format: TableName) -> bool:
     """Return True if the file `name` of a folder holds table rows: files directly in it or in partition folders.
 
     >>> is_part("may.csv", "csv"), is_part("old/may.csv", "csv"), is_part("day=1/0.parquet", "parquet")
     (True, False, True)
     """
-    folders, _, file = name.rpartition("/")
+    folders = name.rpartition("/")[0]
     is_partition = format == "parquet" and all("=" in folder for folder in folders.split("/"))
-    return file.lower().endswith(ENDINGS[format]) and (not folders or is_partition)
+    return has_ending(name, format) and (not folders or is_partition)
+
+
+def hint(names: Iterable[str]) -> str:
+    """Return what to do about those of the files that would be a table if they were not in a ZIP archive, or ''."""
+    zipped = next((name for name in names if name.lower().endswith(".zip")), None)
+    return f" {zipped} is a ZIP archive, which is not read: unpack it." if zipped else ""
+
+
+def table_of(name: str, *, in_folder: bool) -> TableName | None:
+    """Return the format of the file `name`, of a folder or named by itself; None if it is no table."""
+    return next((kind for kind in ENDINGS if (is_part if in_folder else has_ending)(name, kind)), None)

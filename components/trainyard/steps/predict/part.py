@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import block_pandas_import
+from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.prediction import answer_all, served_model
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Rejected
 from trainyard.steps.predict.reading.inputs import source_items
 from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.steps.predict.results import Results, rejected_file
@@ -49,7 +49,7 @@ class PredictPart:
                 items = source_items(replace(self.source, files=files), self.model, self.key)
                 answer_all(items, _served(self.model), results, lambda _: None)
             except DataError as error:  # a later file that lacks a column; of the first it is known that it has all
-                results.reject(Rejected(files[0].name, "missing_column", str(error)))
+                results.reject(BadRow(files[0].name, None, "missing_column", str(error)))
             results.publish()
         record = {
             "predicted": results.predicted,

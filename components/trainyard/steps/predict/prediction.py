@@ -14,8 +14,9 @@ from trainyard.contract.artifacts.predict import PredictionCounts
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import block_pandas_import
+from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Items, Rejected
+from trainyard.steps.predict.reading.batches import Items
 from trainyard.steps.predict.reading.inputs import items_of, source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
@@ -111,11 +112,11 @@ def served_model(model: PushedModel) -> ServedModel:
 
 def answer_all(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:
     """Give `results` the answers to all items, in their order, calling `report` after each batch."""
-    waiting: deque[Future[list[Answers | Rejected]]] = deque()
+    waiting: deque[Future[list[Answers | BadRow]]] = deque()
 
     def take() -> None:
         for answer in waiting.popleft().result():
-            if isinstance(answer, Rejected):
+            if isinstance(answer, BadRow):
                 results.reject(answer)
             else:
                 results.add(*answer)
@@ -123,7 +124,7 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
 
     with ThreadPoolExecutor(1) as asking:
         for item in items:
-            if isinstance(item, Rejected):
+            if isinstance(item, BadRow):
                 results.reject(item)
                 continue
             results.unknown.add(item)

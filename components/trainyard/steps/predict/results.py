@@ -24,8 +24,9 @@ from pyarrow import parquet
 
 from trainyard.contract.statistics.scores import LIKELY
 from trainyard.errors import ConfigurationError
+from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, Rejected
+from trainyard.steps.predict.reading.batches import Array
 from trainyard.steps.predict.unknown import UnknownCounter
 from trainyard.storage import disk
 from trainyard.uris import is_bucket, path_error
@@ -110,7 +111,7 @@ class Receiver:
         """Take the answers `outputs`, as `Form.batch` does."""
         raise NotImplementedError
 
-    def reject(self, item: Rejected) -> None:
+    def reject(self, item: BadRow) -> None:
         """Take and count what has no prediction."""
         self.first = self.first or f"{item.key}: {item.detail}"
         self.reasons[item.reason] += 1
@@ -121,7 +122,7 @@ class Table(Receiver):
 
     def __init__(self, model: PushedModel) -> None:
         super().__init__(model)
-        self.rejected: list[Rejected] = []
+        self.rejected: list[BadRow] = []
         self._batches: list[pa.RecordBatch] = []
 
     @property
@@ -134,7 +135,7 @@ class Table(Receiver):
         self._batches.append(self._form.batch(keys, outputs))
         self.predicted += len(keys)
 
-    def reject(self, item: Rejected) -> None:
+    def reject(self, item: BadRow) -> None:
         """Keep what has no prediction."""
         super().reject(item)
         self.rejected.append(item)
@@ -174,7 +175,7 @@ class Results(Receiver):
             counts = pc.value_counts(batch.column("prediction")).to_pylist()
             self.classes.update({entry["values"]: entry["counts"] for entry in counts})
 
-    def reject(self, item: Rejected) -> None:
+    def reject(self, item: BadRow) -> None:
         """Write what has no prediction."""
         super().reject(item)
         path = rejected_file(self._out)

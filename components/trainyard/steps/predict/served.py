@@ -12,8 +12,9 @@ from trainyard.contract.champion import EXTRA
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
 from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.errors import DataError
+from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, InputBatch, Rejected
+from trainyard.steps.predict.reading.batches import Array, InputBatch
 from trainyard.storage import storage
 
 _SIGNATURE = "serving_default"
@@ -40,18 +41,18 @@ class ServedModel:
             ) from error
         self._pictures = model.pixels is not None
 
-    def answer(self, batch: InputBatch) -> list[Answers | Rejected]:
+    def answer(self, batch: InputBatch) -> list[Answers | BadRow]:
         """Return the answers for the batch, and the inputs that have none."""
         try:
             outputs = self._serve(batch)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             if len(batch) == 1:
                 reason = "truncated_image" if self._pictures else "refused_by_the_model"
-                return [Rejected(batch.keys[0].as_py(), reason, _why(error.message))]
+                return [BadRow(batch.keys[0].as_py(), None, reason, _why(error.message))]
             return [answer for half in batch.halves() for answer in self.answer(half)]
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
-        answers: list[Answers | Rejected] = [
-            Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
+        answers: list[Answers | BadRow] = [
+            BadRow(batch.keys[row].as_py(), None, "not_a_number", "the model gives NaN or infinity")
             for row in np.flatnonzero(~finite).tolist()
         ]
         if finite.any():

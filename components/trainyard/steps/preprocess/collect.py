@@ -25,10 +25,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.tasks import run_tasks
-from trainyard.contract.artifacts.preprocess import Quarantined, Window
+from trainyard.contract.artifacts.preprocess import Window
 from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
+from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
 from trainyard.steps.preprocess.by_class import Limits, class_limits, split_by_class
@@ -37,8 +38,7 @@ from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets, fixed_bytes
-from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, Files
-from trainyard.steps.preprocess.readers.records import BadSource
+from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
@@ -73,7 +73,7 @@ class Collected:
     bytes: int
     parts: list[SortedRun]
     splits: dict[Split, SplitSummary]
-    bad: list[Quarantined]
+    bad: list[BadRow]
     repeated: list[Repeated]
     window: Window | None = None
     ignored: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class _Result:
 
     parts: list[SortedRun] = field(default_factory=list)
     splits: dict[Split, Summary] = field(default_factory=dict)
-    bad: list[Quarantined] = field(default_factory=list)
+    bad: list[BadRow] = field(default_factory=list)
     fatal: list[str] = field(default_factory=list)
     conformity: Conformity = field(default_factory=Conformity)
 
@@ -106,7 +106,7 @@ class _Task:
     """What one task reads: files; of a table a piece."""
 
     paths: list[str]
-    piece: FilePiece = WHOLE
+    piece: Piece = WHOLE
 
     @property
     def files(self) -> int:
@@ -140,7 +140,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
         bytes=files.bytes,
         parts=parts,
         splits={split: _summary(split, split_results, parts, work) for split in SPLITS},
-        bad=sorted(bad, key=lambda item: (item.source, item.reason)),
+        bad=sorted(bad, key=lambda item: (item.key, item.reason)),
         repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
         window=files.window,
         ignored=files.ignored,
@@ -234,9 +234,9 @@ class _Collect(_TaskFn[_Task]):
     def _rows(self, task: _Task, result: _Result) -> Iterator[_SplitRows]:
         recipe = self._recipe
         for item in self._reader.read(task.paths, task.piece):
-            if isinstance(item, BadSource):
+            if isinstance(item, DataError):
                 result.fatal.append(str(item))
-            elif isinstance(item, Quarantined):
+            elif isinstance(item, BadRow):
                 result.bad.append(item)
             else:
                 item = with_looks(item) if self._looks else item

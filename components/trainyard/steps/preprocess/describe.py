@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -76,8 +77,9 @@ def write_description(
     schema = schema_utils.schema_from_feature_spec(settings.raw_spec)
     (output / "schema.pbtxt").write_text(text_format.MessageToString(schema), encoding="utf-8")
     quality.write_statistics(collected, output)
-    bad = "".join(item.model_dump_json() + "\n" for item in collected.bad)
-    (output / "quarantine.jsonl").write_text(bad, encoding="utf-8")
+    bad = [{"source": item.key, "reason": item.reason, "detail": item.detail} for item in collected.bad]
+    lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in bad)
+    (output / "quarantine.jsonl").write_text(lines, encoding="utf-8")
 
 
 def _without_words(columns: dict[str, Column], output: Path) -> list[str]:

@@ -9,16 +9,9 @@ from typing import Any
 import numpy.typing as npt
 import pyarrow as pa
 
+from trainyard.readers.rows import BadRow
+
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """An input without an answer. key: its name, such as `a.csv:17`. reason: a code for counting."""
-
-    key: str
-    reason: str
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -40,4 +33,4 @@ class InputBatch:
         )
 
 
-Items = Iterator[InputBatch | Rejected]
+Items = Iterator[InputBatch | BadRow]

@@ -11,15 +11,13 @@ import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.quality.tables import cells
-from trainyard.quality.tables.parquet import require_names
+from trainyard.readers.parquet_rows import require_names
+from trainyard.readers.rows import MOST_ROWS, BadRow
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
-from trainyard.steps.predict.reading.batches import Array, InputBatch, Items, Rejected
+from trainyard.steps.predict.reading.batches import Array, InputBatch, Items
 from trainyard.values.columns import canonical_lists, canonical_texts, days, is_list, joined
 from trainyard.values.patterns import MAX_FLOAT32
-
-ROWS = 4096
-"""Of a batch; chosen: what costs once a batch is then little."""
 
 _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
 
@@ -39,7 +37,7 @@ def require_columns(names: list[str], model: PushedModel, key: str | None, where
 
 
 def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, key: str | None) -> Items:
-    """Yield the rows of `columns` in batches of at most `ROWS`, and those that do not fit; `names` (n,) name them.
+    """Yield the rows of `columns` in batches of at most `MOST_ROWS`, and those that do not fit; `names` (n,) name them.
 
     Columns that are not there count as missing values.
     """
@@ -55,9 +53,9 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     if bad.any():
         keys = keys.filter(pa.array(good))
     inputs = {input_name(name): values if not bad.any() else values[good] for name, (values, _) in typed.items()}
-    for start in range(0, len(keys), ROWS):
-        end = start + ROWS
-        yield InputBatch(keys.slice(start, ROWS), {name: values[start:end] for name, values in inputs.items()})
+    for start in range(0, len(keys), MOST_ROWS):
+        end = start + MOST_ROWS
+        yield InputBatch(keys.slice(start, MOST_ROWS), {name: values[start:end] for name, values in inputs.items()})
 
 
 def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
@@ -122,7 +120,7 @@ def _texts(column: pa.Array, of: RawColumn | None) -> pa.Array:
 
 def _rejected(
     name: str, row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
-) -> Rejected:
+) -> BadRow:
     expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}
     details = (
         f"'{feature.name}': {expected[feature.dtype]} is expected, "
@@ -130,4 +128,4 @@ def _rejected(
         for feature in model.inputs
         if typed[feature.name][1][row]
     )
-    return Rejected(name, "mistyped_value", "; ".join(details)[:_SHOWN])
+    return BadRow(name, None, "mistyped_value", "; ".join(details)[:_SHOWN])

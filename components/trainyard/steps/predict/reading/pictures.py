@@ -11,24 +11,24 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.batches import batched
-from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
+from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
+from trainyard.errors import DataError
 from trainyard.quality.pictures.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
+from trainyard.readers import jpeg, png
+from trainyard.readers.rows import BadRow
+from trainyard.readers.tf_examples import read_image_examples
 from trainyard.spec.recipe import Data
-from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
-from trainyard.steps.predict.reading.picture_header import plain_size
+from trainyard.steps.predict.reading.batches import InputBatch, Items
 from trainyard.steps.predict.reading.source import InputFiles
-from trainyard.steps.predict.reading.tables import numbered_records
 from trainyard.storage.listing import SourceFile
 
 PICTURES = 128
 """Of a batch; chosen."""
 
 _NAME = "image"  # of the input in the serving signature
-_RECORD_NAMES = ("image/encoded", "image")  # of the feature in an example
 _BATCH_BYTES = 64 << 20  # of a batch of more than one picture; chosen
 _READERS = 8  # chosen: of a bucket, a request takes longer than its bytes
 _FILES = 16  # that a reader takes at once; chosen
@@ -36,7 +36,7 @@ _AHEAD = _READERS + 1
 _MAX_PIXELS: int = Data.model_fields["max_image_pixels"].default
 _MAX_BYTES = 4 * _MAX_PIXELS
 
-_Picture = tuple[str, bytes] | Rejected
+_Picture = tuple[str, bytes] | BadRow
 
 
 def read_pictures(source: InputFiles, form: PixelForm) -> Items:
@@ -48,8 +48,8 @@ def read_all(sources: Iterable[InputFiles], form: PixelForm) -> Items:
     """Yield the pictures of several sources as `read_pictures`, each named by the path or URI of its file."""
 
     def renamed(source: InputFiles, item: _Picture) -> _Picture:
-        if isinstance(item, Rejected):
-            return replace(item, key=source.path_of(item.key))
+        if isinstance(item, BadRow):
+            return replace(item, file=source.path_of(item.file))
         return source.path_of(item[0]), item[1]
 
     return batches(renamed(source, item) for source in sources for item in _of(source, form))
@@ -67,23 +67,23 @@ def checked(key: str, encoded: bytes, form: PixelForm) -> _Picture:
     A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
     """
     if not encoded:
-        return Rejected(key, "zero_bytes", "the file is empty")
-    if (size := plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
+        return BadRow(key, None, "zero_bytes", "the file is empty")
+    if (size := _plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
         return key, encoded
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
-                return Rejected(key, "too_many_pixels", detail)
+                return BadRow(key, None, "too_many_pixels", detail)
             return key, encoded if _is_plain(image) else _as_png(image, encoded, form)
     except Image.DecompressionBombError as error:
-        return Rejected(key, "too_many_pixels", str(error))
+        return BadRow(key, None, "too_many_pixels", str(error))
     except UnidentifiedImageError:
-        return Rejected(key, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
+        return BadRow(key, None, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
     except UnscaledImageError as error:
-        return Rejected(key, "unscaled_image", str(error))
+        return BadRow(key, None, "unscaled_image", str(error))
     except BROKEN as error:
-        return Rejected(key, "truncated_image", str(error))
+        return BadRow(key, None, "truncated_image", str(error))
 
 
 def _batch(pictures: list[tuple[str, bytes]]) -> InputBatch:
@@ -109,45 +109,40 @@ def _of_files(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
 
 def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _Picture:
     if file.reason:
-        return Rejected(file.name, file.reason, file.detail)
+        return BadRow(file.name, None, file.reason, file.detail)
     if file.bytes > _MAX_BYTES:
-        return Rejected(file.name, "too_many_bytes", f"{file.bytes} bytes, at most {_MAX_BYTES} are taken")
+        return BadRow(file.name, None, "too_many_bytes", f"{file.bytes} bytes, at most {_MAX_BYTES} are taken")
     try:
         with source.open(file) as stream:
             encoded = stream.read(_MAX_BYTES) if file.name.endswith(".gz") else stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        return Rejected(file.name, "unreadable_file", str(error))
+        return BadRow(file.name, None, "unreadable_file", str(error))
     return checked(file.name, encoded, form)
 
 
 def _of_records(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
     for file in source.files:
-        for item in numbered_records(source, file):
-            if isinstance(item, Rejected):
-                yield item
-                continue
-            key = f"{file.name}:{item[0]}"
-            encoded = _image_of(item[1])
-            if isinstance(encoded, str):
-                yield Rejected(key, "not_an_image", encoded)
-            else:
-                yield checked(key, encoded, form)
+        if file.reason:
+            yield BadRow(file.name, None, file.reason, file.detail)
+            continue
+        try:
+            for item in read_image_examples(source.table(file, '"'), _MAX_BYTES):
+                if isinstance(item, BadRow):
+                    yield item
+                    continue
+                for row, encoded in zip(item[0].names.to_pylist(), item[1], strict=True):
+                    yield encoded if isinstance(encoded, BadRow) else checked(row, encoded, form)
+        except (DataError, OSError, EOFError, zlib.error) as error:
+            yield BadRow(file.name, None, "unreadable_file", str(error))
 
 
-def _image_of(record: bytes) -> bytes | str:
-    """Return the picture in a tf.Example, or why there is none."""
-    import tensorflow as tf
-
-    from trainyard.data import examples  # noqa: F401 - first: sets what TensorFlow reads while it is imported
-
-    try:
-        features = tf.train.Example.FromString(record).features.feature
-    except DecodeError:
-        return f"{len(record)} bytes are no tf.Example"
-    for name in _RECORD_NAMES:
-        if name in features and features[name].bytes_list.value:
-            return bytes(features[name].bytes_list.value[0])
-    return f"no bytes in {' or '.join(_RECORD_NAMES)}; the example has {', '.join(sorted(features))[:80]}"
+def _plain_size(encoded: bytes) -> tuple[int, int] | None:
+    """Return the size of a PNG or JPEG that every decoder shows alike; None if Pillow must look at it."""
+    if encoded.startswith(jpeg.MAGIC):
+        header = jpeg.read_header(encoded)
+        return (header.height, header.width) if header and header.plain else None
+    of_png = png.read_header(encoded) if encoded.startswith(PNG_MAGIC) else None
+    return (of_png.height, of_png.width) if of_png and png.is_still_and_upright(encoded) else None
 
 
 def _is_plain(image: Image.Image) -> bool:

@@ -7,21 +7,17 @@ from dataclasses import dataclass
 from typing import IO, Literal
 
 from trainyard import uris
-from trainyard.contract.pictures import ENDINGS
+from trainyard.contract.pictures import ENDINGS as PICTURE_ENDINGS
 from trainyard.errors import DataError
-from trainyard.spec.tables import files as tables
+from trainyard.readers.table_file import Dialect, TableFile
+from trainyard.spec.tables.columns import Quote
+from trainyard.spec.tables.files import ENDINGS, TableName, hint, table_of
 from trainyard.storage import listing, tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file
 
-Kind = Literal["pictures", "csv", "parquet", "tfrecord"]
+Kind = Literal["pictures", TableName]
 
-_ENDINGS: dict[Kind, tuple[str, ...]] = {
-    "csv": tables.ENDINGS["csv"],
-    "parquet": tables.ENDINGS["parquet"],
-    "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
-    "pictures": ENDINGS,
-}
 _SHOWN = 5
 _PARQUET = b"PAR1"
 
@@ -40,6 +36,10 @@ class InputFiles:
         """Return the file's bytes, gunzipped if its name ends in .gz."""
         return open_file(self.path_of(file.name))
 
+    def table(self, file: SourceFile, quote: Quote) -> TableFile:
+        """Return a file of rows for its reader, which finds out what separates cells of CSV."""
+        return TableFile(self.path_of(file.name), file.name, file.bytes, Dialect(None, quote))
+
     def path_of(self, name: str) -> str:
         """Return the path or URI of what is called `name` below the root."""
         return f"{self.root.rstrip('/')}/{name}"
@@ -56,12 +56,13 @@ def find_source(path: str, *, pictures: bool) -> InputFiles:
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a file, a folder or a glob.")
     kinds = {file.name: _kind(listed, file) for file in listed.files}
-    allowed = ("pictures", "tfrecord") if pictures else ("csv", "parquet", "tfrecord")
+    allowed: tuple[Kind, ...] = ("pictures", "tfrecord") if pictures else tuple(ENDINGS)
     counts = Counter(kind for kind in kinds.values() if kind is not None and kind in allowed)
     if not counts:
         takes = "pictures (a folder, or a TFRecord file)" if pictures else "rows (CSV, Parquet or TFRecord files)"
         raise DataError(
-            f"{path}: the model takes {takes}, and its files are {', '.join(list(kinds)[:_SHOWN])}. Name another input."
+            f"{path}: the model takes {takes}, and its files are {', '.join(list(kinds)[:_SHOWN])}."
+            f"{hint(kinds)} Name another input."
         )
     kind = counts.most_common(1)[0][0]
     files = listed.files if kind == "pictures" else [file for file in listed.files if kinds[file.name] == kind]
@@ -70,15 +71,11 @@ def find_source(path: str, *, pictures: bool) -> InputFiles:
 
 
 def _kind(listed: listing.Listing, file: SourceFile) -> Kind | None:
-    lower = file.name.lower()
-    for kind, endings in _ENDINGS.items():
-        if lower.endswith(endings):
-            return kind
-    if file.reason:
-        return None
-    if ".tfrecord-" in lower:  # a shard
-        return "tfrecord"
-    return None if listed.is_folder else _by_content(f"{listed.root.rstrip('/')}/{file.name}")
+    if table := table_of(file.name, in_folder=listed.is_folder):
+        return table
+    if file.name.lower().endswith(PICTURE_ENDINGS):
+        return "pictures"
+    return None if listed.is_folder or file.reason else _by_content(f"{listed.root.rstrip('/')}/{file.name}")
 
 
 def _by_content(path: str) -> Kind:

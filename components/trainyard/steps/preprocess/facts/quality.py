@@ -129,7 +129,7 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
     if bad > recipe.data.max_bad_fraction * total:
         reasons = Counter(item.reason for item in collected.bad)
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
-        examples = "; ".join(f"{item.source} ({item.reason}: {item.detail})" for item in collected.bad[:_SHOWN])
+        examples = "; ".join(f"{item.key} ({item.reason}: {item.detail})" for item in collected.bad[:_SHOWN])
         raise DataError(
             f"data: {bad} of {total} records are bad ({bad / total:.2%}): {counts}. "
             f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. "

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Literal
 
 from trainyard.contract import window
-from trainyard.contract.artifacts.preprocess import Quarantined, Window
+from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import DataError, listed
+from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.files import ENDINGS, is_part
+from trainyard.spec.tables.files import ENDINGS, TableName, hint, is_part
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
@@ -21,35 +22,11 @@ from trainyard.storage.source_stream import open_file as open_file
 from trainyard.storage.tar import as_folder, is_archive
 from trainyard.uris import is_bucket
 
-PIECE_BYTES = 64 << 20
-"""About that many of a large table are read apart; chosen: half of what a helper of preprocess is started for."""
-
-_PATTERNS: dict[str, tuple[str, ...]] = {
-    "image_folder": ("*",),
-    **{name: tuple(f"*{ending}" for ending in endings) for name, endings in ENDINGS.items()},
-    "tfrecord": ("*.tfrecord*",),
-    "tfds": ("*.tfrecord*",),
-}
 _DESCRIPTIONS = ("*.json", "*.labels.txt", "*.txt")  # of a prepared data set, beside its shards
 _SHOWN = 5
 _CHUNK = 1 << 20
 _SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a colour profile
 _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compressed at all
-
-
-@dataclass(frozen=True)
-class FilePiece:
-    """Some rows of a file: from `start` on, which has the row number `row`, up to `end`; None for the file's end.
-
-    start, end: bytes of a CSV file, whose first piece has the header too, and row groups of a Parquet file.
-    """
-
-    start: int = 0
-    end: int | None = None
-    row: int = 1
-
-
-WHOLE = FilePiece()
 
 
 @dataclass(frozen=True)
@@ -93,7 +70,7 @@ class Files:
     states: dict[str, tuple[str, int]]
     roots: tuple[str, ...] = ()
     window: Window | None = None
-    bad: tuple[Quarantined, ...] = ()
+    bad: tuple[BadRow, ...] = ()
     ignored: tuple[str, ...] = ()
     official: Official | None = None
 
@@ -137,8 +114,10 @@ def find_files(data: Data, path: str, day: str = "") -> Files:
         return _in_window(data, day)
     files = _listed(data, path)
     if not files.paths and not files.bad:
-        patterns = " or ".join(_PATTERNS[data.format])
-        raise DataError(f"data.path: {path}: no files found. Looked for {patterns}. Correct data.path in the recipe.")
+        raise DataError(
+            f"data.path: {path}: no files found. Looked for {_patterns(data)}.{hint(files.ignored)} "
+            "Correct data.path in the recipe."
+        )
     return files
 
 
@@ -147,14 +126,14 @@ def _in_window(data: Data, day: str) -> Files:
     days = window.require(data, ((date, len(files.paths) + len(files.bad)) for date, files in by_day.items()))
     root = (data.path or "").partition("%")[0].rpartition("/")[0]
     filled = [files for files in by_day.values() if files.paths or files.bad]
-    bad = [item.model_copy(update={"source": _from(root, day, item.source)}) for day in filled for item in day.bad]
+    bad = [replace(item, file=_from(root, day, item.file)) for day in filled for item in day.bad]
     states = {path: state for files in filled for path, state in files.states.items()}
     return Files(
         root,
         dict(sorted(states.items())),
         roots=tuple(dict.fromkeys(files.root for files in filled)),
         window=days,
-        bad=tuple({item.source: item for item in bad}.values()),
+        bad=tuple({item.file: item for item in bad}.values()),
         ignored=tuple(dict.fromkeys(_from(root, files, name) for files in by_day.values() for name in files.ignored)),
     )
 
@@ -178,15 +157,24 @@ def _listed(data: Data, path: str) -> Files:
     return Files(
         source.root,
         {f"{source.root.rstrip('/')}/{file.name}": (f"{file.bytes} {file.state}", file.bytes) for file in good},
-        bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
+        bad=tuple(BadRow(file.name, None, file.reason, file.detail) for file in bad),
         ignored=tuple(sorted(name for name in ignored if not _describes(name, data))),
     )
 
 
 def _is_wanted(name: str, data: Data) -> bool:
-    if data.format == "csv" or data.format == "parquet":
-        return is_part(name, data.format)
-    return data.format == "image_folder" or ("/" not in name and _is_like(name, _PATTERNS[data.format]))
+    return data.format == "image_folder" or is_part(name, table_format(data))
+
+
+def table_format(data: Data) -> TableName:
+    """Return the format of the files of rows, or of examples of images, that `data` names."""
+    if data.format == "image_folder" or data.format == "none":
+        raise AssertionError("images are read one by one, and no data not at all")
+    return "tfrecord" if data.format == "tfds" else data.format
+
+
+def _patterns(data: Data) -> str:
+    return "*" if data.format == "image_folder" else " or ".join(f"*{end}" for end in ENDINGS[table_format(data)])
 
 
 def _describes(name: str, data: Data) -> bool:

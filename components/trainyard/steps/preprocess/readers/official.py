@@ -34,7 +34,7 @@ def with_official(files: Files, data: Data) -> Files:
     sides, as far as it can be known without reading pictures.
     """
     official, others = _splits(files, data)
-    bad = tuple(item for item in files.bad if official.split(item.source))
+    bad = tuple(item for item in files.bad if official.split(item.file))
     ignored = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
     files = replace(
         files,
@@ -55,7 +55,7 @@ def with_official(files: Files, data: Data) -> Files:
 
 def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
     """Return what is which split, and the names of the files that are of none."""
-    names = [*(files.name(path) for path in files.paths), *(item.source for item in files.bad)]
+    names = [*(files.name(path) for path in files.paths), *(item.file for item in files.bad)]
     called: dict[str, set[str]] = {}
     for name in names:
         part, slash, _ = name.partition("/")
@@ -150,7 +150,7 @@ def _check(files: Files) -> None:
             names[split] += [f"{as_folder(name)}/{inner}" for inner in names_in(path)]
     flat = [name for name in names["test"] if official.folder(name) is None]
     judge = next(part for part, split in official.parts.items() if split == "test")
-    bad = [item.source for item in files.bad if official.split(item.source) == "test"]
+    bad = [item.file for item in files.bad if official.split(item.file) == "test"]
     _check_list(files, judge, flat, "test" in unseen, sum(official.folder(name) is None for name in bad))
     classes = {split: {official.folder(name) for name in names[split]} - {None} for split in names}
     if flat:

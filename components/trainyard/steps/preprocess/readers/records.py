@@ -1,4 +1,4 @@
-"""What flows through the Beam pipeline: good records, a bad one, and the fault that makes a whole source unusable."""
+"""What flows through the Beam pipeline: good records, and why one is bad."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from trainyard.contract.batches import batched
+from trainyard.readers.rows import MOST_ROWS
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 
-MOST_ROWS = 4096  # of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
 LABELS_APART = "\n"
 """Stands between the classes, or the targets, of one record's label. No class has a line break in its name."""
@@ -53,10 +53,6 @@ class BadRecord(Exception):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-
-
-class BadSource(Exception):
-    """A file is wrong as a whole: the sentence that the run ends with."""
 
 
 def content_digest(raw: dict[str, Value]) -> bytes:

@@ -7,35 +7,27 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import IO, TypeVar, assert_never
+from typing import IO, TypeVar
 
 import pyarrow as pa
 
 from trainyard.beam import progress
-from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
-from trainyard.quality.tables.dialect import Dialect
+from trainyard.readers.formats import FORMATS
+from trainyard.readers.rows import WHOLE, BadRow, Piece
+from trainyard.readers.table_file import Dialect, TableFile
+from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import (
-    WHOLE,
-    FilePiece,
-    Files,
-    image_limit,
-    open_file,
-    read_at_most,
-    too_many_bytes,
-)
+from trainyard.steps.preprocess.readers.files import Files, image_limit, read_at_most, table_format, too_many_bytes
 from trainyard.steps.preprocess.readers.images import image_record
-from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches
-from trainyard.steps.preprocess.readers.tables.csv_rows import csv_pieces, read_csv_batches
-from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
+from trainyard.steps.preprocess.readers.records import BadRecord, Record, in_batches
+from trainyard.steps.preprocess.readers.tables.judged import judged_rows
 from trainyard.steps.preprocess.readers.tables.rows import typed_label
 from trainyard.steps.preprocess.readers.tar import tar_pieces
-from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source
-from trainyard.storage.source_stream import unreadable
+from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.storage.tar import as_folder, is_archive
 
 _Item = TypeVar("_Item")
@@ -49,9 +41,7 @@ class Reader:
         self._root = replace(files, states={}, bad=(), ignored=())
         self._dataset = dataset
 
-    def read(
-        self, paths: Sequence[str], piece: FilePiece = WHOLE
-    ) -> Iterator[pa.RecordBatch | Quarantined | BadSource]:
+    def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow | DataError]:
         """Yield what the files at `paths` hold; of a table its `piece`.
 
         Raises `TransientError` if a bucket does not answer any more.
@@ -61,33 +51,33 @@ class Reader:
             progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
             yield item
 
-    def _images(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | BadSource]:
+    def _images(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | BadRow | DataError]:
         read = {path: partial(self._archive, piece) if is_archive(path) else self._image for path in paths}
         items = (item for path in paths for item in self._guarded(path, read[path], counts=piece.end is None))
         return in_batches(items, self._recipe.data)
 
-    def _files(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | BadSource]:
+    def _files(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | BadRow | DataError]:
         for path in paths:
             yield from self._guarded(path, partial(self._rows, piece), counts=piece.end is None)
 
     def _guarded(
         self, path: str, read: Callable[[str, str], Iterator[_Item]], counts: bool = True
-    ) -> Iterator[_Item | BadSource]:
+    ) -> Iterator[_Item | DataError]:
         name = self._root.name(path)
         try:
             with bucket_source.source_errors(path):
                 yield from read(path, name)
-        except (BadSource, DataError) as error:
-            yield BadSource(str(error))
+        except DataError as error:
+            yield error
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield BadSource(str(unreadable(name, error)))
+            yield unreadable(name, error)
         if counts:
             progress.count("files")
 
-    def _image(self, path: str, name: str) -> Iterator[Record | Quarantined]:
+    def _image(self, path: str, name: str) -> Iterator[Record | BadRow]:
         yield self._judged(name, self._root.name_in_day(path), lambda: _encoded(path, self._recipe))
 
-    def _archive(self, piece: FilePiece, path: str, name: str) -> Iterator[Record | Quarantined]:
+    def _archive(self, piece: Piece, path: str, name: str) -> Iterator[Record | BadRow]:
         """Yield the pictures of the archive at `path`, which is read as a folder; one that is the source, as its root.
 
         An archive in it is read likewise.
@@ -104,12 +94,12 @@ class Reader:
                     source = f"{name}/{member.name}/{inner.name}"
                     yield self._member(stream, inner, source, f"{folder}{as_folder(member.name)}/{inner.name}")
 
-    def _member(self, stream: IO[bytes], member: tar.Member, source: str, name: str) -> Record | Quarantined:
+    def _member(self, stream: IO[bytes], member: tar.Member, source: str, name: str) -> Record | BadRow:
         if member.reason:
-            return Quarantined(source=source, reason=member.reason, detail=member.detail)
+            return BadRow(source, None, member.reason, member.detail)
         return self._judged(source, name, lambda: _member_bytes(stream, member, self._recipe))
 
-    def _judged(self, source: str, name: str, read: Callable[[], bytes]) -> Record | Quarantined:
+    def _judged(self, source: str, name: str, read: Callable[[], bytes]) -> Record | BadRow:
         """Return the picture that `read` reads; name: its own, with archives as folders, which says its class."""
         official, recipe = self._root.official, self._recipe
         try:
@@ -123,45 +113,51 @@ class Reader:
             label = typed_label(label, "the folder", recipe.data, "classification")
             return replace(image_record(read(), label, source, recipe.data), split_by=split)
         except BadRecord as error:
-            return Quarantined(source=source, reason=error.reason, detail=error.detail)
+            return BadRow(source, None, error.reason, error.detail)
 
-    def _rows(self, piece: FilePiece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
-        match self._recipe.data.format:
-            case "csv":
-                return read_csv_batches(path, name, self._recipe, piece)
-            case "parquet":
-                return read_parquet_batches(path, name, self._recipe, piece)
-            case "tfrecord" | "tfds":
-                items = read_tf_batches(path, name, self._recipe, self._dataset)
-                split = self._root.official.split(name) if self._root.official else None
-                return items if split is None else (_of_split(item, split) for item in items)
-            case "image_folder" | "none":
-                raise AssertionError("images are read one by one, and no data not at all")
-            case other:
-                assert_never(other)
+    def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | BadRow]:
+        recipe, dataset = self._recipe, self._dataset
+        file = TableFile(path, name, dialect=Dialect.of(recipe.data))
+        if recipe.data.is_image:
+            items = in_batches(_example_images(file, recipe, dataset), recipe.data)
+        else:
+            items = judged_rows(file, recipe, piece, dataset)
+        split = self._root.official.split(name) if self._root.official else None
+        return items if split is None else (_of_split(item, split) for item in items)
 
 
-def _of_split(item: pa.RecordBatch | Quarantined, split: str) -> pa.RecordBatch | Quarantined:
-    if isinstance(item, Quarantined):
+def _example_images(file: TableFile, recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | BadRow]:
+    data, count = recipe.data, 0
+    image = dataset.image if dataset else None
+    for item in read_image_examples(file, MOST_BYTES + image_limit(data), image, data.columns, data.separators):
+        count += 1 if isinstance(item, BadRow) else len(item[1])
+        if isinstance(item, BadRow):
+            yield item
+            continue
+        rows = item[0].texts(data.separators)
+        for index, (label, encoded) in enumerate(zip(rows.columns[data.label].to_pylist(), item[1], strict=True)):
+            try:
+                name = dataset.label_name(label, data.label) if dataset else label
+                name = typed_label(name, data.label, data, recipe.task)
+                yield encoded if isinstance(encoded, BadRow) else image_record(encoded, name, rows.name(index), data)
+            except BadRecord as error:
+                yield BadRow(rows.file, int(rows.rows[index]), error.reason, error.detail)
+    if dataset:
+        dataset.require_count(file.name, count)
+
+
+def _of_split(item: pa.RecordBatch | BadRow, split: str) -> pa.RecordBatch | BadRow:
+    if isinstance(item, BadRow):
         return item
     return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
 
 
-def pieces(path: str, size: int, data: Data) -> list[FilePiece]:
+def pieces(path: str, size: int, data: Data) -> list[Piece]:
     """Return the pieces of the file of `size` bytes at `path` that can be read apart."""
-    match data.format:
-        case "csv":
-            return csv_pieces(path, size, Dialect.of(data))
-        case "image_folder":
-            with bucket_source.source_errors(path):
-                return tar_pieces(path, path)
-        case "parquet":
-            with bucket_source.source_errors(path):
-                return parquet_pieces(path, size)
-        case "tfrecord" | "tfds" | "none":
-            return [WHOLE]
-        case other:
-            assert_never(other)
+    with bucket_source.source_errors(path):
+        if data.format == "image_folder":
+            return tar_pieces(path, path)
+        return FORMATS[table_format(data)].pieces(TableFile(path, path, size, Dialect.of(data)))
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:

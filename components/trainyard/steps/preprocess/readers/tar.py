@@ -6,13 +6,13 @@ import gzip
 import zlib
 from typing import IO
 
-from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece, open_file
-from trainyard.storage.source_stream import unreadable
+from trainyard.readers.rows import PIECE_BYTES, WHOLE, Piece
+from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, not_an_archive
 from trainyard.uris import is_bucket
 
 
-def tar_pieces(path: str, name: str) -> list[FilePiece]:
+def tar_pieces(path: str, name: str) -> list[Piece]:
     """Return the pieces of the archive at `path` that can be read apart: of about 64 MiB, each of whole members.
 
     One in a bucket is cut if it holds archives; else its headers would take as long to read as all of it. One that
@@ -37,7 +37,7 @@ def tar_pieces(path: str, name: str) -> list[FilePiece]:
     except OSError:
         return [WHOLE]
     ends = [*starts[1:], None]
-    return [FilePiece(start, end) for start, end in zip(starts, ends, strict=True)]
+    return [Piece(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def names(path: str) -> list[str]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 from trainyard.errors import DataError, did_you_mean
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.files import Files, read_text
+from trainyard.steps.preprocess.readers.records import BadRecord
 
 SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-([0-9]{1,9})-of-([0-9]{1,9})$")
 """Of a shard's name its split, the format, its number and how many there are."""
@@ -23,6 +24,22 @@ class Dataset:
     label_names: list[str] | None
     image: str | None
     records: dict[str, int]
+
+    def label_name(self, label: str, name: str) -> str:
+        """Return what the class `label`, a number in the feature `name`, is called. Raises `BadRecord`."""
+        if self.label_names is None or not label:
+            return label
+        if not label.isdecimal() or int(label) >= len(self.label_names):
+            count = len(self.label_names)
+            raise BadRecord("unknown_label", f"'{name}' is {label[:40]}, {name}.labels.txt names {count}")
+        return self.label_names[int(label)]
+
+    def require_count(self, name: str, count: int) -> None:
+        """Raise `DataError` if the shard `name` holds another number of records than its description says."""
+        if count != self.records[name]:
+            raise DataError(
+                f"{name}: {count} records, dataset_info.json counts {self.records[name]}. Prepare it again."
+            )
 
 
 class _Described(BaseModel):

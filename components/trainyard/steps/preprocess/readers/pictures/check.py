@@ -24,7 +24,7 @@ from trainyard.quality.pictures.decoding import (
     is_constant,
     is_opaque,
 )
-from trainyard.steps.preprocess.readers.pictures import jpeg, png
+from trainyard.readers import jpeg, png
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
+from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Numeric
@@ -53,11 +53,13 @@ class ColumnJudge:
             if not isinstance(feature, Numeric)
         }
 
-    def check(self, texts: Mapping[str, pa.Array], sources: pa.Array) -> tuple[pa.RecordBatch, dict[int, Quarantined]]:
-        """Return the good rows as a batch, in order, and the bad ones by their place; rows left out are in neither.
+    def check(self, rows: RowBatch) -> tuple[pa.RecordBatch, list[BadRow]]:
+        """Return the good rows as a batch, and the bad ones, both in order; rows left out are in neither.
 
-        texts: the columns of the recipe, strings of one length. sources: the rows' names.
+        rows: the columns of the recipe, as texts.
         """
+        texts = dict(zip(rows.columns.schema.names, rows.columns.columns, strict=True))
+        sources = rows.names
         derived = Derived(self._data, texts)
         every = {**texts, **derived.texts}
         columns = {name: self._column(name, every[name]) for name in self._data.inputs}
@@ -67,26 +69,26 @@ class ColumnJudge:
         weight = [_weights(every[by], by)] if (by := self._data.weight) else []
         judged = [*labels, *columns.values(), *computed, *weight, *split]
         bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.selected
-        quarantined = {}
-        for row_index in np.flatnonzero(bad).tolist():
-            row = {name: column[row_index].as_py() for name, column in texts.items()}
-            quarantined[row_index] = self._quarantined(row, sources[row_index].as_py())
+        bad_rows = [
+            self._why({name: column[index].as_py() for name, column in texts.items()}, rows, index)
+            for index in np.flatnonzero(bad).tolist()
+        ]
         content = _digests([part for _, column in sorted(columns.items()) for part in column.digest_parts], len(bad))
         values = [column.values for column in (*columns.values(), *computed, *weight, *split)]
         label = pc.binary_join_element_wise(*(arrays.values for arrays in labels), LABELS_APART)
         batch = pa.RecordBatch.from_arrays([sources, label, content, *values], schema=batch_schema(self._data))
         good = derived.selected & ~bad
-        return batch if good.all() else batch.filter(pa.array(good)), quarantined
+        return batch if good.all() else batch.filter(pa.array(good)), bad_rows
 
     def _column(self, name: str, texts: pa.Array) -> _Column:
         return self._texts[name].column(texts) if name in self._texts else _numbers(texts, name)
 
-    def _quarantined(self, row: Mapping[str, str], source: str) -> Quarantined:
+    def _why(self, row: Mapping[str, str], rows: RowBatch, index: int) -> BadRow:
         try:
-            check_row(row, source, self._data, self._task)
+            check_row(row, rows.name(index), self._data, self._task)
         except BadRecord as error:
-            return Quarantined(source=source, reason=error.reason, detail=error.detail)
-        raise AssertionError(f"{source}: a column of it is bad, the row is not")
+            return BadRow(rows.file, int(rows.rows[index]), error.reason, error.detail)
+        raise AssertionError(f"{rows.name(index)}: a column of it is bad, the row is not")
 
 
 @dataclass(frozen=True)

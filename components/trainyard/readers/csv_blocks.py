@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.quality.tables.dialect import Dialect
+from trainyard.readers.table_file import Dialect
 
 Positions = npt.NDArray[np.int64]
 
@@ -104,7 +104,7 @@ def plain_block(
     if too_long.size:
         row_ends, lengths = row_ends[: too_long[0]], lengths[: too_long[0]]
     size = int(row_ends[-1]) + 1 if row_ends.size else 0
-    delimiters = _outside(np.flatnonzero(data[:size] == ord(dialect.delimiter)), quotes)
+    delimiters = _outside(np.flatnonzero(data[:size] == ord(dialect.delimiter or ",")), quotes)
     cells = np.diff(np.searchsorted(delimiters, row_ends), prepend=0) + 1
     blank = (lengths == 1) | ((lengths == 2) & (data[row_ends - 1] == _CR))
     good = (cells == columns) & ~blank
@@ -164,7 +164,7 @@ def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | 
         except UnicodeDecodeError as error:
             odd.append(error.start)
     if quotes is not None:
-        odd += _misplaced(data, quotes, ord(dialect.delimiter))
+        odd += _misplaced(data, quotes, ord(dialect.delimiter or ","))
     if b"\r" in content:
         returns = _outside(np.flatnonzero(data[:-1] == _CR), quotes)
         odd += returns[data[returns + 1] != _LF][:1].tolist()

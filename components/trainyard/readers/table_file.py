@@ -1,9 +1,9 @@
-"""How the cells of a CSV file are separated and quoted, as each of its parsers takes it."""
+"""What every reader of tables takes: a file, and how the cells of CSV are separated and quoted."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.spec.recipe import Data
@@ -12,9 +12,9 @@ from trainyard.spec.tables.columns import Delimiter, Quote
 
 @dataclass(frozen=True)
 class Dialect:
-    """Cells stand between `delimiter`, and some of them in `quote`."""
+    """Cells stand between `delimiter`, None for what the header seems to have, and some of them in `quote`."""
 
-    delimiter: Delimiter = ","
+    delimiter: Delimiter | None = ","
     quote: Quote = '"'
 
     @classmethod
@@ -38,3 +38,13 @@ class Dialect:
     def arrow_options(self) -> dict[str, Any]:
         """Return what `pyarrow.csv.ParseOptions` takes."""
         return {"delimiter": self.delimiter, "quote_char": False if self.quote == "none" else self.quote}
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of rows. name: stands for it in messages and in the names of rows. size: its bytes."""
+
+    path: str
+    name: str
+    size: int = 0
+    dialect: Dialect = field(default_factory=Dialect)

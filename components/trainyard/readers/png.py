@@ -70,6 +70,17 @@ def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
     return rows if whole and max(rows[:: header.row_bytes]) <= 4 else None
 
 
+def is_still_and_upright(encoded: bytes) -> bool:
+    """Whether a PNG has no chunk that animates or turns it; one of EXIF may stand behind the pixels."""
+    position = 33
+    while position + 8 <= len(encoded):
+        length, name = struct.unpack_from(">I4s", encoded, position)
+        if name in (b"acTL", b"eXIf"):
+            return False
+        position += 12 + int(length)
+    return True
+
+
 def may_be_constant(rows: bytes) -> bool:
     """Whether filtered rows may be those of a picture whose pixels are all alike: a filter makes few values of one."""
     return len(set(rows[:_PREFIX])) <= _FEW and len(set(rows)) <= _FEW

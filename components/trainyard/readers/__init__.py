@@ -1,0 +1,1 @@
+"""One reader a format, for training, prediction and inspection: tables, and the headers of images."""

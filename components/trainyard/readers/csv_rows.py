@@ -1,0 +1,313 @@
+"""Reads CSV files (RFC 4180, header line, gzip too) in batches of columns of text.
+
+Plain blocks of rows go through Arrow, what is left through Python's parser; row numbers are those of the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as pa_csv
+
+from trainyard.errors import DataError, did_you_mean
+from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts
+from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.table_file import Dialect, TableFile
+from trainyard.spec.tables.columns import DELIMITERS, Delimiter, column_names
+from trainyard.storage.source_stream import open_file
+from trainyard.values.patterns import UTF16
+
+_MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
+_MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
+_FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long rows are
+_MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
+_ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
+_FEW_ROWS = 96  # measured: fewer are parsed sooner row by row
+_NOT_TEXT = re.compile("[\0\udc80-\udcff]")
+_ZIP = b"PK\3\4"
+_EXCEL = re.compile('"?sep=(.)"?\r?\n', re.IGNORECASE)  # the first line that Excel goes by where 1,5 is a number
+_EXCEL_BYTES = 16
+
+
+def csv_columns(file: TableFile) -> list[str]:
+    """Return the names in the header of `file`. Raises `DataError` as `read_csv` does."""
+    with open_file(file.path, _FIRST_BYTES) as stream:
+        return _Table(stream, file, None).header
+
+
+def find_delimiter(file: TableFile) -> Delimiter:
+    """Return what separates the cells of `file`. Raises `DataError` as `read_csv` does."""
+    with open_file(file.path, _FIRST_BYTES) as stream:
+        return _Table(stream, file, None).dialect.delimiter or ","
+
+
+def count_csv(file: TableFile) -> int | None:
+    """Return how many rows the lines of a local file are, if no cell holds a line break; None of an archive."""
+    if file.path.endswith(".gz"):
+        return None
+    lines, last, first = 0, b"\n", b""
+    with open_file(file.path) as stream:
+        while chunk := stream.read(1 << 20):
+            first = first or chunk[:32]
+            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+    return max(0, lines + (last != b"\n") - 1 - (_said_by_excel(first.removeprefix(codecs.BOM_UTF8)) is not None))
+
+
+def csv_pieces(file: TableFile) -> list[Piece]:
+    """Return the pieces of `file` that can be read apart: of about 64 MiB.
+
+    They end where every parser would begin a row, so all of the file is looked through. What follows on the first row
+    that only a parser can read is one piece, and so is an archive, and a file that cannot be read at all.
+    """
+    count = 0 if file.path.endswith(".gz") else file.size // PIECE_BYTES
+    if count < 2:
+        return [WHOLE]
+    try:
+        with open_file(file.path) as stream:
+            starts = [(0, 1), *row_starts(stream, -(-file.size // count), _MOST_BYTES, file.dialect)]
+    except OSError:
+        return [WHOLE]
+    ends = [*(start for start, _ in starts[1:]), None]
+    return [Piece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
+
+
+def read_csv(
+    file: TableFile, columns: Sequence[str], _lists: Collection[str] | None = None, piece: Piece = WHOLE
+) -> Iterator[RowBatch | BadRow]:
+    """Yield `columns` of the rows of `file` in batches, and the rows with another number of cells than the header.
+
+    Blank lines are no rows. Raises `DataError` with row and column if the file is not UTF-8 (a byte-order mark is
+    accepted), or its header lacks or repeats a column.
+    """
+    with open_file(file.path, _MOST_BYTES if piece.start else None) as stream:  # there it begins with the header alone
+        table = _Table(stream, file, columns, piece)
+        block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
+        while content := table.ahead.peek(block_bytes):
+            ends = len(content) < block_bytes
+            block = table.plain_block(content, ends=ends)
+            if block.rows >= _FEW_ROWS:
+                yield from table.plain_rows(block)
+                odd_bytes = _ODD_BYTES
+                block_bytes = min(block.size * MOST_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
+            elif not (block.odd or ends) and block_bytes < _MOST_BYTES:
+                block_bytes = min(8 * block_bytes, _MOST_BYTES)
+            else:
+                yield from table.odd_rows(odd_bytes)
+                odd_bytes = min(2 * odd_bytes, _FIRST_BYTES)
+
+
+class _Table:
+    """A file behind its header: `ahead` are its bytes. columns: those that are read, all by default."""
+
+    def __init__(self, stream: IO[bytes], file: TableFile, columns: Sequence[str] | None, piece: Piece = WHOLE) -> None:
+        csv.field_size_limit(_MAX_CELL)
+        self._name = file.name
+        self.dialect = replace(file.dialect, delimiter=file.dialect.delimiter or ",")
+        self._begin(PeekableReader(stream, None if piece.start else piece.end), row=1)
+        self._require_csv()
+        if not self._take_excel_line(file.dialect) and file.dialect.delimiter is None:
+            self._guess_delimiter()
+        self.header = self._read_header(columns or ())
+        self._indices = {name: self.header.index(name) for name in columns or self.header}
+        if piece.start:
+            stream.seek(piece.start)
+            self._begin(PeekableReader(stream, None if piece.end is None else piece.end - piece.start), piece.row)
+
+    def _begin(self, ahead: PeekableReader, row: int) -> None:
+        """Go on with `ahead`, which begins with the row of that number."""
+        self.ahead = ahead
+        self._lines = _Lines(ahead)
+        self._reader = csv.reader(self._lines, strict=True, **self.dialect.python_options)
+        self._number = row - 1
+
+    def _require_csv(self) -> None:
+        if self.ahead.peek(2) in UTF16:
+            raise DataError(f"{self._name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
+        if self.ahead.peek(len(_ZIP)) == _ZIP:
+            raise DataError(f"{self._name}: is a ZIP archive. CSV is read plain or as .csv.gz. Unpack it.")
+        if self.ahead.peek(3) == codecs.BOM_UTF8:
+            self.ahead.skip(3)
+
+    def _take_excel_line(self, dialect: Dialect) -> bool:
+        """Pass over the line `sep=;` of Excel, and return whether there is one. Cells are separated as it says."""
+        said = _said_by_excel(self.ahead.peek(_EXCEL_BYTES))
+        if said is None:
+            return False
+        delimiter = next((known for known in DELIMITERS if known == said), None)
+        if delimiter is None or dialect.delimiter not in (None, delimiter):
+            raise DataError(
+                f"{self._name}: row 1: says that {said!r} separates the cells, data.delimiter is "
+                f"{dialect.delimiter or ','!r}. Allowed: {', '.join(map(repr, DELIMITERS))}. Correct one of them."
+            )
+        self.dialect = replace(dialect, delimiter=delimiter)
+        self.ahead.readline(_EXCEL_BYTES)
+        self._begin(self.ahead, row=2)
+        return True
+
+    def _guess_delimiter(self) -> None:
+        """Take what seems to separate the cells if the header is one cell between commas."""
+        start = io.StringIO(self.ahead.peek(_FIRST_BYTES).decode("utf-8", "surrogateescape"), newline="")
+        with suppress(csv.Error):  # which reading the header says
+            cells = next(csv.reader(start, **self.dialect.python_options), [])
+            if len(cells) == 1 and (other := likely_delimiter(cells[0])):
+                self.dialect = replace(self.dialect, delimiter=other)
+                self._begin(self.ahead, row=1)
+
+    def _read_header(self, columns: Sequence[str]) -> list[str]:
+        header = column_names(self._next() or [])
+        where = f"{self._name}: row {self._number}"
+        _check_text(header, header, where)
+        if not header:
+            raise DataError(f"{where}: is empty. A header line with the names of the columns is expected.")
+        if len(header) == 1 and header[0] not in columns and (other := likely_delimiter(header[0])):
+            raise DataError(
+                f"{where}: the header is one cell, {header[0][:80]!r}. It looks as if {other!r} separates the cells. "
+                f"Give data.delimiter: {json.dumps(other)}."
+            )
+        repeated = [column for column, times in Counter(header).items() if times > 1]
+        if repeated:
+            raise DataError(
+                f"{where}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
+            )
+        for column in columns:
+            if column not in header:
+                raise DataError(
+                    f"{where}: no column '{column}'.{did_you_mean(column, header[:1000])} "
+                    f"The header has: {', '.join(header)[:400]}. Correct the recipe's data."
+                )
+        return header
+
+    def plain_block(self, content: bytes, *, ends: bool) -> RowBlock:
+        """Return the plain rows that `content`, the next bytes, begins with."""
+        return plain_block(
+            content,
+            dialect=self.dialect,
+            columns=len(self.header),
+            most_rows=MOST_ROWS,
+            most_row_bytes=min(_MAX_CELL, _MAX_ROW),
+            ends=ends,
+        )
+
+    def plain_rows(self, block: RowBlock) -> Iterator[RowBatch | BadRow]:
+        """Yield the rows of `block`, the next ones."""
+        first = self._number + 1
+        self._number += block.rows
+        self.ahead.skip(block.size)
+        if block.good.size:
+            yield RowBatch(self._name, self._parsed(block), first + block.good)
+        yield from (self._ragged(first + index, cells) for index, cells in block.ragged)
+
+    def odd_rows(self, size: int) -> Iterator[RowBatch | BadRow]:
+        """Yield the rows of the next `size` bytes, which only a parser can read."""
+        end = self.ahead.taken + size
+        rows: list[list[str]] = []
+        numbers: list[int] = []
+        ragged = []
+        while self.ahead.taken < end and (row := self._next()) is not None:
+            if not row:
+                continue
+            _check_text(row, self.header, f"{self._name}: row {self._number}")
+            if len(row) != len(self.header):
+                ragged.append(self._ragged(self._number, len(row)))
+                continue
+            rows.append(row)
+            numbers.append(self._number)
+        if rows:
+            columns = {
+                name: pa.array([row[index] for row in rows], pa.string()) for name, index in self._indices.items()
+            }
+            yield RowBatch(self._name, pa.RecordBatch.from_pydict(columns), np.array(numbers, np.int64))
+        yield from ragged
+
+    def _next(self) -> list[str] | None:
+        """Return the next row, empty if it is blank. Its number is that of a record, which may span lines."""
+        self._number += 1
+        self._lines.row = 0
+        try:
+            return next(self._reader, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{self._name}: row {self._number}: not valid CSV ({error}). Quote cells as RFC 4180 says, or give "
+                "data.quote, which may be none."
+            ) from error
+
+    def _ragged(self, number: int, cells: int) -> BadRow:
+        return BadRow(self._name, int(number), "ragged_row", f"{cells} cells, the header has {len(self.header)}")
+
+    def _parsed(self, block: RowBlock) -> pa.RecordBatch:
+        """Return the cells of the columns that are read."""
+        places = [str(index) for index in self._indices.values()]
+        # A mark that is no first character of the file is one of a cell, but Arrow leaves it out of any first row.
+        content = b"\n" + block.content if block.content.startswith(codecs.BOM_UTF8) else block.content
+        table = pa_csv.read_csv(
+            pa.BufferReader(content),
+            pa_csv.ReadOptions(
+                use_threads=False, block_size=len(content) + 1, column_names=[*map(str, range(len(self.header)))]
+            ),
+            pa_csv.ParseOptions(newlines_in_values=True, **self.dialect.arrow_options),
+            pa_csv.ConvertOptions(
+                check_utf8=False, column_types=dict.fromkeys(places, pa.string()), include_columns=places
+            ),
+        ).combine_chunks()
+        return pa.RecordBatch.from_pydict(
+            {name: table.column(place).chunk(0) for name, place in zip(self._indices, places, strict=True)}
+        )
+
+
+def likely_delimiter(cell: str) -> Delimiter | None:
+    """Return what seems to separate the cells of a header that a comma does not."""
+    most = max(DELIMITERS[1:], key=cell.count)
+    return most if most in cell else None
+
+
+def _said_by_excel(start: bytes) -> str | None:
+    """Return what the line `sep=;` that a file starts with says; None if there is none."""
+    line = _EXCEL.match(start.decode("latin-1"))
+    return line[1] if line else None
+
+
+class _Lines:
+    """The lines of a text, none of them read further than a row may be long; `row` counts the characters of one."""
+
+    def __init__(self, ahead: PeekableReader) -> None:
+        self._ahead = ahead
+        self.row = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._ahead.readline(_MAX_ROW - self.row).decode("utf-8", "surrogateescape")
+        self.row += len(line)
+        if self.row > _MAX_ROW:
+            raise csv.Error(f"longer than {_MAX_ROW} characters")
+        if not line:
+            raise StopIteration
+        return line
+
+
+def _check_text(row: list[str], header: list[str], where: str) -> None:
+    if not _NOT_TEXT.search("".join(row)):
+        return
+    for index, cell in enumerate(row):
+        column = f"{where}: column {index + 1}" + (
+            f" '{header[index]}'" if row is not header and index < len(header) else ""
+        )
+        if "\0" in cell:
+            raise DataError(f"{column}: holds a NUL byte. Text in UTF-8 is expected. Save the file as UTF-8.")
+        if _NOT_TEXT.search(cell):
+            raise DataError(
+                f"{column}: is not UTF-8, {cell.encode('utf-8', 'surrogateescape')[:40]!r} was found. "
+                "Save the file as UTF-8 (it looks like Latin-1)."
+            )

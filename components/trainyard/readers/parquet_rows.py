@@ -1,0 +1,196 @@
+"""Reads Parquet files in batches of columns of Arrow, as they are stored."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from trainyard.errors import DataError, did_you_mean
+from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.table_file import TableFile
+from trainyard.storage.source_stream import seekable_file
+from trainyard.uris import is_bucket
+from trainyard.values.columns import is_list
+
+_PACKED = 8  # chosen: a column is seldom packed closer
+_PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+
+
+def parquet_columns(file: TableFile) -> list[str]:
+    """Return the columns of `file` that can be read, those that its folders name last. Raises as `read_parquet`."""
+    with _opened(file) as opened:
+        plain = [field.name for field in opened.schema_arrow if is_readable(field.type)]
+        return list(dict.fromkeys([*plain, *_partitions(file.name)]))
+
+
+def nested_columns(file: TableFile) -> dict[str, Any]:
+    """Return the types of the columns that do not hold one value a row. Raises as `read_parquet`."""
+    with _opened(file) as opened:
+        kinds = {field.name: field.type for field in opened.schema_arrow}
+        return {column: kind for column, kind in kinds.items() if is_list(kind) or not is_readable(kind)}
+
+
+def count_parquet(file: TableFile) -> int | None:
+    """Return how many rows a file has, None if it cannot be read: whoever reads it says why."""
+    try:
+        with seekable_file(file.path) as local:
+            return int(parquet.read_metadata(local).num_rows)
+    except _UNREADABLE:
+        return None
+
+
+def parquet_pieces(file: TableFile) -> list[Piece]:
+    """Return the pieces of `file`: row groups of about 64 MiB, unpacked."""
+    if is_bucket(file.path) and file.size < PIECE_BYTES // _PACKED:  # not worth two requests
+        return [WHOLE]
+    try:
+        with seekable_file(file.path) as local:
+            about = parquet.read_metadata(local)
+    except (OSError, pa.ArrowInvalid):  # whoever reads it says why
+        return [WHOLE]
+    starts, unpacked, row = [(0, 1)], 0, 1
+    for group in range(about.num_row_groups):
+        if unpacked >= PIECE_BYTES:
+            starts.append((group, row))
+            unpacked = 0
+        unpacked += about.row_group(group).total_byte_size
+        row += about.row_group(group).num_rows
+    ends = [*(start for start, _ in starts[1:]), None]
+    return [Piece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
+
+
+def read_parquet(
+    file: TableFile, columns: Sequence[str], lists: Collection[str] | None = None, piece: Piece = WHOLE
+) -> Iterator[RowBatch | BadRow]:
+    """Yield `columns` of the rows of `file` in batches; the first row is row 1.
+
+    A folder `day=2024-03-01` in its name is a column `day`. lists: the columns that may hold lists, by default all.
+    Raises `DataError` that names the row group and the column which cannot be read, or the column that is missing or
+    not of one value a row.
+    """
+    name, parts, row = file.name, _partitions(file.name), piece.row
+    with _opened(file) as opened:
+        schema = opened.schema_arrow
+        _check(schema, columns, parts, name, lists)
+        present = [column for column in columns if column in schema.names]
+        for group in range(piece.start, opened.num_row_groups if piece.end is None else piece.end):
+            try:
+                for batch in opened.iter_batches(MOST_ROWS, row_groups=[group], columns=present):
+                    _require_text(batch, f"{name}: row group {group}")
+                    numbers = np.arange(row, row + batch.num_rows)
+                    row += batch.num_rows
+                    yield RowBatch(name, _with_parts(batch, columns, parts), numbers)
+            except _UNREADABLE as error:
+                raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
+
+
+def require_names(names: Sequence[str], where: str) -> None:
+    """Raise `DataError` if a column has the name of another one."""
+    if repeated := [column for column, times in Counter(names).items() if times > 1]:
+        raise DataError(f"{where}: names column '{repeated[0][:80]}' twice. Give each column a name of its own.")
+
+
+@contextmanager
+def _opened(file: TableFile) -> Iterator[Any]:
+    with seekable_file(file.path) as local:
+        try:
+            opened = parquet.ParquetFile(local)
+        except _UNREADABLE as error:
+            raise _broken(file.name, error) from error
+        with opened:
+            require_names(opened.schema_arrow.names, file.name)
+            yield opened
+
+
+def _require_text(batch: Any, where: str) -> None:
+    """Raise `DataError` if a column holds bytes that are no text: a writer may have put them there unseen."""
+    for column, values in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"{where}: column '{column}': is not UTF-8 or broken ({reason}). Write the file again with texts in "
+                "UTF-8, or leave the column out."
+            ) from error
+
+
+def _with_parts(batch: Any, columns: Sequence[str], parts: dict[str, str]) -> pa.RecordBatch:
+    present = dict(zip(batch.schema.names, batch.columns, strict=True))
+    rows = batch.num_rows
+    return pa.RecordBatch.from_pydict(
+        {
+            column: present[column] if column in present else pa.array([parts.get(column, "")] * rows, pa.string())
+            for column in columns
+        }
+    )
+
+
+def _partitions(name: str) -> dict[str, str]:
+    """Return the columns that the folders of the file `name` stand for, as Hive writes them."""
+    partitions = {unquote(column): unquote(value) for column, value in _PARTITION.findall(name)}
+    return {column: "" if value == _NO_VALUE else value for column, value in partitions.items()}
+
+
+def _check(
+    schema: Any, columns: Sequence[str], parts: dict[str, str], name: str, lists: Collection[str] | None
+) -> None:
+    known = [*schema.names, *parts]
+    for column in columns:
+        if column not in known:
+            raise DataError(
+                f"{name}: no column '{column}'.{did_you_mean(column, known[:1000])} The file has: "
+                f"{', '.join(known)[:400]}. Correct the recipe's data."
+            )
+        kind = schema.field(column).type if column in schema.names else pa.string()
+        if not is_readable(kind) or (is_list(kind) and lists is not None and column not in lists):
+            raise DataError(
+                f"{name}: column '{column}' is {kind}. Numbers, texts, days, times, true and false are read, one value "
+                "a row, and lists of them where the feature is a text with a separator. Write it so, or leave the "
+                "column out."
+            )
+
+
+def is_readable(kind: Any) -> bool:
+    """Return whether a column of Arrow's type `kind` is read: one plain value a row, or a list of such."""
+    if pa.types.is_dictionary(kind) or is_list(kind):
+        return is_readable(kind.value_type) and not is_list(kind.value_type)
+    tests = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_date,
+        pa.types.is_time,
+        pa.types.is_timestamp,
+        pa.types.is_null,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _column(opened: Any, group: int, columns: Sequence[str]) -> str:
+    """Return which column of the row group cannot be read."""
+    for column in columns:
+        try:
+            opened.read_row_group(group, columns=[column])
+        except _UNREADABLE:
+            return f": column '{column}'"
+    return ""
+
+
+def _broken(where: str, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())[:200]
+    return DataError(f"{where}: cannot be read as Parquet ({reason}). Write the file again, or leave it out.")

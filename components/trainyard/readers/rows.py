@@ -1,0 +1,95 @@
+"""What every reader of tables yields: rows in batches, and the rows that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from trainyard.errors import DataError
+from trainyard.values.columns import as_texts, is_list, joined
+
+MOST_ROWS = 4096
+"""Of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB."""
+
+PIECE_BYTES = 64 << 20
+"""About that many of a large file are read apart; chosen: half of what a helper of preprocess is started for."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file: from `start` on, which has the row number `row`, up to `end`; None for the file's end.
+
+    start, end: bytes of a CSV file, whose first piece has the header too, and row groups of a Parquet file.
+    """
+
+    start: int = 0
+    end: int | None = None
+    row: int = 1
+
+
+WHOLE = Piece()
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row, or a file of one record, that cannot be used: why, as a code for counting and as a sentence.
+
+    row: its number in the file; None if it is the file, or a row that has another name than a number.
+    """
+
+    file: str
+    row: int | None
+    reason: str
+    detail: str
+
+    @property
+    def key(self) -> str:
+        """The name of the row, such as `a.csv:17`."""
+        return self.file if self.row is None else f"{self.file}:{self.row}"
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows of one file: columns of Arrow, and the number of each row; the header of a CSV file is row 1."""
+
+    file: str
+    columns: pa.RecordBatch
+    rows: NDArray[np.int64]
+
+    def name(self, index: int) -> str:
+        """Return the name of a row, such as `a.csv:17`."""
+        return f"{self.file}:{self.rows[index]}"
+
+    @property
+    def names(self) -> pa.Array:
+        """The names of all rows."""
+        return pc.binary_join_element_wise(f"{self.file}:", pc.cast(pa.array(self.rows), pa.string()), "")
+
+    def filter(self, kept: NDArray[np.bool_]) -> RowBatch:
+        """Return the rows that are `kept`."""
+        return RowBatch(self.file, self.columns.filter(pa.array(kept)), self.rows[kept])
+
+    def texts(self, separators: Mapping[str, str] | None = None) -> RowBatch:
+        """Return the rows as a file of text has them, empty where a value is missing.
+
+        separators: what stands between the values of a list, by column. Raises `DataError` if a value holds it.
+        """
+        try:
+            texts = {
+                name: joined(values, separators[name])
+                if separators and name in separators and is_list(values.type)
+                else as_texts(values)
+                for name, values in self._named().items()
+            }
+        except ValueError as error:
+            raise DataError(f"{self.file}: {error}.") from error
+        return RowBatch(self.file, pa.RecordBatch.from_pydict(texts), self.rows)
+
+    def _named(self) -> dict[str, Any]:
+        return dict(zip(self.columns.schema.names, self.columns.columns, strict=True))

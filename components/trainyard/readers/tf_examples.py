@@ -1,0 +1,237 @@
+"""Reads TFRecord files of tf.Example: named columns in batches of Arrow, or encoded images one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainyard.contract.batches import batched
+from trainyard.errors import DataError
+from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.table_file import TableFile
+from trainyard.storage import tfrecord
+from trainyard.storage.source_stream import open_file
+from trainyard.values.columns import as_texts
+
+_GROUP_BYTES = 4 << 20  # of examples that are parsed at once; chosen
+_IMAGE_NAMES = ("image/encoded", "image")
+
+MOST_BYTES = 16 << 20
+"""Of an example without its image; chosen."""
+
+_Record = tuple[int, bytes]
+
+
+def example_columns(file: TableFile) -> list[str]:
+    """Return the columns of the first examples of `file` that can be read. Raises `DataError` as `read_examples`."""
+    return [name for name, lists in _first(file) if _is_readable(lists)]
+
+
+def nested_examples(file: TableFile) -> dict[str, Any]:
+    """Return the types of the columns of the first examples that hold several values, or bytes that are no text."""
+    return {
+        name: lists.type if _is_readable(lists) else pa.binary()
+        for name, lists in _first(file)
+        if not _is_readable(lists) or (_counts(lists) > 1).any()
+    }
+
+
+def count_examples(file: TableFile) -> int | None:
+    """Return how many examples `file` holds; None if it is damaged: whoever reads it says why."""
+    try:
+        return sum(1 for _ in _records(file, MOST_BYTES))
+    except (DataError, OSError, EOFError):
+        return None
+
+
+def example_pieces(_file: TableFile) -> list[Piece]:
+    """Return the whole: where an example begins is known only once all before it are read."""
+    return [WHOLE]
+
+
+def read_examples(
+    file: TableFile, columns: Sequence[str], lists: Collection[str] | None = None, _piece: Piece = WHOLE
+) -> Iterator[RowBatch | BadRow]:
+    """Yield `columns` of the examples of `file` in batches; the first is row 1, and what an example lacks is missing.
+
+    lists: the columns that may hold several values, by default all. Raises `DataError` that names the record if the
+    file is damaged.
+    """
+    decoder = _decoder()
+    for group in batched(_records(file, MOST_BYTES), tuple, _size, MOST_ROWS, _GROUP_BYTES):
+        yield from _rows(_parsed(decoder, group), file, columns, lists) if isinstance(group, list) else [group]
+
+
+def read_image_examples(
+    file: TableFile, limit: int, image: str | None = None, columns: Sequence[str] = (), lists: Collection[str] = ()
+) -> Iterator[tuple[RowBatch, list[bytes | BadRow]] | BadRow]:
+    """Yield `columns` of the examples of at most `limit` bytes in batches, and the encoded image of each.
+
+    image: the feature that it is, by default one of the usual names. Raises `DataError` as `read_examples` does.
+    """
+    decoder = _decoder()
+    for group in batched(_records(file, limit), tuple, _size, MOST_ROWS, _GROUP_BYTES):
+        if not isinstance(group, list):
+            yield group
+            continue
+        parsed = list(_parsed(decoder, group))
+        images = dict(found for records, decoded in parsed for found in _images(records, decoded, image, file))
+        for item in _rows(parsed, file, columns, lists):
+            yield item if isinstance(item, BadRow) else (item, [images[row] for row in item.rows.tolist()])
+
+
+def _decoder() -> Any:
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder  # which other formats do not need
+
+    return ExamplesToRecordBatchDecoder()
+
+
+def _size(record: _Record) -> int:
+    return len(record[1])
+
+
+def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow]:
+    """Yield the records with their numbers, from 1 on; one of more than `limit` bytes is passed over."""
+    with open_file(file.path) as stream:
+        try:
+            for number, record in enumerate(tfrecord.read_records(stream, limit), 1):
+                if isinstance(record, int):
+                    yield BadRow(file.name, number, "too_many_bytes", f"{record} bytes, at most {limit} are taken")
+                else:
+                    yield number, record
+        except tfrecord.DamagedRecord as error:
+            raise DataError(f"{file.name}: {error}") from error
+
+
+def _parsed(decoder: Any, records: list[_Record]) -> Iterator[tuple[list[_Record], Any]]:
+    """Yield the records in order, those of the same types together as columns of lists; None for what is no example."""
+    try:
+        decoded = decoder.DecodeBatch([record for _, record in records])
+    except (RuntimeError, ValueError, pa.ArrowInvalid):  # one is no example, or of other types than others
+        if len(records) == 1:
+            yield records, None
+            return
+        yield from _parsed(decoder, records[: len(records) // 2])
+        yield from _parsed(decoder, records[len(records) // 2 :])
+        return
+    yield records, decoded
+
+
+def _first(file: TableFile) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of the first examples that are of the same types."""
+    records = (record for record in _records(file, MOST_BYTES) if not isinstance(record, BadRow))
+    group = next(batched(records, tuple, _size, MOST_ROWS, _GROUP_BYTES), [])
+    decoded = next((batch for _, batch in _parsed(_decoder(), group) if batch is not None), None) if group else None
+    if decoded is not None:
+        yield from zip(decoded.schema.names, decoded.columns, strict=True)
+
+
+def _is_readable(lists: Any) -> bool:
+    return not _texts(lists.values)[1] if lists.null_count < len(lists) else True
+
+
+def _rows(
+    parsed: Iterator[tuple[list[_Record], Any]] | list[tuple[list[_Record], Any]],
+    file: TableFile,
+    columns: Sequence[str],
+    lists: Collection[str] | None,
+) -> Iterator[RowBatch | BadRow]:
+    """Yield the columns as one batch, and the bad rows in order."""
+    bad: dict[int, BadRow] = {}
+    numbers: list[int] = []
+    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    for records, decoded in parsed:
+        rows = [number for number, _ in records]
+        if decoded is None:
+            detail = f"{len(records[0][1])} bytes are no tf.Example"
+            bad[rows[0]] = BadRow(file.name, rows[0], "not_an_example", detail)
+            continue
+        numbers += rows
+        for name in columns:
+            values, wrong = _column(decoded, name, len(rows), lists is None or name in lists)
+            parts[name].append(values)
+            for index, why in wrong.items():
+                bad.setdefault(rows[index], BadRow(file.name, rows[index], "mistyped_value", f"'{name}': {why}"))
+    if numbers:
+        together = pa.RecordBatch.from_pydict(
+            {name: _together(values) for name, values in parts.items()} or {"": pa.nulls(len(numbers))}
+        )
+        batch = RowBatch(file.name, together, np.array(numbers, np.int64))
+        good = ~np.isin(batch.rows, list(bad))
+        if good.any():
+            yield batch if good.all() else batch.filter(good)
+    yield from (bad[number] for number in sorted(bad))
+
+
+def _column(decoded: Any, name: str, rows: int, may_be_list: bool) -> tuple[Any, dict[int, str]]:
+    """Return the value, or the list, of each example, and by row why it cannot be read."""
+    index = decoded.schema.get_field_index(name)
+    if index < 0 or decoded.column(index).null_count == rows:
+        return pa.nulls(rows, pa.string()), {}
+    column = decoded.column(index)
+    counts, offsets = _counts(column), np.array(column.offsets.to_numpy())
+    if may_be_list and (counts > 1).any():
+        values, wrong = _texts(column.values)
+        rows_of = {int(np.searchsorted(offsets, place, "right")) - 1: why for place, why in wrong.items()}
+        return pa.ListArray.from_arrays(column.offsets, values), rows_of
+    first = column.values.take(pa.array(offsets[:-1], mask=counts == 0))
+    values, wrong = _texts(first)
+    several = np.flatnonzero(counts > 1).tolist()
+    return values, wrong | {row: f"one value is expected, {counts[row]} were found" for row in several}
+
+
+def _counts(lists: Any) -> Any:
+    return pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _texts(values: Any) -> tuple[Any, dict[int, str]]:
+    """Return bytes as texts, null where they are not UTF-8, and which those are; numbers as they are."""
+    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+        return values, {}
+    try:
+        return values.cast(pa.string()), {}
+    except pa.ArrowInvalid:
+        wrong = {}
+        texts: list[str | None] = []
+        for place, value in enumerate(values.to_pylist()):
+            try:
+                texts.append(None if value is None else value.decode())
+            except UnicodeDecodeError:
+                texts.append(None)
+                wrong[place] = f"is not UTF-8, {value[:40]!r} was found"
+        return pa.array(texts, pa.string()), wrong
+
+
+def _together(parts: list[Any]) -> Any:
+    """Return arrays of perhaps several types as one: of texts, or of lists of them."""
+    if len(parts) == 1:
+        return parts[0]
+    if not any(pa.types.is_list(part.type) for part in parts):
+        return pa.concat_arrays([as_texts(part) for part in parts])
+    lists = [part if pa.types.is_list(part.type) else _single_lists(part) for part in parts]
+    return pa.concat_arrays([pa.ListArray.from_arrays(part.offsets, as_texts(part.values)) for part in lists])
+
+
+def _single_lists(values: Any) -> Any:
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), values)
+
+
+def _images(
+    records: list[_Record], decoded: Any, image: str | None, file: TableFile
+) -> Iterator[tuple[int, bytes | BadRow]]:
+    """Yield the number of each record and its image, or why it has none."""
+    names = (image,) if image else _IMAGE_NAMES
+    lists = {} if decoded is None else dict(zip(decoded.schema.names, decoded.columns, strict=True))
+    found = [lists[name] for name in names if name in lists and pa.types.is_binary(lists[name].type.value_type)]
+    for place, (number, _) in enumerate(records):
+        values = next((column[place].values for column in found if column[place].is_valid and len(column[place])), None)
+        if values is not None:
+            yield number, values[0].as_py()
+        else:
+            present = sorted(name for name, column in lists.items() if column[place].is_valid)
+            detail = f"no bytes in {' or '.join(names)}; the example has {', '.join(present)[:80]}"
+            yield number, BadRow(file.name, number, "not_an_image", detail)

@@ -1,0 +1,17 @@
+"""The rows of one file as preprocess reads and judges them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from trainyard.readers.rows import WHOLE, BadRow, Piece
+from trainyard.readers.table_file import Dialect, TableFile
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.tables.judged import judged_rows
+
+
+def judged(path: str | Path, recipe: Recipe, piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow]:
+    """Yield the good rows in batches and the bad ones. Raises `DataError` if the file is wrong as a whole."""
+    name = str(path).rpartition("/")[2]
+    return judged_rows(TableFile(str(path), name, dialect=Dialect.of(recipe.data)), recipe, piece)
