@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import gzip
 import io
 from pathlib import Path
@@ -89,6 +90,15 @@ def test_a_row_keeps_its_number_behind_those_that_a_recipe_leaves_out(tmp_path: 
     data = {"format": "csv", "path": str(tmp_path / "a.csv"), "where": "b != 3", "features": {"a": {"type": "numeric"}}}
     recipe = Recipe.model_validate({"name": "some", "data": data, "model": {"name": "mlp"}})
     assert inspect_recipe(recipe).repeated.such_as == [["a.csv:153", "2 times"]]
+
+
+def test_times_of_a_zone_are_counted_in_every_format(tmp_path: Path) -> None:
+    texts = ["2024-03-01 00:30:00+09:00", "2024-03-02T00:00Z", "2024-03-03 00:00:00", "", "x+00:00"]
+    profile = inspect(written(tmp_path, "\n".join(["at,label", *(f"{text},a" for text in texts * 9)])), "label")
+    assert profile.columns[0].zoned == 18 and "'at': 18 of 36 times have a zone" in " ".join(profile.findings)
+    at = pa.array([datetime.datetime(2024, 3, day) for day in range(1, 10)]).cast(pa.timestamp("us", "Asia/Tokyo"))
+    parquet.write_table(pa.table({"at": at, "label": ["a"] * 9}), tmp_path / "b.parquet")
+    assert inspect(str(tmp_path / "b.parquet"), "label").columns[0].zoned == 9
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

@@ -194,6 +194,11 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
             f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "
             "leave it out."
         )
+    if column.zoned:
+        yield (
+            f"{name}: {column.zoned:,} of {count:,} times have a zone, and are read in UTC. If local days or hours "
+            "matter, write local times without a zone."
+        )
     numbers = column.statistics
     if numbers.std and not (column.name == profile.label and profile.classes):
         bound = MOST_OF_TARGET if column.name == profile.label else MOST_OF_FEATURE

@@ -26,7 +26,8 @@ class ColumnProfile(FrozenModel):
     """One column. statistics: of a date its days since 1970; `top` of it is that of texts alone.
 
     type: what most cells are; mistyped counts those that are something else. distinct is exact up to a million.
-    quantiles: of numbers and dates, by share. top: the most frequent values, of every type.
+    quantiles: of numbers and dates, by share. top: the most frequent values, of every type. zoned: times
+    with an offset from UTC.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ColumnProfile(FrozenModel):
     quantiles: dict[str, float]
     top: list[TopValue]
     longest: int
+    zoned: int = 0
 
     @property
     def is_id(self) -> bool:

@@ -39,6 +39,7 @@ class ColumnCounter:
         self.name = name
         self._rows = 0
         self._missing = 0
+        self._zoned = 0
         self._whole = True
         self._padded = False  # a number begins with a zero, as codes and ids do
         self._longest = 0
@@ -54,6 +55,8 @@ class ColumnCounter:
         self._rows += len(cells.missing)
         is_number, is_day = ~np.isnan(cells.numbers), ~np.isnan(cells.days)
         self._padded = self._padded or bool(pc.any(pc.match_substring_regex(cells.texts, _ZERO_PADDED)).as_py())
+        if is_day.any():  # what `canonical` writes behind a time of a zone, and no other
+            self._zoned += int((is_day & np.asarray(pc.ends_with(cells.texts, "+00:00"))).sum())
         numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
         self._numbers.merge(Numbers.of(numbers))
@@ -89,6 +92,7 @@ class ColumnCounter:
             quantiles={f"{share:g}": float(f"{value:.{digits}g}") for share, value in quantiles.items()},
             top=top,
             longest=self._longest,
+            zoned=self._zoned,
         )
 
     def most_common(self, most: int) -> dict[str, int]:
