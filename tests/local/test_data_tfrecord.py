@@ -132,11 +132,11 @@ def test_batches_hold_what_the_examples_give_one_by_one(tmp_path, monkeypatch):
         example(n="x", c=b"\xff", y=1),
     ]
     records = []
-    for number in range(4000):
+    for number in range(1200):
         columns = {"n": draw.choice([draw.gauss(0, 1e6), 0.1, 3.0, float("inf"), 1e-30]), "c": draw.choice("ab'\u2028")}
         columns |= {"d": "2024-02-29", "y": draw.randint(0, 1), "spare": b"\xff"}
         missing = draw.choice([*columns, *["none"] * 20])
-        whole = number < 2000 or draw.random() > 0.01
+        whole = number < 600 or draw.random() > 0.03
         records.append(
             example(**{name: value for name, value in columns.items() if name != missing})
             if whole
@@ -155,7 +155,7 @@ def test_batches_hold_what_the_examples_give_one_by_one(tmp_path, monkeypatch):
         assert list(map(repr, rows)) == list(map(repr, expected_rows))
         assert sorted(bad, key=lambda item: item.row) == expected_bad
         assert {item.reason for item in bad} >= {"mistyped_value", "missing_label", "not_an_example"}
-        assert len(rows) > 1000
+        assert len(rows) > 300
 
 
 def tfds_folder(folder, shards, lengths) -> Files:

@@ -5,6 +5,7 @@ import datetime
 import io
 import math
 import random
+import shutil
 import tempfile
 import unicodedata
 from collections import Counter
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import tensorflow as tf
+from device_features import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged_rows import judged
@@ -36,6 +38,7 @@ from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.export import device, signature
+from trainyard.steps.export.lite import LiteConverter
 from trainyard.steps.predict.prediction import Predictor
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
 from trainyard.steps.predict.reading.batches import InputBatch
@@ -291,8 +294,8 @@ def assert_one_meaning(rows: list[dict], folder: Path) -> None:
         assert texts == {column: [row[f"raw/{column}"] for row in expected] for column in texts}, name
 
 
-@settings(max_examples=30)
-@given(rows=st.lists(row, min_size=1, max_size=12), times=st.sampled_from([1, 1, 12]))
+@settings(max_examples=200)
+@given(rows=st.lists(row, min_size=1, max_size=8), times=st.sampled_from([1, 1, 1, 13]))
 def test_rows_mean_the_same_in_every_format_and_to_every_reader(rows, times):
     with tempfile.TemporaryDirectory() as folder:
         assert_one_meaning(rows * times, Path(folder))
@@ -394,6 +397,13 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     }
     raw["image"] = tf.constant([float(cell or "nan") for cell in table["image"].to_pylist()])
     np.testing.assert_allclose(serve(**raw)["probabilities"].numpy(), expected, atol=1e-6)
+
+    beside = tmp_path / "device"
+    shutil.copytree(version / EXTRA, beside)
+    converter = LiteConverter(network, examples, calibration_examples=0)
+    (beside / "model_float32.tflite").write_bytes(converter.convert("litert_float32"))
+    cells = [row | {"size": float(row["size"] or "nan")} for row in inputs.slice(0, 20).to_pylist()]
+    np.testing.assert_allclose(Device(beside).answers(cells), expected[:20], atol=1e-5)
 
     strange = inputs.set_column(0, "work", pa.array(["Never-worked"] * 239 + [""]))
     counts = predictor.predict(strange, None).unknown.counts()["work"]

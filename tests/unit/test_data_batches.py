@@ -147,13 +147,13 @@ def row(draw: random.Random, odd: float) -> list[str]:
     ]
 
 
-def test_100_000_mixed_rows_are_what_they_are_one_by_one(tmp_path):
+def test_40_000_mixed_rows_are_what_they_are_one_by_one(tmp_path):
     draw = random.Random(13)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(HEADER)
-    for number in range(100_000):
-        stretch = number // 5000 % 4  # plain, some odd cells, many, and then what only goes row by row
+    for number in range(40_000):
+        stretch = number // 2000 % 4  # plain, some odd cells, many, and then what only goes row by row
         cells = row(draw, (0, 0.001, 0.05, 0.001)[stretch])
         if draw.random() < 0.0005 * stretch:
             cells = cells[: draw.randint(1, 6)] + ["more"] * draw.randint(0, 9)
@@ -163,7 +163,7 @@ def test_100_000_mixed_rows_are_what_they_are_one_by_one(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes(text.getvalue().encode())
     rows, bad, end = assert_equal(path, recipe())
-    assert (len(rows) > 80_000, len(bad) > 1000, end) == (True, True, "")
+    assert (len(rows) > 32_000, len(bad) > 400, end) == (True, True, "")
     assert {item.reason for item in bad} == {"ragged_row", "mistyped_value", "missing_label", "unknown_label"}
 
 
@@ -173,7 +173,7 @@ def test_derived_rows_are_what_they_are_one_by_one(tmp_path):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([HEADER, *(row(draw, 0.05 * (number % 2)) for number in range(6000))])
     rows, bad, end = assert_equal(path, recipe(**DERIVED))
-    assert end == "" and 1000 < len(rows) < 3000
+    assert end == "" and 300 < len(rows) < 1000
     assert {item.reason for item in bad} == {"mistyped_value", "missing_label", "missing_split", "bad_weight"}
     assert {record["label"] for record in rows} == {"true", "false"} and all(
         record["raw/c"] != "green" for record in rows
