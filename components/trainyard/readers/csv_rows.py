@@ -22,7 +22,7 @@ from pyarrow import csv as pa_csv
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts
-from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, column_names
 from trainyard.storage.source_stream import open_file
@@ -31,6 +31,7 @@ from trainyard.values.patterns import UTF16
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
 _FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long rows are
+_BLOCK_ROWS = 1 << 15  # measured: what costs once a batch is then little in `data inspect` and `predict`, too
 _MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
 _ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
 _FEW_ROWS = 96  # measured: fewer are parsed sooner row by row
@@ -99,7 +100,7 @@ def read_csv(
             if block.rows >= _FEW_ROWS:
                 yield from table.plain_rows(block)
                 odd_bytes = _ODD_BYTES
-                block_bytes = min(block.size * MOST_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
+                block_bytes = min(block.size * _BLOCK_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
             elif not (block.odd or ends) and block_bytes < _MOST_BYTES:
                 block_bytes = min(8 * block_bytes, _MOST_BYTES)
             else:
@@ -194,7 +195,7 @@ class _Table:
             content,
             dialect=self.dialect,
             columns=len(self.header),
-            most_rows=MOST_ROWS,
+            most_rows=_BLOCK_ROWS,
             most_row_bytes=min(_MAX_CELL, _MAX_ROW),
             ends=ends,
         )

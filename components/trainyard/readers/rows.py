@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,11 @@ class RowBatch:
     def filter(self, kept: NDArray[np.bool_]) -> RowBatch:
         """Return the rows that are `kept`."""
         return RowBatch(self.file, self.columns.filter(pa.array(kept)), self.rows[kept])
+
+    def slices(self, rows: int) -> Iterator[RowBatch]:
+        """Yield the rows, at most so many at once."""
+        for start in range(0, len(self.rows), rows):
+            yield RowBatch(self.file, self.columns.slice(start, rows), self.rows[start : start + rows])
 
     def texts(self, separators: Mapping[str, str] | None = None) -> RowBatch:
         """Return the rows as a file of text has them, empty where a value is missing.

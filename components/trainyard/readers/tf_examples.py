@@ -40,14 +40,6 @@ def nested_examples(file: TableFile) -> dict[str, Any]:
     }
 
 
-def count_examples(file: TableFile) -> int | None:
-    """Return how many examples `file` holds; None if it is damaged: whoever reads it says why."""
-    try:
-        return sum(1 for _ in _records(file, MOST_BYTES))
-    except (DataError, OSError, EOFError):
-        return None
-
-
 def example_pieces(_file: TableFile) -> list[Piece]:
     """Return the whole: where an example begins is known only once all before it are read."""
     return [WHOLE]
@@ -190,7 +182,7 @@ def _counts(lists: Any) -> Any:
 
 def _texts(values: Any) -> tuple[Any, dict[int, str]]:
     """Return bytes as texts, null where they are not UTF-8, and which those are; numbers as they are."""
-    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+    if not _is_bytes(values.type):
         return values, {}
     try:
         return values.cast(pa.string()), {}
@@ -204,6 +196,10 @@ def _texts(values: Any) -> tuple[Any, dict[int, str]]:
                 texts.append(None)
                 wrong[place] = f"is not UTF-8, {value[:40]!r} was found"
         return pa.array(texts, pa.string()), wrong
+
+
+def _is_bytes(kind: Any) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def _together(parts: list[Any]) -> Any:
@@ -226,7 +222,7 @@ def _images(
     """Yield the number of each record and its image, or why it has none."""
     names = (image,) if image else _IMAGE_NAMES
     lists = {} if decoded is None else dict(zip(decoded.schema.names, decoded.columns, strict=True))
-    found = [lists[name] for name in names if name in lists and pa.types.is_binary(lists[name].type.value_type)]
+    found = [lists[name] for name in names if name in lists and _is_bytes(lists[name].type.value_type)]
     for place, (number, _) in enumerate(records):
         values = next((column[place].values for column in found if column[place].is_valid and len(column[place])), None)
         if values is not None:

@@ -17,18 +17,20 @@ from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.tables.files import TableName
 from trainyard.values.patterns import NUMBER
 
-_ROWS, _BYTES = 1 << 14, 4 << 20  # of a batch; chosen: what costs once a batch is then little
+_ROWS, _BYTES = 1 << 16, 8 << 20  # of a batch; chosen: what costs once a batch is then little
 
 
 def read_table(source: SourceFiles) -> Iterator[RowBatch | BadRow]:
-    """Yield the rows of all files in order, as texts; rows of nothing but empty cells are left out.
+    """Yield the rows of all files in order, as texts; rows of CSV of nothing but empty cells are left out.
 
     Raises `DataError` that names the file if it is empty, has other columns than the first file, or cannot be read.
     """
     first: list[str] = []
     for file in source.tables:
         columns = formats.columns(table_kind(source), file)
-        if all(re.fullmatch(NUMBER, name) for name in columns):
+        if not columns:
+            raise DataError(f"{file.name}: has no column of numbers or texts. Name a table.")
+        if source.kind == "csv" and all(re.fullmatch(NUMBER, name) for name in columns):
             raise DataError(
                 f"{file.name}: row 1: holds numbers alone ({', '.join(columns)[:80]}), so the file has no header. "
                 "Add a line with the names of the columns."
@@ -36,7 +38,8 @@ def read_table(source: SourceFiles) -> Iterator[RowBatch | BadRow]:
         first = first or columns
         if columns != first and source.kind == "csv":
             raise DataError(_other_header(columns, first, file.name, source.files[0].name))
-        yield from _together(formats.read(table_kind(source), file, first))
+        for item in _together(formats.read(table_kind(source), file, first)):
+            yield _without_empty(item) if isinstance(item, RowBatch) and source.kind == "csv" else item
 
 
 def table_kind(source: SourceFiles) -> TableName:
@@ -68,7 +71,7 @@ def _together(items: Iterator[RowBatch | BadRow]) -> Iterator[RowBatch | BadRow]
 def _joined(batches: list[RowBatch]) -> RowBatch:
     table = pa.Table.from_batches([batch.columns for batch in batches]).combine_chunks()
     (columns,) = table.to_batches()
-    return _without_empty(RowBatch(batches[0].file, columns, np.concatenate([batch.rows for batch in batches])))
+    return RowBatch(batches[0].file, columns, np.concatenate([batch.rows for batch in batches]))
 
 
 def _without_empty(batch: RowBatch) -> RowBatch:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.readers.formats import read
-from trainyard.readers.rows import WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import table_format
@@ -33,14 +33,14 @@ def judged_rows(
         if isinstance(item, BadRow):
             yield item
             continue
-        rows = item.texts(data.separators)
-        if dataset and dataset.label_names is not None and data.label in rows.columns.schema.names:
-            rows, unnamed = _with_label_names(rows, data.label, dataset)
-            yield from unnamed
-        batch, bad = judge.check(rows)
-        if batch.num_rows:
-            yield batch
-        yield from bad
+        for rows in item.texts(data.separators).slices(MOST_ROWS):
+            if dataset and dataset.label_names is not None and data.label in rows.columns.schema.names:
+                rows, unnamed = _with_label_names(rows, data.label, dataset)
+                yield from unnamed
+            batch, bad = judge.check(rows)
+            if batch.num_rows:
+                yield batch
+            yield from bad
     if dataset:
         dataset.require_count(file.name, count)
 
