@@ -143,6 +143,7 @@ def test_from_a_step_does_that_step_again_and_none_before(attempt: list[str]) ->
     again = json.loads(ended.stdout)
     assert "✓ train       reused" in ended.stderr
     assert "✓ export      reused" not in ended.stderr
+    assert "· export      runs again: --from export" in ended.stderr
     assert again["exports"][0]["path"] == record["exports"][0]["path"]
 
 

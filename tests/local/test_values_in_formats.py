@@ -12,11 +12,11 @@ from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
+import device_folder
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import tensorflow as tf
-from device_features import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged_rows import judged
@@ -38,6 +38,7 @@ from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.export import device, signature
+from trainyard.steps.export.formats import FORMATS
 from trainyard.steps.export.lite import LiteConverter
 from trainyard.steps.predict.prediction import Predictor
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
@@ -373,7 +374,7 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     with storage.stage(str(version), PRODUCER) as folder:
         signature.save(network, load_transform(examples.uri), document, folder, recipe.data)
         (folder / EXTRA).mkdir()
-        device.write(recipe, document, examples.uri, [], folder / EXTRA)
+        device.write(recipe, document, examples.uri, {}, folder / EXTRA)
     model = find_model(str(version))
     predictor = Predictor(model)
 
@@ -398,12 +399,13 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     raw["image"] = tf.constant([float(cell or "nan") for cell in table["image"].to_pylist()])
     np.testing.assert_allclose(serve(**raw)["probabilities"].numpy(), expected, atol=1e-6)
 
-    beside = tmp_path / "device"
-    shutil.copytree(version / EXTRA, beside)
+    beside, name = tmp_path / "device", "model_float32.tflite"
+    beside.mkdir()
     converter = LiteConverter(network, examples, calibration_examples=0)
-    (beside / "model_float32.tflite").write_bytes(converter.convert("litert_float32"))
-    cells = [row | {"size": float(row["size"] or "nan")} for row in inputs.slice(0, 20).to_pylist()]
-    np.testing.assert_allclose(Device(beside).answers(cells), expected[:20], atol=1e-5)
+    (beside / name).write_bytes(converter.convert("litert_float32"))
+    device.write(recipe, document, examples.uri, {name: FORMATS["litert_float32"].border(beside / name)}, beside)
+    cells = [row | {"image": float(row["image"] or "nan")} for row in inputs.slice(0, 20).to_pylist()]
+    np.testing.assert_allclose(device_folder.answers(beside, cells, name), expected[:20], atol=1e-5)
 
     strange = inputs.set_column(0, "work", pa.array(["Never-worked"] * 239 + [""]))
     counts = predictor.predict(strange, None).unknown.counts()["work"]
