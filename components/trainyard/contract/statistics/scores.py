@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ def example_scores(task: Task, labels: NDArray[Any], outputs: NDArray[Any]) -> N
         predicted = outputs > LIKELY
         total = predicted.sum(axis=1) + labels.sum(axis=1)
         scores = np.where(total > 0, 2 * (predicted & labels).sum(axis=1) / np.maximum(total, 1), 1.0)
-    else:
+    elif task == "regression":
         scores = np.abs(outputs.astype(np.float64) - labels)
+    else:
+        assert_never(task)
     return scores.astype(np.float64)
