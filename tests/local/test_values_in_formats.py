@@ -5,7 +5,6 @@ import datetime
 import io
 import math
 import random
-import shutil
 import tempfile
 import unicodedata
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Selects the files of a folder that form a table, so that profiles, plans, preprocess and predict count the same rows."""
+"""Selects the files of a folder that form a table, so that all that read it count the same rows."""
 
 from __future__ import annotations
 
