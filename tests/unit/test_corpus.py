@@ -143,6 +143,7 @@ FITTING: dict[str, tuple[str, str, set[str]]] = {
         "classification",
         {'How often, <br>if "ever", do you fly?'},
     ),
+    "lines that end with CR": (table({"z": drawn(), "y": YES_NO}, end="\r"), "classification", {"z"}),
     "twenty-one rows": (table({"z": drawn(), "y": YES_NO}, 21), "classification", {"z"}),
 }
 REFUSED = {
@@ -152,10 +153,6 @@ REFUSED = {
     "a label that is missing": (table({"z": drawn(), "y": lambda _: ""}), "label 'y' is missing in all rows"),
     "two rows": (table({"z": drawn(), "y": index}, 2), "'y' has 2 different values in 2 rows, too many for classes"),
     "addresses": (table({"z": drawn(), "y": lambda row: f"{row} Main St"}, 90), "too many for classes"),
-    "lines that end with CR": (
-        table({"z": drawn(), "y": YES_NO}, end="\r"),
-        "row 1: ends with CR alone. Save the file",
-    ),
     "a label of texts": (table({"z": of([1, 2]), "y": lambda row: f"tweet {row}"}), "too many for classes"),
     "nothing but ids": (
         table({"rownames": index, "y": YES_NO}),
@@ -163,7 +160,7 @@ REFUSED = {
     ),
     "a remark above the header": (
         "# made by a program\n" + table({"z": drawn(), "y": YES_NO}),
-        "no row has as many cells as the header, table.csv:2 has 2 cells, not 1",
+        "no row has as many cells as the header, table.csv:2 has 2 cells, the header has 1",
     ),
     "a name twice": (table({"z": drawn(), "y": YES_NO}).replace("z", "y", 1), "names column 'y' twice"),
     "no header": ("1.5,2\n2.5,1\n", "holds numbers alone"),

@@ -171,7 +171,7 @@ def test_derived_rows_are_what_they_are_one_by_one(tmp_path):
     draw = random.Random(3)
     path = tmp_path / "rows.csv"
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([HEADER, *(row(draw, 0.05 * (number % 2)) for number in range(6000))])
+        csv.writer(file).writerows([HEADER, *(row(draw, 0.05 * (number % 2)) for number in range(2500))])
     rows, bad, end = assert_equal(path, recipe(**DERIVED))
     assert end == "" and 300 < len(rows) < 1000
     assert {item.reason for item in bad} == {"mistyped_value", "missing_label", "missing_split", "bad_weight"}

@@ -124,7 +124,7 @@ def _class_folders(names: Iterable[str]) -> set[str]:
 
 
 def _rows(format: TableName, path: str) -> int | None:
-    """Return how many rows the local files have, None if that is not known."""
+    """Count the rows of the local files; None if that is not known."""
     if find_spec("pyarrow") is None:
         return None
     from trainyard.readers.formats import FORMATS

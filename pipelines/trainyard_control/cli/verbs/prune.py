@@ -37,7 +37,7 @@ def prune(
     notes: list[str] = []
 
     def over(runs: list[str]) -> set[str]:
-        """Return which runs without a record have ended: Kubeflow knows, if the environment has one."""
+        """Return the runs that have ended without a record, according to Kubeflow if the environment has one."""
         from trainyard_control.kubeflow.runs import KubeflowRuns
 
         try:
