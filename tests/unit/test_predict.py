@@ -89,6 +89,13 @@ def test_a_list_of_a_row_is_what_its_text_was_in_training(tmp_path: Path) -> Non
     assert "a.parquet: column 'tags' is list<element: string>. Numbers, texts, days" in rejected[0].detail
 
 
+def test_a_column_of_a_type_that_is_not_read_is_named_with_it(tmp_path: Path, model: PushedModel) -> None:
+    columns = {"age": [1.0], "net worth": [1], "city": [b"Oslo"], "since": ["2026-01-31"]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    got, rejected = rows(tmp_path / "a.parquet", model)
+    assert got["key"] == [] and "a.parquet: column 'city' is binary." in rejected[0].detail
+
+
 def test_rows_that_do_not_fit_are_set_aside_with_their_reason(tmp_path: Path, model: PushedModel) -> None:
     bad = "d,old,1,Oslo,2026-02-30\ne,1\nf,1e39,1,Oslo,\n"
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((HEADER + GOOD + bad).encode()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from trainyard.errors import DataError
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
 from trainyard.storage import tfrecord
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.values.columns import as_texts
 
 _GROUP_BYTES = 4 << 20  # of examples that are parsed at once; chosen
@@ -54,7 +55,7 @@ def read_examples(
     file is damaged.
     """
     decoder = _decoder()
-    for group in batched(_records(file, MOST_BYTES), tuple, _size, MOST_ROWS, _GROUP_BYTES):
+    for group in _groups(file, MOST_BYTES):
         yield from _rows(_parsed(decoder, group), file, columns, lists) if isinstance(group, list) else [group]
 
 
@@ -66,7 +67,7 @@ def read_image_examples(
     image: the feature that it is, by default one of the usual names. Raises `DataError` as `read_examples` does.
     """
     decoder = _decoder()
-    for group in batched(_records(file, limit), tuple, _size, MOST_ROWS, _GROUP_BYTES):
+    for group in _groups(file, limit):
         if not isinstance(group, list):
             yield group
             continue
@@ -86,8 +87,23 @@ def _size(record: _Record) -> int:
     return len(record[1])
 
 
-def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow]:
-    """Yield the records with their numbers, from 1 on; one of more than `limit` bytes is passed over."""
+def _groups(file: TableFile, limit: int) -> Iterator[list[_Record] | BadRow]:
+    """Yield the records in groups, and those that are not read. Raises `DataError` behind what came before a fault."""
+    fault = None
+    for group in batched(_records(file, limit), tuple, _size, MOST_ROWS, _GROUP_BYTES):
+        if isinstance(group, DataError):
+            fault = group
+        else:
+            yield group
+    if fault is not None:
+        raise fault
+
+
+def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow | DataError]:
+    """Yield the records with their numbers, from 1 on, and last why the file cannot be read on.
+
+    One of more than `limit` bytes is passed over.
+    """
     with open_file(file.path) as stream:
         try:
             for number, record in enumerate(tfrecord.read_records(stream, limit), 1):
@@ -96,7 +112,9 @@ def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow]:
                 else:
                     yield number, record
         except tfrecord.DamagedRecord as error:
-            raise DataError(f"{file.name}: {error}") from error
+            yield DataError(f"{file.name}: {error}")
+        except (OSError, EOFError, zlib.error) as error:
+            yield unreadable(file.name, error)
 
 
 def _parsed(decoder: Any, records: list[_Record]) -> Iterator[tuple[list[_Record], Any]]:
@@ -115,8 +133,7 @@ def _parsed(decoder: Any, records: list[_Record]) -> Iterator[tuple[list[_Record
 
 def _first(file: TableFile) -> Iterator[tuple[str, Any]]:
     """Yield the columns of the first examples that are of the same types."""
-    records = (record for record in _records(file, MOST_BYTES) if not isinstance(record, BadRow))
-    group = next(batched(records, tuple, _size, MOST_ROWS, _GROUP_BYTES), [])
+    group = next((group for group in _groups(file, MOST_BYTES) if isinstance(group, list)), [])
     decoded = next((batch for _, batch in _parsed(_decoder(), group) if batch is not None), None) if group else None
     if decoded is not None:
         yield from zip(decoded.schema.names, decoded.columns, strict=True)

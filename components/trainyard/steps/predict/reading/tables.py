@@ -40,6 +40,8 @@ def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | N
     table = source.table(file, model.quote)
     names = formats.columns(source.kind, table)
     required = list(dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else [])]))
+    if missing := set(required) - set(names):  # or of a type that is not read, which the reader says
+        names += missing & formats.FORMATS[source.kind].nested(table).keys()
     if not (formats.FORMATS[source.kind].is_sparse and set(names) & set(required)):
         try:
             require_columns(names, model, key, file.name)
