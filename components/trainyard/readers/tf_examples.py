@@ -93,7 +93,7 @@ def _groups(file: TableFile, limit: int) -> Iterator[list[_Record] | BadRow]:
     for group in batched(_records(file, limit), tuple, _size, MOST_ROWS, _GROUP_BYTES):
         if isinstance(group, DataError):
             fault = group
-        else:
+        elif isinstance(group, list | BadRow):
             yield group
     if fault is not None:
         raise fault
