@@ -7,7 +7,6 @@ python predict.py row.json --model model_int8.tflite
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -17,7 +16,6 @@ from typing import Any
 from trainyard.steps.export.on_device.columns import Preprocessing
 
 _FILES = ("model_float32.tflite", "model_float16.tflite", "model_dynamic.tflite", "model_int8.tflite", "model.onnx")
-_RUNTIMES = {".tflite": ("ai_edge_litert", "tflite_runtime"), ".onnx": ("onnxruntime",)}
 
 
 def main() -> None:
@@ -45,19 +43,22 @@ def main() -> None:
             print(json.dumps(answer) if options.json else answer.get("label", answer.get("prediction")))
 
 
-def _runtime(file: str) -> str:
-    """Return the library here that runs `file`, or ''."""
-    return next((name for name in _RUNTIMES[Path(file).suffix] if find_spec(name)), "")
+def _runtime(file: str) -> bool:
+    """Return whether the library that runs `file` is here."""
+    return find_spec("onnxruntime" if file.endswith(".onnx") else "ai_edge_litert") is not None
 
 
 def _opened(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Return the function of the file at `path`, from inputs to outputs by name."""
-    library = _runtime(path.name)
-    if library == "onnxruntime":
-        session: Any = importlib.import_module(library).InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    if path.suffix == ".onnx":
+        from onnxruntime import InferenceSession
+
+        session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda inputs: dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.9
-    interpreter: Any = importlib.import_module(f"{library}.interpreter").Interpreter(str(path))
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
     ask = interpreter.get_signature_runner()
     return lambda inputs: ask(**inputs)
 
