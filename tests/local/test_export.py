@@ -439,6 +439,23 @@ def test_an_onnx_file_is_the_same_however_the_converter_names_and_orders_what_is
     assert onnx_file._repeatable(model) == content
 
 
+def test_a_saved_model_is_the_same_in_whatever_order_its_functions_were_written(
+    exported_table: Path, tmp_path: Path
+) -> None:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    folder = tmp_path / "saved_model"
+    shutil.copytree(exported_table / "saved_model", folder)
+    files = {path.name: path.read_bytes() for path in folder.glob("*.pb")}
+    saved = SavedModel.FromString(files["saved_model.pb"])
+    functions = saved.meta_graphs[0].graph_def.library.function
+    assert len(functions) > 3
+    functions.sort(key=lambda function: function.signature.name[::-1])
+    (folder / "saved_model.pb").write_bytes(saved.SerializeToString())
+    signature._make_repeatable(folder)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.pb")} == files
+
+
 @pytest.mark.parametrize("fault", ["a custom operator", "a function", "an external weight"])
 def test_a_hostile_onnx_file_is_refused_before_it_is_loaded(exported: Path, fault: str) -> None:
     import onnx

@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from trainyard.contract.artifacts.preprocess import Examples, RawFeature
 from trainyard.contract.statistics.scores import LIKELY
@@ -49,7 +50,7 @@ def save(model: keras.Model, transform: Transform, document: Examples, folder: P
     )
     serialized = module.serialized.get_concrete_function(tf.TensorSpec((None,), tf.string, name="examples"))
     tf.saved_model.save(module, str(folder), signatures={RAW: raw, SERIALIZED: serialized})
-    _make_fingerprint_repeatable(folder)
+    _make_repeatable(folder)
     write_names(document, folder)
 
 
@@ -92,10 +93,19 @@ def _joined(labels: Sequence[str], has: tf.Tensor, separator: str) -> tf.Tensor:
     return tf.strings.reduce_join(tf.ragged.boolean_mask(names, has), axis=1, separator=separator)
 
 
-def _make_fingerprint_repeatable(folder: Path) -> None:
-    """Replace the random name in fingerprint.pb by the hash of the graph, so that equal models are equal files."""
+def _make_repeatable(folder: Path) -> None:
+    """Rewrite saved_model.pb and fingerprint.pb so that equal models give equal files.
+
+    TensorFlow writes the functions of a graph in the order of a hash table, and a random name into fingerprint.pb.
+    """
+    path = folder / "saved_model.pb"
+    saved = SavedModel.FromString(path.read_bytes())
+    for meta_graph in saved.meta_graphs:
+        meta_graph.graph_def.library.function.sort(key=lambda function: function.signature.name)
+    path.write_bytes(saved.SerializeToString(deterministic=True))
     path = folder / "fingerprint.pb"
     fingerprint = FingerprintDef.FromString(path.read_bytes())
+    fingerprint.ClearField("saved_model_checksum")  # of the file as TensorFlow wrote it; nothing reads it
     fingerprint.uuid = str(fingerprint.graph_def_program_hash)
     path.write_bytes(fingerprint.SerializeToString(deterministic=True))
 
