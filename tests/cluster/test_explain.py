@@ -14,7 +14,7 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import connect
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.kubeflow.run_pods import findings, gangs, of_run, pods_of_job
+from trainyard_control.kubeflow.run_pods import findings, gangs, pods_of_job, run_objects
 
 pytestmark = pytest.mark.cluster
 
@@ -208,7 +208,7 @@ def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started
     cluster = connect(namespace.name)
 
     def running() -> bool:
-        pod_findings = findings(cluster, of_run(cluster, "1234")[0], [])
+        pod_findings = findings(cluster, run_objects(cluster, "1234")[0], [])
         return {finding.name for finding in pod_findings if finding.cause == "running"} == {
             "train",
             "train worker 0",

@@ -13,7 +13,7 @@ from object_stores import Store
 
 from trainyard.errors import TransientError
 from trainyard.storage import storage
-from trainyard.storage.buckets import bucket_lease, stores
+from trainyard.storage.buckets import bucket_lease, objects
 
 
 def test_the_lease_is_held_by_one_and_free_after_its_release(
@@ -26,8 +26,8 @@ def test_the_lease_is_held_by_one_and_free_after_its_release(
         pass
     with storage.lease(uri):
         pass
-    bucket = stores.store(store.uri)
-    lease = "{}/.{}.lease".format(*stores.locate(uri)[1].rsplit("/", 1))
+    bucket = objects.open_store(store.uri)
+    lease = "{}/.{}.lease".format(*objects.locate(uri)[1].rsplit("/", 1))
     assert (bucket.read(lease) is None) == (store.scheme == "gs")
     monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 60)
     with storage.lease(uri):

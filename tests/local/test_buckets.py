@@ -124,7 +124,7 @@ def test_an_object_that_is_no_document_is_refused_before_it_is_read(
     write(uri, "x" * 2000)
     monkeypatch.setattr(manifest, "_MAX_DOCUMENT_BYTES", 1000)
     assert storage.read(uri, "a") == b"x" * 2000  # as many as the manifest says
-    monkeypatch.setattr(manifest, "MOST_BYTES", 100)
+    monkeypatch.setattr(manifest, "MAX_BYTES", 100)
     with pytest.raises(DataError, match=rf"{uri}/manifest\.json: has more than 100 bytes, the most that is read"):
         storage.committed(uri)
 

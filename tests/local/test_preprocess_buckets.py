@@ -175,9 +175,9 @@ def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folde
     put(root, "dog/huge.png", bytes((16 << 20) + 5))
     source = recipe({**IMAGES, "max_image_pixels": 1}, root)
     files = find_files(source.data, root)
-    assert [(item.source, item.reason) for item in files.bad] == [("dog/huge.png", "too_many_bytes")]
+    assert [(item.file, item.reason) for item in files.bad] == [("dog/huge.png", "too_many_bytes")]
     rejects = Reader(source, files, None).read(files.paths)
-    assert {item.source: item.reason for item in rejects} == {
+    assert {item.file: item.reason for item in rejects} == {
         "dog/0.png": "not_an_image",
         "top.png": "missing_label",
         "dog/cut.png.gz": "broken_gzip",
@@ -276,7 +276,7 @@ def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind, monkeyp
     scheme = "s3" if type(error).__module__.startswith("botocore") else "gs"
     store = objects.open_store(f"{scheme}://data", 0.1)
 
-    def fail(name: str) -> tuple[bytes, str]:
+    def fail(name: str, limit: int) -> tuple[bytes, str]:
         raise error
 
     monkeypatch.setattr(store, "_read", fail)
