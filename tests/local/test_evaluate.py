@@ -157,7 +157,7 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
     assert recall.name == "recall of malignant >= 0.1 by its 90 % interval"
     [malignant] = [each for each in evaluation.classes if each.label == "malignant"]
     assert recall.value == pytest.approx(malignant.recall) and recall.interval.low < recall.value
-    assert area.name == "pr_auc of malignant >= 0.3" and area.interval.low < area.value < area.interval.high
+    assert area.name == "pr_auc of malignant >= 0.3" and area.interval.low < area.value <= area.interval.high
     assert f1.name == "f1 of benign [clinic=north] >= 0.1" and 0 < f1.value <= 1
     assert [curve.label for curve in evaluation.roc] == ["benign"]
     assert evaluation.worst[0].picture is None and not (tmp_path / "out/worst").exists()
