@@ -136,10 +136,10 @@ def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     file = tmp_path / "own.yaml"
     file.write_text("name: own\nmodule: own.py\ndata: {format: image_folder, bundled: digits, channels: 1}\n")
     recipe = recipes.load(str(file))
-    example_cost = planned.of_recipe(recipe, data.find(recipe, None, None))
+    example_cost = planned.from_recipe(recipe, data.find(recipe, None, None))
     assert (example_cost.parameters, example_cost.flops_per_example) == (650, TRAINING_PASSES * (2 * 640 + 64))
     monkeypatch.setattr("trainyard_control.planning.cost.program_output", None)  # what is remembered needs no process
-    assert planned.of_recipe(recipe, data.find(recipe, None, None)) == example_cost
+    assert planned.from_recipe(recipe, data.find(recipe, None, None)) == example_cost
 
 
 def test_a_network_of_another_width_and_depth_is_planned_by_what_it_costs_itself(
@@ -149,7 +149,7 @@ def test_a_network_of_another_width_and_depth_is_planned_by_what_it_costs_itself
     recipe = recipes.load("digits", ["model.width=0.5", "model.depth=2"])
     summary = data.find(recipe, None, None)
     assert summary.image is not None
-    example_cost = planned.of_recipe(recipe, summary)
+    example_cost = planned.from_recipe(recipe, summary)
     built = build(recipe.model, [Feature(name="image", dtype="float32", shape=summary.image)], summary.classes, seed=1)
     kernels = [layer.kernel.shape[-1] for layer in built.layers if isinstance(layer, keras.layers.Conv2D)]
     assert kernels == [16] * 4 + [32] * 2
@@ -158,7 +158,7 @@ def test_a_network_of_another_width_and_depth_is_planned_by_what_it_costs_itself
         and example_cost.flops_per_example == cost(built).flops_per_example
     )
     assert example_cost.head == 32 * 10 + 10
-    assert example_cost.parameters < planned.of_recipe(recipes.load("digits"), summary).parameters
+    assert example_cost.parameters < planned.from_recipe(recipes.load("digits"), summary).parameters
 
 
 def _small(**inputs: keras.KerasTensor) -> keras.Model:

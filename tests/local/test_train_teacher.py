@@ -88,14 +88,14 @@ def test_the_plan_counts_the_teachers_forward_pass_and_the_key_its_version(
 ) -> None:
     monkeypatch.setattr(planned, "_CACHE", tmp_path / "costs")
     data = DataSummary(40, 200, 10, (8, 8, 1))
-    alone, taught = (planned.of_recipe(student, data) for student in (recipe(), recipe(version)))
+    alone, taught = (planned.from_recipe(student, data) for student in (recipe(), recipe(version)))
     teacher = cost(keras.saving.load_model(f"{version}/assets.extra/model.keras"))
     assert taught.flops_per_example == pytest.approx(alone.flops_per_example + teacher.flops_per_example / 3)
     assert (taught.parameters, taught.saved_activations_per_example) == (
         alone.parameters,
         alone.saved_activations_per_example,
     )
-    assert planned.of_recipe(recipe(version), data) == taught and len([*(tmp_path / "costs").iterdir()]) == 1
+    assert planned.from_recipe(recipe(version), data) == taught and len([*(tmp_path / "costs").iterdir()]) == 1
     other = push(Path(version, "assets.extra", "model.keras"), tmp_path / "models" / "2")
     assert len({weights_contract.digest(recipe(model)) for model in ("", version, other)}) == 2  # of equal content
     with pytest.raises(ConfigurationError, match=r"train\.teacher: .*nowhere: is not the folder of a version"):
