@@ -38,5 +38,5 @@ def test_weights_that_have_seen_flowers_know_others_sooner(tmp_path: Path) -> No
     tuned = json.loads(run(tmp_path, "trainyard run tuned.yaml", *short))
     assert tuned["metrics"]["accuracy"] > 0.7 and tuned["pushed"]["version"] == 1
     answers = run(tmp_path, "trainyard predict tuned.yaml")
-    assert "160 pictures" in answers
+    assert "160 images" in answers
     assert (tmp_path / "lilies.csv").read_text().count('"lily"') > 100
