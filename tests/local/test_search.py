@@ -33,7 +33,7 @@ class Listener(TrialScreen):
         self.trained: list[int] = []
         self.ended: list[Trial] = []
 
-    def of(self, trial: Trial) -> Listener:
+    def for_trial(self, trial: Trial) -> Listener:
         self.trained.append(trial.number)
         return self
 
