@@ -94,7 +94,7 @@ def test_secrets_and_priorities_are_looked_for_by_name_alone(namespace: Namespac
     namespace.kubectl("create", "secret", "generic", "keys", "--from-literal=a=canary-value")
     secrets = {"A": {"secret": "keys", "key": "a"}, "B": {"secret": "none", "key": "b"}}
     checks, _ = doctor(namespace, secrets=secrets, pools={"cpu": CPU | {"priority_class": "urgent", "queue": "team"}})
-    assert checks["secret keys"] == ("good", "is there; its keys are not checked")
+    assert checks["secret keys"] == ("good", "exists; its keys are not checked")
     assert checks["secret none"][0] == "bad"
     assert checks["priority class urgent"][0] == "bad"
     assert checks["queue team"] == (
