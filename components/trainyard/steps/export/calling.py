@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature, RawFeature
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
-from trainyard.contract.version import PREPROCESSING, VOCABULARIES
+from trainyard.contract.version import VOCABULARIES
 from trainyard.data.trained import output_name
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Format, Recipe
@@ -75,12 +75,18 @@ _ANSWERS = {
 }
 
 
-def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[Format, str], to: Path) -> None:
+def write(
+    recipe: Recipe,
+    document: Examples,
+    examples: str,
+    files: Mapping[Format, str],
+    borders: Mapping[str, Border],
+    to: Path,
+) -> None:
     """Write signature.json and the examples of the exported `files`, paths by format, into the folder `to`.
 
-    What `device` writes is there already.
+    borders: of the files for devices, by path. Call after `device.write`.
     """
-    borders: dict[str, Border] = json.loads((to / PREPROCESSING).read_text(encoding="utf-8"))["files"]
     statistics = Statistics.read(examples).features
     columns = [
         _column(feature, recipe, statistics.get(feature.name, {}).get("train"), to) for feature in document.raw_features

@@ -48,7 +48,7 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     files = {name: FORMATS[name].path for name in written if name not in left_out}
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output)
-    calling.write(recipe, document, examples, files, output)
+    calling.write(recipe, document, examples, files, borders, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict, left_out=dict(left_out)).write(output)
