@@ -121,9 +121,8 @@ class CloudStorage(ObjectStore):
     def _delete(self, name: str) -> None:
         self._blob(name).delete(retry=None, timeout=objects.TIMEOUT_SECONDS)
 
-    def _delete_version(self, name: str, version: str) -> bool:
+    def _delete_version(self, name: str, version: str) -> None:
         self._blob(name).delete(if_generation_match=int(version), retry=None, timeout=objects.TIMEOUT_SECONDS)
-        return True
 
     def _blob(self, name: str) -> Any:
         return _client().bucket(self.bucket).blob(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
@@ -182,20 +182,16 @@ class ObjectStore(ABC):
 
     def delete(self, name: str) -> None:
         """Delete the object if it exists."""
-        try:
+        with suppress(Missing):
             self.retried(name, "delete", lambda: self._delete(name))
-        except Missing:
-            return
 
-    def delete_version(self, name: str, version: str) -> bool:
-        """Remove the object if it is in this version; return False if the store cannot.
+    def delete_version(self, name: str, version: str) -> None:
+        """Delete the object if it exists in this version.
 
-        Raises `Changed` if it is in another version.
+        Raises `Changed` if it has another version and the server knows conditional deletes.
         """
-        try:
-            return self.retried(name, "delete", lambda: self._delete_version(name, version))
-        except Missing:
-            return True
+        with suppress(Missing):
+            self.retried(name, "delete", lambda: self._delete_version(name, version))
 
     def retried(self, name: str, verb: str, call: Callable[[], T]) -> T:
         """Return the result of `call`, retried after transient faults. Raises `Missing` and `Changed` at once."""
@@ -279,7 +275,7 @@ class ObjectStore(ABC):
     def _delete(self, name: str) -> None: ...
 
     @abstractmethod
-    def _delete_version(self, name: str, version: str) -> bool: ...
+    def _delete_version(self, name: str, version: str) -> None: ...
 
 
 @contextmanager
