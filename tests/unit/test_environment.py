@@ -205,7 +205,7 @@ def test_an_unknown_pool_is_answered_with_the_nearest_name(tmp_path: Path) -> No
     gke = (environments.BUNDLED / "gke.yaml").read_text()
     message = refusal(tmp_path, gke.replace("train: gpu-l4", "train: gpu-14"))
     assert message == (
-        f"{tmp_path}/own.yaml:57: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8, v5e-16. "
+        f"{tmp_path}/own.yaml:51: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8, v5e-16. "
         "Did you mean 'gpu-l4'?"
     )
 

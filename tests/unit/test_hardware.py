@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainyard.spec.hardware.catalog import catalog, chips, hosts
+from trainyard.spec.hardware.pools import Pool
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,44 @@ def test_slices_come_smallest_first_and_single_hosts_among_them() -> None:
 
 def test_tensorflow_does_not_run_on_the_seventh_generation() -> None:
     assert [name for name, entry in catalog().accelerators.items() if not entry.tensorflow] == ["tpu7x"]
+
+
+RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("gpu", "l4", ("nvidia-l4", 1, None, 1)),
+        ("gpu", "h100x8", ("nvidia-h100-80gb", 8, None, 1)),
+        ("gpu", "a100-80gbx2", ("nvidia-a100-80gb", 2, None, 1)),
+        ("tpu", "v5e-8", ("tpu-v5-lite-podslice", 8, "2x4", 1)),
+        ("tpu", "v5e-16", ("tpu-v5-lite-podslice", 4, "4x4", 4)),
+        ("tpu", "v3-8", ("tpu-v3-device", 4, "2x2", 1)),
+        ("tpu", "v3-32", ("tpu-v3-slice", 4, "4x4", 4)),
+        ("tpu", "v5p-8", ("tpu-v5p-slice", 4, "2x2x1", 1)),
+        ("tpu", "v5p-1024", ("tpu-v5p-slice", 4, "8x8x8", 128)),
+    ],
+)
+def test_one_name_gives_accelerator_count_topology_and_hosts(
+    kind: str, name: str, expected: tuple[str, int, str | None, int]
+) -> None:
+    pool = Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
+    assert (pool.accelerator, pool.count, pool.topology, pool.workers) == expected
+    assert Pool.model_validate(pool.model_dump(by_alias=True)) == pool
+
+
+def test_fields_beside_a_short_name_stay_or_are_refused() -> None:
+    fields = {"kind": "tpu", "accelerator": "v5e-8", "resources": RESOURCES}
+    assert Pool.model_validate(fields | {"count": 4}).workers == 2
+    with pytest.raises(ValueError, match=r"2x4 with 8 chips a host is 1 host, .* 3 given"):
+        Pool.model_validate(fields | {"workers": 3})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "nearest"),
+    [("tpu", "v5e-15", "v5e-16"), ("tpu", "v5e-1000", "v5e-256"), ("gpu", "h100x3", "h100x4"), ("tpu", "v5-16", "v5")],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(kind: str, name: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=f"no {kind} '{name}'.* Did you mean '{nearest}"):
+        Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})

@@ -78,12 +78,15 @@ class Accelerator(Strict):
 
     topologies: for a TPU, the chips that one host may hold, by the topology of the slice. cubes: for a 3D torus, the
     most cubes of 4x4x4 chips in a slice. tensorflow: whether TensorFlow runs on it. gpu: its name in Karpenter's
-    labels. products: its names in the labels of the GPU operator. trains: whether any training can run on it; why_not
-    is the reason. resource: what a pod asks for, if not what its kind does. plan_only: no platform has nodes of it, so
-    that it can be planned and compared alone. Figures are of one chip, see hardware.yaml; None: not published.
+    labels. short, cores: see `Catalog.short_names`. products: its names in the labels of the GPU operator. trains:
+    whether any training can run on it; why_not is the reason. resource: what a pod asks for, if not what its kind does.
+    plan_only: no platform has nodes of it, so that it can be planned and compared alone. Figures are of one chip, see
+    hardware.yaml; None: not published.
     """
 
     kind: Literal["gpu", "tpu", "npu"]
+    short: str = ""
+    cores: int = 1
     vertex: str | None = None
     gpu: str | None = None
     products: list[str] = []
@@ -146,3 +149,30 @@ class Catalog(Strict):
     accelerators: Annotated[dict[str, Accelerator], Field(min_length=1)]
     kinds: dict[Kind, Marks]
     platforms: dict[Platform, PlatformMarks]
+
+    @cached_property
+    def short_names(self) -> dict[str, dict[str, str | int]]:
+        """The pool's fields by short name: `l4` and `h100x8` of a node, `v5e-16` of a slice.
+
+        The number of a slice counts its chips times `cores`. Of the topologies with as many chips the most compact one
+        is meant, and of its hosts those with the most chips.
+        """
+        known: dict[str, dict[str, str | int]] = {}
+        for name, entry in self.accelerators.items():
+            if entry.kind == "gpu" and entry.short:
+                for count in (1, 2, 4, 8, 16):
+                    known[f"{entry.short}x{count}"] = {"accelerator": name, "count": count}
+                known[entry.short] = known[f"{entry.short}x1"]
+            for topology in sorted(entry.slices, key=_longest_edge, reverse=True) if entry.short else ():
+                count = max(entry.slices[topology])
+                known[f"{entry.short}-{chips(topology) * entry.cores}"] = {
+                    "accelerator": name,
+                    "topology": topology,
+                    "count": count,
+                    "workers": hosts(topology, count),
+                }
+        return known
+
+
+def _longest_edge(topology: str) -> int:
+    return max(map(int, topology.split("x")))

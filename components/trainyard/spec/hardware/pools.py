@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
@@ -171,7 +171,8 @@ class Pool(Strict):
     kind: Kind = Field(description="Kind of hardware.")
     accelerator: Annotated[str, Field(max_length=253)] | None = Field(
         None,
-        description="gpu and tpu: GKE's name, such as nvidia-l4. npu (inference only): inferentia2, edge-tpu.",
+        description="gpu and tpu: GKE's name, such as nvidia-l4, or a short one that also gives count, topology and "
+        "workers: l4, h100x8, v5e-16. npu (inference only): inferentia2, edge-tpu.",
     )
     count: Annotated[int, Field(ge=0, le=64)] = Field(
         0, description="gpu, tpu and npu: accelerators per node (TPU: chips per host)."
@@ -245,6 +246,19 @@ class Pool(Strict):
             return ""
         return f"no platform has nodes with {self.accelerator}, it can only be planned"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short_name(cls, fields: Any) -> Any:
+        """Replace a short name of an accelerator by the fields that it stands for; fields beside it stay."""
+        name = fields.get("accelerator") if isinstance(fields, dict) else None
+        meant = catalog().short_names.get(name) if isinstance(name, str) else None
+        if meant is None or catalog().accelerators[str(meant["accelerator"])].kind != fields.get("kind"):
+            return fields
+        count = fields.get("count")
+        if "topology" in meant and isinstance(count, int) and count > 0:
+            meant = meant | {"workers": hosts(str(meant["topology"]), count)}
+        return meant | fields | {"accelerator": meant["accelerator"]}
+
     @model_validator(mode="after")
     def _hardware(self) -> Self:
         known = {name: entry for name, entry in catalog().accelerators.items() if entry.kind == self.kind}
@@ -255,9 +269,10 @@ class Pool(Strict):
                 raise ValueError("a cpu pool has no accelerator, count or topology")
             return self
         if self.accelerator not in known:
+            short = [name for name, meant in catalog().short_names.items() if meant["accelerator"] in known]
             raise ValueError(
                 f"accelerator: no {self.kind} '{self.accelerator}'. Known: {', '.join(known)}."
-                f"{did_you_mean(self.accelerator or '', known)}"
+                f"{_nearest_accelerator(self.accelerator or '', [*known, *short])}"
             )
         if not self.count:
             raise ValueError("count: is required: how many accelerators a node has")
@@ -314,6 +329,16 @@ def _check_slice(topology: str | None, count: int, workers: int, known: dict[str
             f"workers: {topology} with {count} chips a host is {many}, and a gang has one worker on each; {workers} "
             f"given. Give {needed}, or name another slice"
         )
+
+
+def _nearest_accelerator(name: str, known: list[str]) -> str:
+    """Return ' Did you mean X?' with the name of the same short form and the nearest number, otherwise by letters."""
+    form = name.rstrip("0123456789")
+    number = name.removeprefix(form)
+    numbers = [int(other.removeprefix(form)) for other in known if re.fullmatch(rf"{re.escape(form)}\d+", other)]
+    if not form.endswith(("-", "x")) or not number or not numbers:
+        return did_you_mean(name, known)
+    return f" Did you mean '{form}{min(numbers, key=lambda other: (abs(other - int(number)), -other))}'?"
 
 
 def _nearest_slice(topology: str, known: Iterable[str]) -> str:
