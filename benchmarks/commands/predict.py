@@ -19,9 +19,9 @@ from benchmarks.cost import cost
 
 ROWS = 100_000
 FEW_ROWS = 10_000
-PICTURES = 10_000
+IMAGES = 10_000
 _REPEATS = 5
-_ROW_BATCH, _PICTURE_BATCH = 4096, 128
+_ROW_BATCH, _IMAGE_BATCH = 4096, 128
 
 
 def section() -> str:
@@ -32,16 +32,16 @@ def section() -> str:
             train(recipe, folder)
         write_table(folder / "few.csv", FEW_ROWS)
         write_table(folder / "rows.csv", ROWS)
-        write_pictures(folder / "pictures")
+        write_images(folder / "images")
         few, many = (peak_mib(folder, file) for file in ("few.csv", "rows.csv"))
         speeds = [
             speed("tabular", folder, folder / "rows.csv", ROWS, bare_table),
-            speed("digits", folder, folder / "pictures", PICTURES, bare_pictures),
+            speed("digits", folder, folder / "images", IMAGES, bare_images),
         ]
     lines = "\n".join(
         f"| {what} | {bare:,.0f} | {ours:,.0f} | {ours / bare:.2f} |"
         for what, (bare, ours) in zip(
-            (f"CSV of {ROWS:,} rows of 30 numbers", f"{PICTURES:,} PNG files of 8 x 8 pixels"), speeds, strict=True
+            (f"CSV of {ROWS:,} rows of 30 numbers", f"{IMAGES:,} PNG files of 8 x 8 pixels"), speeds, strict=True
         )
     )
     return f"""Examples per second, median of {_REPEATS} turns in one process, model loaded. The bare loop reads with
@@ -77,14 +77,14 @@ def write_table(path: Path, rows: int) -> None:
         stream.writelines(f"{body[row % len(body)]}\n" for row in range(rows))
 
 
-def write_pictures(folder: Path) -> None:
+def write_images(folder: Path) -> None:
     """Write scikit-learn's digits over and over, 1,000 a folder."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_digits
 
     pixels = np.rint(load_digits().data * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
-    for number in range(PICTURES):
+    for number in range(IMAGES):
         path = folder / str(number // 1000) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels[number % len(pixels)]).save(path)
@@ -136,12 +136,12 @@ def bare_table(model: Path, source: Path, out: Path) -> None:
     _ask(loaded, ({name: tf.constant(batch[name].to_numpy()) for name in names} for batch in batches), out)
 
 
-def bare_pictures(model: Path, source: Path, out: Path) -> None:
+def bare_images(model: Path, source: Path, out: Path) -> None:
     """Ask for the files of a folder."""
     import tensorflow as tf
 
     loaded, files = _loaded(model), sorted(source.rglob("*.png"))
-    batches = (files[start : start + _PICTURE_BATCH] for start in range(0, len(files), _PICTURE_BATCH))
+    batches = (files[start : start + _IMAGE_BATCH] for start in range(0, len(files), _IMAGE_BATCH))
     _ask(loaded, ({"image": tf.constant([file.read_bytes() for file in batch])} for batch in batches), out)
 
 

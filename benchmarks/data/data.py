@@ -14,12 +14,12 @@ from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.cost import Cost, cost
-from benchmarks.data import pictures, tables
+from benchmarks.data import images, tables
 
 ROWS = 1_000_000
 _BEAM_ROWS = 200_000  # Beam by its guide takes five times as long a row
 _FEW_ROWS = 10_000
-_PICTURES = {"original": 20_000, "training_size": 4_000}  # one costs less than what two starts of the step differ by
+_IMAGES = {"original": 20_000, "training_size": 4_000}  # one costs less than what two starts of the step differ by
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def fixed_cost(_: int) -> Row:
     return Row("The step on 100 rows", "–", f"{_side('ours', 100).cpu_seconds:.1f} CPU seconds", "8 CPU seconds")
 
 
-def pictures_row(store: str, _: int) -> Row:
-    """Compare the step with a bare loop that decodes, to check or to shrink and encode, an added picture each."""
-    height, width = pictures.SIZES[store]
-    ours, other = (pictures.cost_of_an_image(side, store, _PICTURES[store]) for side in ("preprocess", "bare"))
+def images_row(store: str, _: int) -> Row:
+    """Compare the step with a bare loop that decodes, to check or to shrink and encode, an added image each."""
+    height, width = images.SIZES[store]
+    ours, other = (images.cost_of_an_image(side, store, _IMAGES[store]) for side in ("preprocess", "bare"))
     return Row(
         f"JPEG of {width} x {height} to shards, `{store}`",
         f"libjpeg-turbo loop, CRC and write: {other * 1e3:.2f} ms an image",
@@ -92,8 +92,8 @@ def pictures_row(store: str, _: int) -> Row:
 
 
 MEASURES: list[Callable[[int], Row]] = [
-    partial(pictures_row, "original"),
-    partial(pictures_row, "training_size"),
+    partial(images_row, "original"),
+    partial(images_row, "training_size"),
     table_against_beam,
     table_against_hand,
     table_reader,

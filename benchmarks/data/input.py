@@ -2,7 +2,7 @@
 
     python -m benchmarks.data.input
 
-The pictures are smooth noise of the size of photographs' files. What is measured of Trainyard is all of its input, from
+The images are smooth noise of the size of photographs' files. What is measured of Trainyard is all of its input, from
 the shard's record to the uint8 batch; of the bare loops the decoding, cutting, mirroring and copying into the batch.
 """
 
@@ -39,7 +39,7 @@ from trainyard.steps.train.input.service.worker import InputProcess
 from trainyard.steps.train.peers import settings
 
 SIZE, STORED, BATCH, EPOCHS, ROUNDS = 224, 256, 64, 12, 2
-"""Pixels of the model's side and of a picture's that windows are cut out of; images a batch; the best of two rounds."""
+"""Pixels of the model's side and of an image's that windows are cut out of; images a batch; the best of two rounds."""
 
 
 @dataclass(frozen=True)

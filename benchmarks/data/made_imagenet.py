@@ -25,7 +25,7 @@ _SEED = 17
 FORMS = ("archives", "folders", "tfds")
 
 
-def picture(label: int, number: int, side: int) -> bytes:
+def image(label: int, number: int, side: int) -> bytes:
     """Return a JPEG of the class `label`; `number` says which."""
     draw = np.random.default_rng((_SEED, label, number))
     back = draw.integers(40, 216, 3)
@@ -62,24 +62,23 @@ def _mask(shape: int, draw: np.random.Generator, side: int) -> npt.NDArray[np.bo
 
 
 def write(folder: Path, form: str, train: int, val: int, side: int, classes: int = len(CLASSES)) -> None:
-    """Write so many pictures a class into `folder`, in a form of `FORMS`."""
+    """Write so many images a class into `folder`, in a form of `FORMS`."""
     folder.mkdir(parents=True, exist_ok=True)
     names = CLASSES[:classes]
     numbers = np.random.default_rng(_SEED).permutation(np.repeat(np.arange(classes), val)).tolist()
     of_train = {
-        name: [(f"{name}_{number}.JPEG", picture(label, number, side)) for number in range(train)]
+        name: [(f"{name}_{number}.JPEG", image(label, number, side)) for number in range(train)]
         for label, name in enumerate(names)
     }
     of_val = [
-        (f"ILSVRC2012_val_{place:08}.JPEG", picture(label, train + place, side))
-        for place, label in enumerate(numbers, 1)
+        (f"ILSVRC2012_val_{place:08}.JPEG", image(label, train + place, side)) for place, label in enumerate(numbers, 1)
     ]
     if form == "archives":
         _write_archives(folder, of_train, of_val)
         _write_kit(folder, names, numbers)
     elif form == "folders":
-        for name, pictures in of_train.items():
-            _write_files(folder / "train" / name, pictures)
+        for name, images in of_train.items():
+            _write_files(folder / "train" / name, images)
         for label, name in enumerate(names):
             chosen = zip(numbers, of_val, strict=True)
             _write_files(folder / "val" / name, [item for number, item in chosen if number == label])
@@ -88,17 +87,17 @@ def write(folder: Path, form: str, train: int, val: int, side: int, classes: int
         _write_tfds(folder, names, pairs, [(item[1], label) for item, label in zip(of_val, numbers, strict=True)])
 
 
-def _write_files(folder: Path, pictures: list[tuple[str, bytes]]) -> None:
+def _write_files(folder: Path, images: list[tuple[str, bytes]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in pictures:
+    for name, content in images:
         (folder / name).write_bytes(content)
 
 
-def archive(pictures: list[tuple[str, bytes]]) -> bytes:
-    """Return a tar archive of `pictures`, names and contents."""
+def archive(images: list[tuple[str, bytes]]) -> bytes:
+    """Return a tar archive of `images`, names and contents."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as made:
-        _add(made, pictures)
+        _add(made, images)
     return stream.getvalue()
 
 
@@ -112,7 +111,7 @@ def _add(archive: tarfile.TarFile, files: list[tuple[str, bytes]]) -> None:
 def _write_archives(
     folder: Path, of_train: dict[str, list[tuple[str, bytes]]], of_val: list[tuple[str, bytes]]
 ) -> None:
-    inner = [(f"{name}.tar", archive(pictures)) for name, pictures in of_train.items()]
+    inner = [(f"{name}.tar", archive(images)) for name, images in of_train.items()]
     (folder / "ILSVRC2012_img_train.tar").write_bytes(archive(inner))
     (folder / "ILSVRC2012_img_val.tar").write_bytes(archive(of_val))
 
@@ -165,8 +164,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data.made_imagenet", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--form", choices=FORMS, default="archives")
-    parser.add_argument("--train", type=int, default=450, help="pictures a class")
-    parser.add_argument("--val", type=int, default=50, help="pictures a class")
+    parser.add_argument("--train", type=int, default=450, help="images a class")
+    parser.add_argument("--val", type=int, default=50, help="images a class")
     parser.add_argument("--side", type=int, default=64, help="pixels")
     options = parser.parse_args()
     write(options.folder, options.form, options.train, options.val, options.side)

@@ -57,7 +57,7 @@ def _write(uri: str, size: int, examples: dict[str, int], image: Callable[[], tf
 
 
 def commit(uri: str, shape: tuple[int, int, int], classes: int, rows: dict[str, list[tuple[bytes, int]]]) -> str:
-    """Write encoded pictures and their labels, `rows` a split, as preprocess would below `uri`; return it."""
+    """Write encoded images and their labels, `rows` a split, as preprocess would below `uri`; return it."""
     splits: dict[str, SplitFiles] = {}
     with storage.stage(uri, producer="trainyard.preprocess") as folder:
         (folder / "examples").mkdir()

@@ -1,4 +1,4 @@
-"""Scale: preprocess over a million rows and 200,000 pictures to the end, and what larger data would cost at that rate.
+"""Scale: preprocess over a million rows and 200,000 images to the end, and what larger data would cost at that rate.
 
 python -m benchmarks.data.scale prints the part of the page.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cost import cost
-from benchmarks.data import pictures, tables
+from benchmarks.data import images, tables
 from trainyard.steps.preprocess.shards import count_shards
 
 _ROWS, _FEW_ROWS = 1_000_000, 10_000
-_PICTURES, _FEW_PICTURES, _SIDE = 200_000, 2_000, 32
+_IMAGES, _FEW_IMAGES, _SIDE = 200_000, 2_000, 32
 _PHOTOGRAPHS, _FEW_PHOTOGRAPHS = 4_000, 400
 _USD_PER_CORE_HOUR = 0.3885 / 8  # n2-standard-8 on demand, as in the catalog of 2026-08-03
 
@@ -43,13 +43,13 @@ def of_rows(count: int) -> Run:
         return _run("rows", count, path.stat().st_size, command)
 
 
-def of_pictures(what: str, count: int, store: str, height: int, width: int) -> Run:
+def of_images(what: str, count: int, store: str, height: int, width: int) -> Run:
     """Run the step on `count` JPEG files."""
     with tempfile.TemporaryDirectory() as folder:
-        pictures.write(Path(folder, "in"), count, height, width)
+        images.write(Path(folder, "in"), count, height, width)
         size = sum(path.stat().st_size for path in Path(folder, "in").glob("*/*"))
         side = ["--side", "preprocess", "--store", store, "--in", folder]
-        return _run(what, count, size, [sys.executable, "-m", "benchmarks.data.pictures", *side])
+        return _run(what, count, size, [sys.executable, "-m", "benchmarks.data.images", *side])
 
 
 def _run(what: str, count: int, size: int, command: list[str]) -> Run:
@@ -62,9 +62,9 @@ def section() -> str:
     """Measure, and return the part of the page."""
     small, photograph = f"images of {_SIDE} x {_SIDE}", "photographs of 500 x 375, stored at training size"
     rows = [of_rows(_FEW_ROWS), of_rows(_ROWS)]
-    thumbs = [of_pictures(small, count, "original", _SIDE, _SIDE) for count in (_FEW_PICTURES, _PICTURES)]
+    thumbs = [of_images(small, count, "original", _SIDE, _SIDE) for count in (_FEW_IMAGES, _IMAGES)]
     counts = (_FEW_PHOTOGRAPHS, _PHOTOGRAPHS)
-    photographs = [of_pictures(photograph, count, "training_size", 375, 500) for count in counts]
+    photographs = [of_images(photograph, count, "training_size", 375, 500) for count in counts]
     ran = "\n".join(
         f"| {run.count:,} {run.what} | {run.bytes / 1e6:,.0f} | {run.cpu_seconds:,.0f} | {run.wall_seconds:,.0f} "
         f"| {run.peak_mib:,.0f} |"

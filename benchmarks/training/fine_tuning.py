@@ -1,8 +1,8 @@
-"""Fine-tuning in Trainyard against what one would write in bare Keras: the same network, weights, pictures and steps.
+"""Fine-tuning in Trainyard against what one would write in bare Keras: the same network, weights, images and steps.
 
     python -m benchmarks.training.fine_tuning
 
-prints its part of docs/benchmarks.md. The weights come from a training on the digits 0 to 4, the pictures are the
+prints its part of docs/benchmarks.md. The weights come from a training on the digits 0 to 4, the images are the
 digits 5 to 9. Each training is a process of its own; they take turns, an epoch each, so that another load on the
 machine meets all of them.
 """
@@ -45,7 +45,7 @@ from trainyard.steps.train.input.input import InMemory
 SEEDS = (1, 2, 3)
 OURS, FIT = "Trainyard", "`fit`"
 SIDE, A_CLASS, LEARNT, BATCH = 64, 160, 64, 32
-"""Pixels of a side; pictures a class, and how many of them are learnt; examples a batch."""
+"""Pixels of a side; images a class, and how many of them are learnt; examples a batch."""
 SOURCE_EPOCHS, HEAD_EPOCHS, EPOCHS, FACTOR = 8, 4, 12, 0.1
 """Epochs of the weights' own training, of the last layer alone and of both phases; the second one's learning rate."""
 STEPS = 5 * LEARNT // BATCH
@@ -293,7 +293,7 @@ def _batches(folder: ExampleFolder, split: Any) -> tf.data.Dataset:
 
 
 def _examples(uri: str, first: int, learnt: int) -> ExampleFolder:
-    """Return the five digits from `first` on as preprocess writes them, `learnt` pictures of each to learn from."""
+    """Return the five digits from `first` on as preprocess writes them, `learnt` images of each to learn from."""
     bunch = load_digits()
     rows: dict[str, list[tuple[bytes, int]]] = {split: [] for split in SPLITS}
     for label in range(5):

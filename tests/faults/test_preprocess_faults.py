@@ -145,7 +145,7 @@ def test_of_data_that_grew_only_the_new_file_is_read(tmp_path: Path, capfd: pyte
     assert kept(capfd.readouterr().err) == {"tasks": 2}
 
 
-def test_pictures_that_come_between_others_move_few_to_other_tasks(
+def test_images_that_come_between_others_move_few_to_other_tasks(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.steps.preprocess import collect
@@ -154,21 +154,21 @@ def test_pictures_that_come_between_others_move_few_to_other_tasks(
     for label in "ab":
         (tmp_path / "pets" / label).mkdir(parents=True)
         for number in range(0, 200, 2):
-            write_picture(tmp_path / "pets" / label, number)
+            write_image(tmp_path / "pets" / label, number)
     data = f"{{format: image_folder, path: {tmp_path}/pets, incremental: true}}"
     text = f"{{name: pets, data: {data}, model: {{name: cnn_small}}}}"
     recipe = documents.parse(text, Recipe, name="pets")
     preprocess(recipe, tmp_path / "storage" / "a")
     count = len(list(Path(keys.parts(str(tmp_path / "storage" / "a")), "done").glob("*.json")))
     for number in (33, 121):
-        write_picture(tmp_path / "pets" / "b", number)
+        write_image(tmp_path / "pets" / "b", number)
     capfd.readouterr()
     preprocess(recipe, tmp_path / "storage" / "b")
     assert count > 8
     assert kept(capfd.readouterr().err)["tasks"] >= count - 2
 
 
-def write_picture(folder: Path, number: int) -> None:
+def write_image(folder: Path, number: int) -> None:
     pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)
     Image.fromarray(pixels).save(folder / f"{number:03}.png")
 

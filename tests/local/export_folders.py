@@ -46,8 +46,8 @@ def digits(root: Path) -> None:
             }
 
     rows = [
-        {"raw/image": [png(picture)], "label": [int(label)], "key": [f"{index}".encode()]}
-        for index, (picture, label) in enumerate(zip(pixels, labels, strict=True))
+        {"raw/image": [png(image)], "label": [int(label)], "key": [f"{index}".encode()]}
+        for index, (image, label) in enumerate(zip(pixels, labels, strict=True))
     ]
     described = document(
         features=[Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)],
@@ -159,9 +159,9 @@ def table(root: Path) -> None:
     commit_model(root / "model", model)
 
 
-def png(picture: np.ndarray) -> bytes:
+def png(image: np.ndarray) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "PNG")
+    Image.fromarray(image).save(stream, "PNG")
     return stream.getvalue()
 
 

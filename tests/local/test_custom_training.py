@@ -206,7 +206,7 @@ def test_a_program_that_fails_for_want_of_another_worker_is_started_again(tmp_pa
     assert len(gang.training.restarts) == 1 and gang.training.steps == 5
     output = storage.local(f"{tmp_path}/output", made_by="train")
     assert (output / "files" / "notes.txt").read_text() == "kept"
-    # It took a picture without a name, and takes a dict now, as evaluate gives one.
+    # It took an image without a name, and takes a dict now, as evaluate gives one.
     assert list(keras.saving.load_model(output / "model.keras").input) == ["image"]
 
 
@@ -301,6 +301,6 @@ def test_a_model_that_later_steps_cannot_use_is_refused(
         check_model(tmp_path / "model.keras", Examples.read(examples))
 
 
-def test_a_model_for_pictures_of_any_size_is_taken_as_it_is(tmp_path: Path, examples: str) -> None:
+def test_a_model_for_images_of_any_size_is_taken_as_it_is(tmp_path: Path, examples: str) -> None:
     network(side=None).save(tmp_path / "model.keras")
     assert check_model(tmp_path / "model.keras", Examples.read(examples)).count_params() == 20

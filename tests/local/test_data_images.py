@@ -14,12 +14,12 @@ from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, reading
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError
-from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.export.on_device.images import image_input
-from trainyard.steps.predict.reading.pictures import checked
-from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
-from trainyard.steps.preprocess.readers.pictures.store import Store
+from trainyard.steps.predict.reading.images import checked
+from trainyard.steps.preprocess.readers.images.check import ImageLimits, check_image
+from trainyard.steps.preprocess.readers.images.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
 
 SHAPE = ImageShape(height=12, width=16, channels=3)
@@ -29,14 +29,14 @@ EXIF = Image.Exif()
 EXIF[0x0112] = 6  # the camera was turned
 
 
-def picture(mode="RGB", file_format="PNG", **options) -> bytes:
+def image(mode="RGB", file_format="PNG", **options) -> bytes:
     pixels = np.random.default_rng(1).integers(0, 256, (12, 16, 3), np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(stream, file_format, **options)
     return stream.getvalue()
 
 
-TURNED = picture("RGB", "JPEG", exif=EXIF)
+TURNED = image("RGB", "JPEG", exif=EXIF)
 
 
 def grey_png(height: int, width: int, data: bytes) -> bytes:
@@ -54,20 +54,20 @@ def bomb() -> bytes:
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1"])
 def test_opaque_png_bytes_are_kept_whatever_the_mode(mode):
-    encoded = picture(mode)
-    assert check_image(encoded, PictureLimits(1000, PixelForm(3))).encoded == encoded
+    encoded = image(mode)
+    assert check_image(encoded, ImageLimits(1000, PixelForm(3))).encoded == encoded
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_jpeg_bytes_are_kept(mode):
-    encoded = picture(mode, "JPEG")
-    assert check_image(encoded, PictureLimits(1000, PixelForm(1))).encoded == encoded
+    encoded = image(mode, "JPEG")
+    assert check_image(encoded, ImageLimits(1000, PixelForm(1))).encoded == encoded
 
 
 def test_cmyk_bmp_webp_and_gif_become_png_with_the_same_pixels():
     for mode, file_format in [("CMYK", "JPEG"), ("RGB", "BMP"), ("RGB", "WEBP"), ("P", "GIF"), ("CMYK", "TIFF")]:
-        encoded = picture(mode, file_format)
-        checked = check_image(encoded, PictureLimits(1000, PixelForm(3)))
+        encoded = image(mode, file_format)
+        checked = check_image(encoded, ImageLimits(1000, PixelForm(3)))
         assert checked.encoded.startswith(b"\x89PNG"), file_format
         expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"), np.float32)
         np.testing.assert_array_equal(decode_image(checked.encoded, SHAPE).numpy(), expected)
@@ -78,13 +78,13 @@ def test_sixteen_bits_are_scaled_and_not_cut_off():
     for file_format in ("PNG", "TIFF"):
         stream = io.BytesIO()
         Image.fromarray(values).save(stream, file_format)
-        checked = check_image(stream.getvalue(), PictureLimits(1000, PixelForm(1)))
+        checked = check_image(stream.getvalue(), ImageLimits(1000, PixelForm(1)))
         decoded = decode_image(checked.encoded, ImageShape(height=12, width=16, channels=1)).numpy()[..., 0]
         np.testing.assert_allclose(decoded, values / 257, atol=1.01)
 
 
 def test_an_exif_orientation_is_applied():
-    checked = check_image(TURNED, PictureLimits(1000, PixelForm(3)))
+    checked = check_image(TURNED, ImageLimits(1000, PixelForm(3)))
     assert (checked.height, checked.width) == (16, 12)
     assert tf.io.decode_png(checked.encoded).shape == (16, 12, 3)
 
@@ -93,7 +93,7 @@ def test_an_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")]
     stream = io.BytesIO()
     frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
-    decoded = decode_image(check_image(stream.getvalue(), PictureLimits(1000, PixelForm(3))).encoded, SHAPE).numpy()
+    decoded = decode_image(check_image(stream.getvalue(), ImageLimits(1000, PixelForm(3))).encoded, SHAPE).numpy()
     np.testing.assert_array_equal(decoded[0, 0], [255, 0, 0])
 
 
@@ -103,24 +103,24 @@ def test_an_animation_gives_its_first_frame():
         (b"", "zero_bytes"),
         (b"<html>not found</html>", "not_an_image"),
         (b"\x00" * 4096, "not_an_image"),
-        (picture("RGB", "JPEG")[:-100], "truncated_image"),
-        (picture("RGB", "PNG")[:200], "truncated_image"),
+        (image("RGB", "JPEG")[:-100], "truncated_image"),
+        (image("RGB", "PNG")[:200], "truncated_image"),
         (bomb(), "too_many_pixels"),
-        (picture("RGB", "EPS"), "not_an_image"),
-        (picture("RGB", "ICO"), "not_an_image"),
+        (image("RGB", "EPS"), "not_an_image"),
+        (image("RGB", "ICO"), "not_an_image"),
     ],
     ids=["empty", "html", "zeros", "cut jpeg", "cut png", "bomb", "a program for Ghostscript", "a size that is hidden"],
 )
 def test_a_bad_image_is_named(encoded, reason):
     with pytest.raises(BadRecord) as caught:
-        check_image(encoded, PictureLimits(1_000_000, PixelForm(3)))
+        check_image(encoded, ImageLimits(1_000_000, PixelForm(3)))
     assert caught.value.reason == reason
 
 
 def test_the_limit_of_pixels_is_the_recipes():
     with pytest.raises(BadRecord, match="16 x 12 pixels, at most 191"):
-        check_image(picture(), PictureLimits(191, PixelForm(3)))
-    assert check_image(picture(), PictureLimits(192, PixelForm(3))).width == 16
+        check_image(image(), ImageLimits(191, PixelForm(3)))
+    assert check_image(image(), ImageLimits(192, PixelForm(3))).width == 16
 
 
 def stripe(file_format: str, length: int, width: int = 1) -> bytes:
@@ -131,12 +131,10 @@ def stripe(file_format: str, length: int, width: int = 1) -> bytes:
 
 @pytest.mark.parametrize("file_format", ["PNG", "TIFF", "JPEG2000"])
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
-def test_a_picture_whose_side_is_too_long_for_the_decoder_is_set_aside_or_stored_as_one_that_decodes(
-    file_format, store
-):
+def test_an_image_whose_side_is_too_long_for_the_decoder_is_set_aside_or_stored_as_one_that_decodes(file_format, store):
     for length, width in ((1_000_000, 1), (1_000_001, 1), (70_000, 9)):
         try:
-            checked = check_image(stripe(file_format, length, width), PictureLimits(2_000_000, PixelForm(1), store))
+            checked = check_image(stripe(file_format, length, width), ImageLimits(2_000_000, PixelForm(1), store))
         except BadRecord as error:
             assert (error.reason, length > 1_000_000) == ("too_many_pixels", True) and store.kind != "raw"
         else:
@@ -152,7 +150,7 @@ def test_a_png_whose_data_name_too_small_a_window_is_stored_as_one_that_decodes(
     encoded = grey_png(3, 1000, b"\x08\x1d" + data[2:])  # a window of 256 bytes
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.io.decode_image(encoded)
-    checked = check_image(encoded, PictureLimits(10_000, PixelForm(1)))
+    checked = check_image(encoded, ImageLimits(10_000, PixelForm(1)))
     expected = np.frombuffer(row[1:] * 3, np.uint8).reshape(3, 1000, 1)
     np.testing.assert_array_equal(tf.io.decode_image(checked.encoded).numpy(), expected)
 
@@ -175,7 +173,7 @@ def test_an_example_whose_image_the_decoder_refuses_is_named(tmp_path):
 
 
 def pillow_says(encoded: bytes) -> str | None:
-    """Return why Pillow refuses the picture: the verdict that the faster checks must come to as well."""
+    """Return why Pillow refuses the image: the verdict that the faster checks must come to as well."""
     try:
         with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG", "GIF", "TIFF")) as image:
             image.load()
@@ -188,17 +186,17 @@ def pillow_says(encoded: bytes) -> str | None:
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
-def test_cut_and_flipped_pictures_keep_pillows_verdict_and_what_is_let_through_decodes(store):
+def test_cut_and_flipped_images_keep_pillows_verdict_and_what_is_let_through_decodes(store):
     random = np.random.default_rng(7)
-    kinds = (picture(), picture("P"), picture("L", "JPEG"), picture("RGB", "JPEG", progressive=True), TURNED)
-    for encoded in (*kinds, picture("P", "GIF"), picture("RGB", "TIFF")):
+    kinds = (image(), image("P"), image("L", "JPEG"), image("RGB", "JPEG", progressive=True), TURNED)
+    for encoded in (*kinds, image("P", "GIF"), image("RGB", "TIFF")):
         for _ in range(40):
             broken = bytearray(encoded[: random.integers(1, 2 * len(encoded))])
             for position in random.integers(0, len(broken), random.integers(0, 3)):
                 broken[position] = random.integers(0, 256)
             reason = pillow_says(bytes(broken))
             try:
-                checked = check_image(bytes(broken), PictureLimits(10**9, PixelForm(3), store))
+                checked = check_image(bytes(broken), ImageLimits(10**9, PixelForm(3), store))
             except BadRecord as error:
                 assert error.reason == reason
                 continue
@@ -229,16 +227,16 @@ def saved(image: Image.Image, file_format: str, **options) -> bytes:
     ],
     ids=["jpeg", "webp", "png", "turned jpeg"],
 )
-def test_a_larger_picture_is_stored_small_and_trains_as_it_would_have(encoded, start):
-    """Compared are the pixels that training sees, once of the picture and once of what is kept of it."""
+def test_a_larger_image_is_stored_small_and_trains_as_it_would_have(encoded, start):
+    """Compared are the pixels that training sees, once of the image and once of what is kept of it."""
     shape = ImageShape(height=24, width=30, channels=3)
     expected = decode_image(saved(photograph(), "PNG"), shape).numpy()
-    small = check_image(encoded, PictureLimits(10**6, PixelForm(3), Store("training_size", (24, 30))))
+    small = check_image(encoded, ImageLimits(10**6, PixelForm(3), Store("training_size", (24, 30))))
     assert (small.height, small.width) == (96, 120)
     assert small.encoded.startswith(start)
     assert tf.io.decode_image(small.encoded).shape == (28, 35, 3)
     assert np.abs(decode_image(small.encoded, shape).numpy() - expected).mean() < 3
-    raw = check_image(encoded, PictureLimits(10**6, PixelForm(3), Store("raw", (24, 30))))
+    raw = check_image(encoded, ImageLimits(10**6, PixelForm(3), Store("raw", (24, 30))))
     assert len(raw.encoded) == 24 * 30 * 3
     pixels = decode_image(raw.encoded, shape, pixels=True).numpy()
     assert np.abs(pixels - expected).mean() < 3
@@ -247,7 +245,7 @@ def test_a_larger_picture_is_stored_small_and_trains_as_it_would_have(encoded, s
 
 
 def test_an_image_of_another_size_is_resized_and_one_of_the_right_size_is_not_touched():
-    encoded = picture()
+    encoded = image()
     original = np.asarray(Image.open(io.BytesIO(encoded)), np.float32)
     np.testing.assert_array_equal(decode_image(encoded, SHAPE).numpy(), original)
     smaller = decode_image(encoded, ImageShape(height=6, width=8, channels=1)).numpy()
@@ -290,7 +288,7 @@ ALPHA = [("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("RGB", "PNG"), ("RGBA", 
 def test_transparent_pixels_are_white_in_training_prediction_and_the_served_graph(mode, file_format, store, channels):
     encoded = transparent(mode, file_format)
     form, shape = PixelForm(channels), ImageShape(height=12, width=16, channels=channels)
-    stored = check_image(encoded, PictureLimits(1000, form, store))
+    stored = check_image(encoded, ImageLimits(1000, form, store))
     trained = decode_image(stored.encoded, shape, pixels=store.kind == "raw").numpy()
     assert trained[:, 0, 0].tolist() == levels(mode).tolist()
     assert np.ptp(trained, axis=1).max() == 0
@@ -312,7 +310,7 @@ def test_a_transparent_grey_of_any_depth_is_white_in_training_and_in_the_served_
     shape = ImageShape(height=6, width=8, channels=1)
     served = decode_image(encoded, shape).numpy()
     assert served[0, 0] == 255
-    stored = check_image(encoded, PictureLimits(1000, PixelForm(1))).encoded
+    stored = check_image(encoded, ImageLimits(1000, PixelForm(1))).encoded
     np.testing.assert_array_equal(decode_pixels(stored, shape).numpy(), served)
 
 
@@ -329,7 +327,7 @@ DEEP = [(np.uint16, 1020, "PNG"), (np.uint16, 4095, "TIFF"), (np.float32, 1.0, "
 def test_a_white_level_scales_images_of_more_than_eight_bits(dtype, largest, file_format):
     encoded = deep(dtype, largest, file_format)
     form, shape = PixelForm(1, largest), ImageShape(height=12, width=16, channels=1, white_level=largest)
-    checked_image = check_image(encoded, PictureLimits(1000, form))
+    checked_image = check_image(encoded, ImageLimits(1000, form))
     trained = decode_image(checked_image.encoded, shape).numpy()
     np.testing.assert_allclose(trained[..., 0], ROWS / 220 * 255, atol=1.01)
     assert checked_image.level is None
@@ -341,10 +339,10 @@ def test_a_white_level_scales_images_of_more_than_eight_bits(dtype, largest, fil
 def test_without_a_white_level_few_levels_are_counted_and_other_numbers_set_aside(dtype, largest, file_format):
     encoded = deep(dtype, largest, file_format)
     if dtype is np.uint16:
-        assert check_image(encoded, PictureLimits(1000, PixelForm(1))).level == largest // 256
+        assert check_image(encoded, ImageLimits(1000, PixelForm(1))).level == largest // 256
         return
     with pytest.raises(BadRecord, match=r"Set data\.white_level") as caught:
-        check_image(encoded, PictureLimits(1000, PixelForm(1)))
+        check_image(encoded, ImageLimits(1000, PixelForm(1)))
     assert caught.value.reason == "unscaled_image"
     rejected = checked("a", encoded, PixelForm(1))
     assert isinstance(rejected, BadRow) and rejected.reason == "unscaled_image"
@@ -356,12 +354,12 @@ def test_an_image_of_one_colour_is_known_and_no_other(file_format, store):
     for mode, colour in (("L", 0), ("RGB", (200, 30, 90))):
         stream = io.BytesIO()
         Image.new(mode, (64, 48), colour).save(stream, file_format)
-        assert check_image(stream.getvalue(), PictureLimits(10_000, PixelForm(3), store)).constant
+        assert check_image(stream.getvalue(), ImageLimits(10_000, PixelForm(3), store)).constant
         image = Image.new(mode, (64, 48), colour)
         image.paste(255 if mode == "L" else (255, 255, 255), (20, 20, 36, 36))
         stream = io.BytesIO()
         image.save(stream, file_format)
-        assert not check_image(stream.getvalue(), PictureLimits(10_000, PixelForm(3), store)).constant
+        assert not check_image(stream.getvalue(), ImageLimits(10_000, PixelForm(3), store)).constant
 
 
 def drawn(mode: str, file_format: str, size=(31, 47), **options) -> bytes:

@@ -95,7 +95,7 @@ def test_images_with_labels_are_read_and_bad_ones_named(tmp_path):
         example(image__encoded=png(2), label="three"),
         example(image=png(3)),
         example(label=1),
-        example(image=b"no picture", label=1),
+        example(image=b"no image", label=1),
         b"\xff\xff no example",
     ]
     path = write(tmp_path / "a.tfrecord", records)
@@ -334,7 +334,7 @@ def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_h
     ]
     inputs = tuple(map(RawInput.model_validate, taken))
     model = PushedModel(folder="", inputs=inputs, labels=None, pixels=None)
-    batches = list(read_rows(find_source(path, pictures=False), model, None))
+    batches = list(read_rows(find_source(path, images=False), model, None))
     served = [text for batch in batches for text in batch.inputs["years"]]
     assert served == years, "a prediction reads what the training read"
 
@@ -342,6 +342,6 @@ def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_h
 def test_an_image_may_have_several_classes(tmp_path):
     message = tf.train.Example.FromString(example(image=png(7), label="sky;sea "))
     path = write(tmp_path / "a.tfrecord", [message.SerializeToString()])
-    pictures = recipe({"format": "tfrecord", "label_separator": ";"}, task="multi_label")
-    ([row], []) = judged(path, pictures)
+    images = recipe({"format": "tfrecord", "label_separator": ";"}, task="multi_label")
+    ([row], []) = judged(path, images)
     assert row["label"] == "sea\nsky"

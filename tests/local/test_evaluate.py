@@ -113,7 +113,7 @@ def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digi
     )
 
 
-def test_the_worst_examples_are_pictures_of_what_the_model_saw(digits, tmp_path):
+def test_the_worst_examples_are_images_of_what_the_model_saw(digits, tmp_path):
     evaluation, predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, worst=5))
     right = predictions["outputs"][np.arange(180), predictions["labels"]]
     order = np.argsort(right)[:5]
@@ -121,10 +121,10 @@ def test_the_worst_examples_are_pictures_of_what_the_model_saw(digits, tmp_path)
     assert [example.label for example in evaluation.worst] == [NAMES[label] for label in predictions["labels"][order]]
     for rank, mistake in enumerate(evaluation.worst):
         assert mistake.picture == f"worst/{rank:02d}.png"
-        picture = np.asarray(Image.open(tmp_path / "out" / mistake.picture))
-        assert picture.shape == (112, 112)
+        image = np.asarray(Image.open(tmp_path / "out" / mistake.picture))
+        assert image.shape == (112, 112)
         original = load_digits().images[int(mistake.key[:4])] * 15
-        assert (picture[::14, ::14] == original.astype(np.uint8)).all()
+        assert (image[::14, ::14] == original.astype(np.uint8)).all()
 
 
 def test_two_evaluations_of_the_same_model_are_the_same_bytes(digits, tmp_path):

@@ -122,8 +122,8 @@ for name in ("trainyard", "keras", "tf_keras", "tensorflow_transform"):
     sys.modules[name] = None
 import tensorflow as tf
 loaded = tf.saved_model.load(sys.argv[1])
-picture = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
-answer = loaded.signatures["serving_default"](image=tf.constant([picture, picture]))
+image = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
+answer = loaded.signatures["serving_default"](image=tf.constant([image, image]))
 print(json.dumps({name: [value.dtype.name, value.shape.as_list()] for name, value in answer.items()}))
 print(answer["label"].numpy()[0].decode(), int(answer["label_id"][0]))
 """
@@ -184,7 +184,7 @@ def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(expo
     assert np.float32 not in kinds
 
 
-def test_a_device_learns_in_which_integers_the_int8_file_takes_a_picture_and_gives_its_answer(exported: Path) -> None:
+def test_a_device_learns_in_which_integers_the_int8_file_takes_an_image_and_gives_its_answer(exported: Path) -> None:
     content = json.loads((exported / "preprocessing.json").read_text())
     files = content["files"]
     assert content["transform"] == "image"

@@ -86,7 +86,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def quietly(done: int, total: int, unit: str) -> None:
-    assert done >= 0 and unit in ("rows", "pictures")
+    assert done >= 0 and unit in ("rows", "images")
 
 
 def run(root: Path, source: Path, out: Path) -> tuple[PredictionSummary, dict[str, list]]:
@@ -119,10 +119,10 @@ def raw_examples(root: Path) -> dict[str, dict[str, np.ndarray]]:
     return examples
 
 
-def test_pictures_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones_cost_themselves(
+def test_images_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones_cost_themselves(
     digits: Path, tmp_path: Path
 ) -> None:
-    folder, labels = tmp_path / "pictures", [f"digit {label}" for label in range(10)]
+    folder, labels = tmp_path / "images", [f"digit {label}" for label in range(10)]
     raw = {key: values["image"] for key, values in raw_examples(digits).items()}
     for key, encoded in raw.items():
         path = folder / str(int(key) % 7) / f"{key}.png"
@@ -146,7 +146,7 @@ def test_pictures_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones
     np.testing.assert_array_equal(got["score"], scores(got, labels).max(axis=1))
 
 
-def test_pictures_of_a_tfrecord_file_get_the_answers_of_the_files(digits: Path, tmp_path: Path) -> None:
+def test_images_of_a_tfrecord_file_get_the_answers_of_the_files(digits: Path, tmp_path: Path) -> None:
     raw = list(raw_examples(digits).items())[:20]
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
         for index, (_, values) in enumerate(raw):
@@ -269,25 +269,25 @@ def test_python_sets_a_bad_row_aside_and_refuses_what_is_no_table(table: Path) -
         assert isinstance(error.value, DataError) and message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits: Path, tmp_path: Path) -> None:
+def test_python_gives_what_the_command_writes_for_every_form_of_an_image(digits: Path, tmp_path: Path) -> None:
     encoded = [values["image"] for values in list(raw_examples(digits).values())[:20]]
-    paths = [tmp_path / "pictures" / f"{number:02}.png" for number in range(20)]
+    paths = [tmp_path / "images" / f"{number:02}.png" for number in range(20)]
     paths[0].parent.mkdir()
-    for path, picture in zip(paths, encoded, strict=True):
-        path.write_bytes(picture)
-    verb = by_the_verb(digits, str(tmp_path / "pictures"), tmp_path / "p.parquet")
+    for path, image in zip(paths, encoded, strict=True):
+        path.write_bytes(image)
+    verb = by_the_verb(digits, str(tmp_path / "images"), tmp_path / "p.parquet")
     model, counted = ty.load(str(digits / "models" / "1")), [str(number) for number in range(20)]
-    pixels = np.stack([np.asarray(Image.open(io.BytesIO(picture))) for picture in encoded])
-    assert pixels.shape == (20, 8, 8) and model.predict(tmp_path / "pictures").table.equals(verb)
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(image))) for image in encoded])
+    assert pixels.shape == (20, 8, 8) and model.predict(tmp_path / "images").table.equals(verb)
     for inputs in (pixels, pixels[..., None], list(pixels), encoded):
         assert equal_but_for_keys(model.predict(inputs), verb, counted)
     assert equal_but_for_keys(model.predict(paths), verb, [str(path) for path in paths])
     colours = model.predict(np.repeat(pixels[..., None], 3, axis=3))
     assert colours["prediction"] == verb.column("prediction").to_pylist()
-    refused: dict[str, object] = {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}
+    refused: dict[str, object] = {"image 0 is float64": pixels / 255, "takes images, a dict": {"image": encoded}}
     one = np.repeat(pixels[0, ..., None], 3, axis=2)
     assert len(model.predict([one])) == 1
-    for message, inputs in (refused | {r"of shape \(8, 8, 3\) looks like one picture": one}).items():
+    for message, inputs in (refused | {r"of shape \(8, 8, 3\) looks like one image": one}).items():
         with pytest.raises(DataError, match=message):
             model.predict(inputs)
 

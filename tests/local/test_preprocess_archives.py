@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.data import made_imagenet
-from benchmarks.data.made_imagenet import archive, picture
+from benchmarks.data.made_imagenet import archive, image
 from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
@@ -51,16 +51,16 @@ def test_archives_folders_and_tfds_give_the_same_examples_in_the_official_split(
 
 
 def test_a_cut_archive_is_counted_by_its_last_member_and_bad_members_by_their_own(tmp_path):
-    good = [(f"{number}.JPEG", picture(0, number, 16)) for number in range(20)]
-    other = archive([(f"{number}.JPEG", picture(1, number, 16)) for number in range(20)])
+    good = [(f"{number}.JPEG", image(0, number, 16)) for number in range(20)]
+    other = archive([(f"{number}.JPEG", image(1, number, 16)) for number in range(20)])
     cut = archive(good)
-    at = cut.index(good[17][1]) + 30  # within the eighteenth picture
+    at = cut.index(good[17][1]) + 30  # within the eighteenth image
     nested = archive([("x.tar", archive([("y.tar", b"")]))])
     inner = [("cat.tar", cut[:at]), ("dog.tar", other), ("dog/up/../../x.JPEG", b"1"), ("dog/deep.tar", nested)]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "pets_train.tar").write_bytes(archive(inner))
     judged = [
-        (f"{name}/{number}.JPEG", picture(label, 90 + number, 16))
+        (f"{name}/{number}.JPEG", image(label, 90 + number, 16))
         for label, name in enumerate(("cat", "dog"))
         for number in range(5)
     ]
@@ -82,9 +82,7 @@ def test_a_cut_archive_is_counted_by_its_last_member_and_bad_members_by_their_ow
 def test_one_archive_without_a_split_is_a_folder_of_classes(tmp_path):
     names = ("cat", "dog")
     content = [
-        (f"{name}/{number}.JPEG", picture(label, number, 16))
-        for label, name in enumerate(names)
-        for number in range(30)
+        (f"{name}/{number}.JPEG", image(label, number, 16)) for label, name in enumerate(names) for number in range(30)
     ]
     (tmp_path / "pets.tar").write_bytes(archive(content))
     source = recipe(tmp_path / "pets.tar", split={"by": "class"})

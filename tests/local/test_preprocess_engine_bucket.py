@@ -24,7 +24,7 @@ from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
-PICTURES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16, "near_duplicates": True}
+IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16, "near_duplicates": True}
 COLUMNS = {"visits": {"type": "numeric"}, "colour, or none": {"type": "category"}, "note": {"type": "text"}}
 TABLE = {"format": "csv", "label": "bought", "features": COLUMNS, "shard_examples": 50, "split": {"by": "class"}}
 
@@ -83,14 +83,14 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def source(store: object_stores.Store, tmp_path: Path) -> Recipe:
-    """A recipe of pictures for one kind of bucket, of a table for the other."""
+    """A recipe of images for one kind of bucket, of a table for the other."""
     folder = tmp_path / "source"
     folder.mkdir()
     if store.scheme == "gs":
         write_images(folder)
     else:
         write_rows(folder / "rows.csv.gz", 300)
-    return recipe_of((PICTURES if store.scheme == "gs" else TABLE) | {"path": str(folder)})
+    return recipe_of((IMAGES if store.scheme == "gs" else TABLE) | {"path": str(folder)})
 
 
 KILLED = """

@@ -87,7 +87,7 @@ def test_shards_are_even_mixed_and_hold_every_example_once(examples):
     assert 0 < labels.sum() < 16
 
 
-def test_pictures_come_out_as_pillow_shows_them(examples, source):
+def test_images_come_out_as_pillow_shows_them(examples, source):
     from PIL import Image, ImageOps
 
     seen = 0
@@ -228,7 +228,7 @@ def test_a_full_disk_in_a_worker_is_a_full_disk_to_the_step(source, tmp_path, mo
     assert list((tmp_path / ".staging").glob("*")) == []
 
 
-def write_pictures(folder: Path, pixels: np.ndarray) -> None:
+def write_rolled(folder: Path, pixels: np.ndarray) -> None:
     from PIL import Image
 
     for index in range(60):
@@ -240,7 +240,7 @@ def write_pictures(folder: Path, pixels: np.ndarray) -> None:
 def test_twelve_bits_in_sixteen_end_the_run_and_a_white_level_keeps_them(tmp_path):
     from trainyard.data.examples import open_examples
 
-    write_pictures(tmp_path / "pics", np.arange(120).reshape(60, 2).astype(np.uint16) * 8)
+    write_rolled(tmp_path / "pics", np.arange(120).reshape(60, 2).astype(np.uint16) * 8)
     with pytest.raises(DataError, match=r"values up to about 1023 of 65535, so 4 levels are left .* such as 1023"):
         preprocess(recipe(tmp_path / "pics", channels=1, split={"by": "class"}), tmp_path / "refused")
     scaled = recipe(tmp_path / "pics", channels=1, white_level=1023, split={"by": "class"})
@@ -250,7 +250,7 @@ def test_twelve_bits_in_sixteen_end_the_run_and_a_white_level_keeps_them(tmp_pat
     assert made.document.image.white_level == 1023
 
 
-def test_pictures_of_one_colour_are_warned_of_and_a_run_of_nothing_else_ends(tmp_path):
-    write_pictures(tmp_path / "pics", np.dstack([np.full((60, 2, 3), 255), np.arange(120).reshape(60, 2)]).astype("u1"))
+def test_images_of_one_colour_are_warned_of_and_a_run_of_nothing_else_ends(tmp_path):
+    write_rolled(tmp_path / "pics", np.dstack([np.full((60, 2, 3), 255), np.arange(120).reshape(60, 2)]).astype("u1"))
     with pytest.raises(DataError, match=r"all \d+ training images are one colour after decoding, such as a/\d+\.png"):
         preprocess(recipe(tmp_path / "pics", split={"by": "class"}), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Preprocess compares what it reads with the recipe's schema, and warns of pictures that look the same."""
+"""Preprocess compares what it reads with the recipe's schema, and warns of images that look the same."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_rows_that_do_not_fit_the_schema_end_preprocess_with_their_names(tmp_pat
 def test_copies_in_different_splits_are_warned_of_and_numbers_have_a_histogram(tmp_path: Path) -> None:
     for seed in range(40):
         patches = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-        picture = Image.fromarray(patches).resize((64, 64), Image.Resampling.BICUBIC)
+        image = Image.fromarray(patches).resize((64, 64), Image.Resampling.BICUBIC)
         folder = tmp_path / "data" / f"c{seed % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        picture.save(folder / f"{seed}.png")
-        picture.resize((48, 48)).save(folder / f"{seed}-copy.jpg", quality=80)
+        image.save(folder / f"{seed}.png")
+        image.resize((48, 48)).save(folder / f"{seed}-copy.jpg", quality=80)
     data = {"format": "image_folder", "path": str(tmp_path / "data"), "near_duplicates": True, "image_size": [32, 32]}
     split = {"train": 0.6, "eval": 0.2, "test": 0.2}
     looking = Recipe.model_validate({"name": "r", "data": {**data, "split": split}, "model": {"name": "cnn_small"}})

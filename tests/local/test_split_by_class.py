@@ -153,7 +153,7 @@ def test_a_class_of_two_different_rows_is_refused_with_what_it_takes(tmp_path: P
         preprocess(recipe_of(write(tmp_path / "pair", rows, 1)), tmp_path / "out")
 
 
-def test_pictures_are_split_by_their_folders(tmp_path: Path) -> None:
+def test_images_are_split_by_their_folders(tmp_path: Path) -> None:
     draw = np.random.default_rng(1)
     for name, count in {"cat": 31, "dog": 4}.items():
         (tmp_path / "pets" / name).mkdir(parents=True)

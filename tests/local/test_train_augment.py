@@ -99,7 +99,7 @@ def test_the_loss_of_mixed_targets_is_that_of_both_labels_by_share_and_class_wei
     np.testing.assert_allclose(counts * objective.train_loss(logits, targets), expected, rtol=1e-5)
 
 
-def test_a_window_is_inside_the_picture_and_has_the_area_and_ratio_asked_for() -> None:
+def test_a_window_is_inside_the_image_and_has_the_area_and_ratio_asked_for() -> None:
     options = Crop(scale=(0.25, 0.5), ratio=(0.5, 2.0))
     params = np.random.default_rng(1).uniform(-1, 1, (50, augment.CROP_PARAMS)).astype(np.float32)
     for row in [*params, np.full(4, -1, np.float32), np.full(4, 0.9999999, np.float32)]:
@@ -109,7 +109,7 @@ def test_a_window_is_inside_the_picture_and_has_the_area_and_ratio_asked_for() -
 
 
 @pytest.mark.parametrize("side", [32, 100, 300])
-def test_a_window_of_a_jpeg_is_that_of_the_decoded_picture(side: int) -> None:
+def test_a_window_of_a_jpeg_is_that_of_the_decoded_image(side: int) -> None:
     smooth = np.linspace(0, 255, side)[:, None, None] * np.linspace(0, 1, side)[None, :, None] * np.ones(3)
     pixels, shape = smooth.astype(np.uint8), ImageShape(height=32, width=32, channels=3)
     params, options = tf.constant([0.2, 0.1, -0.3, 0.6]), Crop(scale=(0.4, 0.9))

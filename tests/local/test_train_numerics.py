@@ -165,8 +165,8 @@ def test_a_quarter_turn_and_a_mirror_move_the_pixels_where_numpy_moves_them() ->
     ).numpy()[0, :, :, 0]
     np.testing.assert_allclose(moved, np.rot90(image[0, :, :, 0]), atol=1e-3)
     flipped = augmented(np.repeat(image, 16, axis=0), Augment(flip=True), seed=1, step=0)
-    kinds = [(picture == image[0]).all() or (picture == image[0, :, ::-1]).all() for picture in flipped]
-    assert all(kinds) and 2 < sum((picture == image[0]).all() for picture in flipped) < 14
+    kinds = [(each == image[0]).all() or (each == image[0, :, ::-1]).all() for each in flipped]
+    assert all(kinds) and 2 < sum((each == image[0]).all() for each in flipped) < 14
 
 
 def augmented(images: np.ndarray, options: Augment, seed: int, step: int) -> np.ndarray:
@@ -175,7 +175,7 @@ def augmented(images: np.ndarray, options: Augment, seed: int, step: int) -> np.
     params = RandomParams(seed, tf.constant(step, tf.int64), len(images), 0, len(images))
     if augment.changes_examples(options):
         rows = augment.example_params(options, params)
-        changed = [augment.augment_example(picture, options, row) for picture, row in zip(images, rows, strict=True)]
+        changed = [augment.augment_example(image, options, row) for image, row in zip(images, rows, strict=True)]
         images = tf.stack(changed)
     if options.resamples:
         images = augment.resample(images, options, params.uniform(6))

@@ -130,7 +130,7 @@ def test_a_file_that_is_no_schema_of_these_data_is_refused(schema: Path, tmp_pat
         with pytest.raises(ConfigurationError, match=expected):
             load_schema(file)
     file.write_text("schema_of: pictures\nclasses: [cat]\n")
-    with pytest.raises(ConfigurationError, match=r"a.csv is a table, and the schema that of pictures"):
+    with pytest.raises(ConfigurationError, match=r"a.csv is a table, and the schema that of images"):
         check_source(load_schema(file), find_source(str(tmp_path / "a.csv")))
 
 

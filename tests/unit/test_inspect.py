@@ -18,9 +18,9 @@ from pyarrow import csv, parquet
 from trainyard.errors import DataError, TrainyardError
 from trainyard.quality import hashes
 from trainyard.quality.figures import spark
+from trainyard.quality.images.look import look_of_grey, near
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.page import page
-from trainyard.quality.pictures.look import look_of_grey, near
 from trainyard.quality.tables import table
 from trainyard.quality.tables.bins import counted, merged
 from trainyard.readers import csv_rows
@@ -225,36 +225,36 @@ def test_conflicts_are_estimated_by_the_same_rows_with_and_without_the_label() -
     assert abs(some.conflicts - 20_000) < 4000
 
 
-def picture(seed: int) -> Image.Image:
+def image(seed: int) -> Image.Image:
     patches = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(patches).resize((120, 120), Image.Resampling.BICUBIC)
 
 
-def test_a_folder_of_pictures_has_classes_broken_files_and_copies(tmp_path: Path) -> None:
+def test_a_folder_of_images_has_classes_broken_files_and_copies(tmp_path: Path) -> None:
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
         for number in range(4):
-            picture(number + 10 * (label == "dog")).save(tmp_path / label / f"{number}.jpg")
-    picture(2).resize((80, 80)).save(tmp_path / "dog" / "small.jpg", quality=60)
+            image(number + 10 * (label == "dog")).save(tmp_path / label / f"{number}.jpg")
+    image(2).resize((80, 80)).save(tmp_path / "dog" / "small.jpg", quality=60)
     (tmp_path / "dog" / "same.jpg").write_bytes((tmp_path / "cat" / "0.jpg").read_bytes())
     (tmp_path / "cat" / "broken.jpg").write_bytes((tmp_path / "cat" / "1.jpg").read_bytes()[:300])
-    (tmp_path / "dog" / "none.png").write_bytes(b"no picture")
+    (tmp_path / "dog" / "none.png").write_bytes(b"no image")
     (tmp_path / "cat" / "notes.txt").write_text("x")
     profile = inspect(str(tmp_path))
     assert profile.classes == {"dog": 6, "cat": 4} and profile.pictures is not None
     assert sum(profile.pictures.broken.values()) == 2
     assert ["cat/2.jpg", "dog/small.jpg"] in profile.pictures.near and profile.pictures.near_count == 2
     sentence = " ".join(profile.findings)
-    assert "1 picture lies in several classes, such as cat/0.jpg = dog/same.jpg" in sentence
+    assert "1 image lies in several classes, such as cat/0.jpg = dog/same.jpg" in sentence
     assert "cat/2.jpg ≈ dog/small.jpg" in sentence and "notes.txt" in sentence
     html = page(profile)
     assert html.count("<img ") == 10 and "http:" not in html and "<script" not in html
 
 
-def test_a_picture_of_16_bits_or_on_its_side_is_looked_at_as_preprocess_makes_it(tmp_path: Path) -> None:
+def test_an_image_of_16_bits_or_on_its_side_is_looked_at_as_preprocess_makes_it(tmp_path: Path) -> None:
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
-        pixels = np.asarray(picture(ord(label[0])).convert("L").resize((640, 480)))
+        pixels = np.asarray(image(ord(label[0])).convert("L").resize((640, 480)))
         Image.fromarray(pixels).save(tmp_path / label / "8.png")
         Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / label / "16.png")
     turned = Image.Exif()
@@ -273,7 +273,7 @@ def test_a_picture_of_16_bits_or_on_its_side_is_looked_at_as_preprocess_makes_it
 def test_files_that_would_end_a_run_are_said_to(tmp_path: Path) -> None:
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
-        picture(ord(label[0])).save(tmp_path / label / "1.jpg")
+        image(ord(label[0])).save(tmp_path / label / "1.jpg")
     (tmp_path / "dog" / "Thumbs.db").write_bytes(b"x")
     (tmp_path / "dog" / "2.jpg").write_bytes(b"")
     assert (
@@ -331,7 +331,7 @@ def test_a_profile_counts_the_rows_that_preprocess_reads(
     assert data.find(recipe, None, None).train == round(0.8 * (3 + 4))
 
 
-def test_pictures_that_lose_their_content_are_said(tmp_path: Path) -> None:
+def test_images_that_lose_their_content_are_said(tmp_path: Path) -> None:
     """A white shape in the alpha channel alone, 12 bits in 16, and floats."""
     for index in range(3):
         alpha = np.zeros((32, 32), np.uint8)
@@ -378,5 +378,5 @@ def test_classes_that_differ_in_their_writing_and_cut_numbers_are_named(tmp_path
 def test_folders_of_one_name_in_two_writings_are_one_class(tmp_path: Path, forms: tuple[str, str]) -> None:
     for number, name in enumerate((*forms, "dog")):
         (tmp_path / name).mkdir(exist_ok=True)
-        picture(number).save(tmp_path / name / f"{number}.png")
+        image(number).save(tmp_path / name / f"{number}.png")
     assert sorted(inspect(str(tmp_path)).classes.values()) == [1, 2]

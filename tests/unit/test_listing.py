@@ -32,7 +32,7 @@ def test_a_table_is_known_by_its_ending_to_preprocess_inspect_and_predict_alike(
     (tmp_path / name).write_bytes(b"x")
     assert [Path(path).name for path in find_files(recipe(tmp_path, format="csv").data, str(tmp_path)).paths] == [name]
     assert [file.name for file in inspected.find_source(str(tmp_path)).files] == [name]
-    assert predicted.find_source(str(tmp_path), pictures=False).kind == "csv"
+    assert predicted.find_source(str(tmp_path), images=False).kind == "csv"
 
 
 @pytest.fixture

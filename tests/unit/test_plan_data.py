@@ -51,7 +51,7 @@ def test_the_rows_of_a_folder_are_counted_and_a_fraction_of_them_trains(tmp_path
     assert data.find(recipes.load(str(recipe), ["data.path=visits", "data.fraction=0.5"]), None, 400).eval == 100
 
 
-def test_the_pictures_in_archives_are_counted_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_images_in_archives_are_counted_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_imagenet.write(tmp_path / "images", "archives", train=20, val=2, side=16, classes=4)
     recipe = tmp_path / "pets.yaml"
     recipe.write_text(

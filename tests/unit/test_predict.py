@@ -16,11 +16,11 @@ from PIL import Image
 from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict import pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading import pictures, source, tables
+from trainyard.steps.predict.reading import images, source, tables
 from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.storage import storage
 
@@ -51,13 +51,13 @@ def model(tmp_path: Path) -> PushedModel:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "string"])
-def test_a_table_whose_only_column_is_called_image_is_no_picture(tmp_path: Path, dtype: str) -> None:
+def test_a_table_whose_only_column_is_called_image_is_no_image(tmp_path: Path, dtype: str) -> None:
     column = {"name": "image", "dtype": dtype, "column": {"type": "text" if dtype == "string" else "numeric"}}
     assert pushed_model.find_model(version(tmp_path / "1", columns=[column])).pixels is None
 
 
 def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[BadRow]]:
-    items = list(tables.read_rows(source.find_source(str(path), pictures=False), model, key))
+    items = list(tables.read_rows(source.find_source(str(path), images=False), model, key))
     batches = [item for item in items if isinstance(item, InputBatch)]
     joined: dict[str, list[Any]] = {"key": [key for batch in batches for key in batch.keys.to_pylist()]}
     for name in batches[0].inputs if batches else ():
@@ -159,18 +159,17 @@ def test_what_an_input_is_shows_in_names_or_in_the_first_bytes(tmp_path: Path) -
     (tmp_path / "two").write_text("a,b\n1,2\n")
     Image.new("L", (2, 2)).save(tmp_path / "three", "PNG")
     kinds = {
-        name: source.find_source(str(tmp_path / name), pictures=name == "three").kind
-        for name in ("one", "two", "three")
+        name: source.find_source(str(tmp_path / name), images=name == "three").kind for name in ("one", "two", "three")
     }
     assert kinds == {"one": "parquet", "two": "csv", "three": "pictures"}
-    with pytest.raises(DataError, match="the model takes pictures"):
-        source.find_source(str(tmp_path / "two"), pictures=True)
+    with pytest.raises(DataError, match="the model takes images"):
+        source.find_source(str(tmp_path / "two"), images=True)
     with pytest.raises(DataError, match="no files found"):
-        source.find_source(str(tmp_path / "*.nothing"), pictures=True)
+        source.find_source(str(tmp_path / "*.nothing"), images=True)
 
 
-def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
+def test_an_image_goes_as_it_came_unless_the_model_would_not_decode_it_upright(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
     (folder / "deep").mkdir(parents=True)
     grey = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4))
     grey.save(folder / "deep" / "a.png")
@@ -183,8 +182,8 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     exif = start[33 : start.index(b"IDAT") - 4]  # the one chunk before the pixels; it may also stand behind them
     (folder / "g.png").write_bytes(start.replace(exif, b"") + exif + end + rest)
     (folder / "d.jpg").write_bytes(b"")
-    (folder / "e.txt").write_text("no picture")
-    items = list(pictures.read_pictures(source.find_source(str(folder), pictures=True), PixelForm(1)))
+    (folder / "e.txt").write_text("no image")
+    items = list(images.read_images(source.find_source(str(folder), images=True), PixelForm(1)))
     (batch,) = [item for item in items if isinstance(item, InputBatch)]
     encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
     assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png", "f.png", "g.png"]

@@ -180,7 +180,7 @@ def test_a_rare_class_is_drafted_with_a_split_that_holds_it_and_a_gate_that_sees
     assert "'no' as the answer to everything has accuracy 0.980" in guesses[-1]
 
 
-def pictures(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog")) -> Path:
+def images(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog")) -> Path:
     for number, name in enumerate(classes):
         (folder / "pets" / name).mkdir(parents=True)
         for index in range(6):
@@ -190,11 +190,11 @@ def pictures(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog"))
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
-def test_a_folder_of_pictures_becomes_a_recipe(tmp_path: Path, mode: str, channels: int) -> None:
-    drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(pictures(tmp_path, mode))))[0])
+def test_a_folder_of_images_becomes_a_recipe(tmp_path: Path, mode: str, channels: int) -> None:
+    drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(images(tmp_path, mode))))[0])
     assert drafted.data.image_size == (128, 128) and drafted.data.channels == channels
     assert drafted.model.name == "mobilenet_v3_small"
-    assert check_first(drafted) == "12 of 12 pictures in 2 classes"
+    assert check_first(drafted) == "12 of 12 images in 2 classes"
 
 
 def imagenet(folder: Path) -> Path:
@@ -211,7 +211,7 @@ def imagenet(folder: Path) -> Path:
 def test_archives_are_held_against_a_recipe_by_their_first_members(tmp_path: Path) -> None:
     file = imagenet(tmp_path)
     result = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
-    assert result.exit_code == 0 and "✓ 64 of 99 pictures in 3 classes fit it" in result.stderr, result
+    assert result.exit_code == 0 and "✓ 64 of 99 images in 3 classes fit it" in result.stderr, result
     profile = inspect_recipe(recipes.load(str(file)))
     assert profile.rows == 99 and profile.pictures is not None and profile.pictures.formats == {"JPEG": 99}
     assert profile.classes == {name: 30 for name in made_imagenet.CLASSES[:3]}, "those of val lie in no class folder"
@@ -229,11 +229,11 @@ def test_archives_are_held_against_a_recipe_by_their_first_members(tmp_path: Pat
         (made_imagenet.archive([("n1.tar", b"no" * 999)]), r"img_train\.tar/n1\.tar: is not a tar archive, despite"),
         (
             made_imagenet.archive([("../../x.jpg", b"1"), ("cat/1.jpg", b"1"), ("dog/2.jpg", b"1")]),
-            r"3 of 12 pictures cannot be read, such as .*x\.jpg \(the member's name leads out of the archive\)",
+            r"3 of 12 images cannot be read, such as .*x\.jpg \(the member's name leads out of the archive\)",
         ),
         (
             made_imagenet.archive([("cat/1.jpg", b"1"), ("dog/2.jpg", b"1" * 9999)])[:5000],
-            r"3 of 12 pictures cannot be read, such as",
+            r"3 of 12 images cannot be read, such as",
         ),
     ],
 )
@@ -291,15 +291,15 @@ def test_many_different_numbers_as_classes_are_asked_about(tmp_path: Path) -> No
     assert "is missing in 43 of 300 rows" in str(raised.value)
 
 
-def test_pictures_without_classes_or_that_cannot_be_read_are_said(tmp_path: Path) -> None:
-    folder = pictures(tmp_path, "RGB")
+def test_images_without_classes_or_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+    folder = images(tmp_path, "RGB")
     drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(folder)))[0])
-    (folder / "dog" / "0.png").write_bytes(b"no picture")
-    with pytest.raises(TrainyardError, match=r"1 of 12 pictures cannot be read, such as dog/0.png \(no picture\)"):
+    (folder / "dog" / "0.png").write_bytes(b"no image")
+    with pytest.raises(TrainyardError, match=r"1 of 12 images cannot be read, such as dog/0.png \(no image\)"):
         check_first(drafted)
     for file in (folder / "dog").iterdir():
         file.unlink()
-    with pytest.raises(TrainyardError, match="the pictures lie in 1 class folders"):
+    with pytest.raises(TrainyardError, match="the images lie in 1 class folders"):
         check_first(drafted)
 
 
@@ -495,7 +495,7 @@ def test_bundled_data_in_another_format_are_refused(bundled: str, format: str) -
         Recipe.model_validate({"name": "b", "model": {"name": "mlp"}, "data": data})
 
 
-def test_pictures_of_twelve_bits_are_drafted_with_their_white_level(tmp_path: Path) -> None:
+def test_images_of_twelve_bits_are_drafted_with_their_white_level(tmp_path: Path) -> None:
     for label in ("a", "b"):
         (tmp_path / "pics" / label).mkdir(parents=True)
         for index in range(6):

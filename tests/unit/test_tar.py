@@ -1,4 +1,4 @@
-"""A tar archive, whoever made it, holds no surprise; a split by folder is known before a picture is read."""
+"""A tar archive, whoever made it, holds no surprise; a split by folder is known before an image is read."""
 
 import gzip
 import io
@@ -47,7 +47,7 @@ def test_members_are_found_with_names_of_any_length_and_alphabet(form):
         assert made[member.at : member.at + member.size] == name.encode() * 100
 
 
-def test_what_is_no_picture_of_the_archive_is_named_with_its_reason():
+def test_what_is_no_image_of_the_archive_is_named_with_its_reason():
     made = (
         entry("cat", kind=tarfile.DIRTYPE)
         + entry("../up.jpg", b"1")
@@ -199,7 +199,7 @@ def test_val_judges_train_trains_and_others_are_left_out(tmp_path):
         ("LOC_val_solution", "ImageId,PredictionString\nv_00000002,cat 1 2 3 4\nv_00000001,dog 5 6 7 8 dog 1 1 1 1 \n"),
     ],
 )
-def test_flat_pictures_have_the_classes_of_the_list_beside_them(name, text, tmp_path):
+def test_flat_images_have_the_classes_of_the_list_beside_them(name, text, tmp_path):
     files = split_files(make(tmp_path, *TRAIN, *FLAT, **{name: text}))
     assert [files.official.label(flat) for flat in FLAT] == ["dog", "cat"]
     assert files.ignored == ()
@@ -211,16 +211,16 @@ def test_flat_pictures_have_the_classes_of_the_list_beside_them(name, text, tmp_
         (TRAIN, {}, r"finds no folder or archive that judges \(val, validation, test\) in .*There are: train\. Name"),
         (("val/cat/1.jpg",), {}, r"no folder or archive that trains \(train\) in .*There are: val\."),
         (("cat/1.jpg", "dog/1.jpg"), {}, r"no folder or archive that trains \(train\) .*There are: cat, dog\."),
-        ((*TRAIN, *FLAT), {}, r"2 pictures in val lie in no class folder, such as val/v_00000001.jpg\. Put their"),
-        ((*TRAIN, *FLAT), {"val_labels": "cat\n"}, r"classes of 1 pictures, and 2 lie in val .*this very split"),
-        ((*TRAIN, *FLAT), {"val_labels": "v_1 cat\nv_9 dog\n"}, r"has no class for 2 of the pictures in val, such as"),
+        ((*TRAIN, *FLAT), {}, r"2 images in val lie in no class folder, such as val/v_00000001.jpg\. Put their"),
+        ((*TRAIN, *FLAT), {"val_labels": "cat\n"}, r"classes of 1 images, and 2 lie in val .*this very split"),
+        ((*TRAIN, *FLAT), {"val_labels": "v_1 cat\nv_9 dog\n"}, r"has no class for 2 of the images in val, such as"),
         ((*TRAIN, *FLAT), {"val_labels": "v_1 cat\nv_9\n"}, r"row 2 has no class, 'v_9' was found"),
         ((*TRAIN, *FLAT), {"val_labels": "cat\ncow\n"}, r"1 classes are in val and not in train, such as cow\. Each"),
         ((*TRAIN, "val/cat/3.jpg"), {}, r"1 classes are in train and not in val, such as dog\."),
         ((*TRAIN, "val/cat/3.jpg", "my_train/cat/1.jpg"), {}, r"my_train and train in .* both are the split train\."),
     ],
 )
-def test_a_split_that_cannot_be_is_one_sentence_before_a_picture_is_read(names, lists, sentence, tmp_path):
+def test_a_split_that_cannot_be_is_one_sentence_before_an_image_is_read(names, lists, sentence, tmp_path):
     with pytest.raises(DataError, match=sentence) as error:
         split_files(make(tmp_path, *names, **lists))
     assert "\n" not in str(error.value)

@@ -77,7 +77,7 @@ def test_report_and_record_say_it(tmp_path):
 
 
 def imagenet(examples: Examples) -> Examples:
-    """The document of ImageNet's two archives, two pictures of which could not be read."""
+    """The document of ImageNet's two archives, two images of which could not be read."""
     counts = {"train": 1_256_000, "eval": 25_165, "test": 50_000}
     splits = {
         split: SplitFiles(examples=count, files=["a"], shard_examples=[count], class_counts=None)
@@ -104,13 +104,13 @@ def test_a_run_on_imagenet_stands_beside_what_others_published_of_the_same_accur
     assert summarize(wanted, "run", other, SECONDS, None, None)["time_to"]["published"] == []
 
 
-def test_only_the_same_pictures_and_the_very_accuracy_are_compared(tmp_path):
+def test_only_the_same_images_and_the_very_accuracy_are_compared(tmp_path):
     examples = read(whole_run(tmp_path)).examples
     assert examples is not None
     whole = imagenet(examples)
     assert {row.source.split()[0] for row in published(TOP_1, whole)} == {"MLPerf"}
     assert published(TimeTo(reach=0.9), whole) == []
-    assert published(TOP_5, whole.model_copy(update={"quarantined": 3})) == [], "one picture more"
+    assert published(TOP_5, whole.model_copy(update={"quarantined": 3})) == [], "one image more"
     assert published(TOP_5, whole.model_copy(update={"labels": ["cat", "dog"]})) == []
     assert published(TOP_5, None) == []
 

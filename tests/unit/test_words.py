@@ -10,7 +10,7 @@ from typing import Any
 import click
 import typer
 
-from trainyard.spec.data_schema import PictureSchema, TableSchema
+from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.cli.main import app
@@ -84,5 +84,5 @@ def test_the_help_of_every_command_uses_standard_terms() -> None:
 
 
 def test_the_description_of_every_key_uses_standard_terms() -> None:
-    for model in (Recipe, Environment, Schedule, TableSchema, PictureSchema):
+    for model in (Recipe, Environment, Schedule, TableSchema, ImageSchema):
         assert faults(descriptions(model.model_json_schema(by_alias=True), model.__name__)) == []

@@ -8,11 +8,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import ImageShape
-from trainyard.contract.pictures import PNG_BITS, PNG_MAGIC
+from trainyard.contract.image_formats import PNG_BITS, PNG_MAGIC
 
 
 def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False) -> tf.Tensor:
-    """Return the picture in the scalar string `encoded` as float32 (height, width, channels) in 0..255.
+    """Return the image in the scalar string `encoded` as float32 (height, width, channels) in 0..255.
 
     JPEG and PNG are taken, PNG as `decode_png` does. An image of another size is resized, with antialiasing if it
     shrinks. If it is `pixels`, it holds them of this shape, row by row, a byte each.

@@ -64,43 +64,43 @@ def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list
     return sentences + _others(profile)
 
 
-def of_pictures(profile: Profile) -> list[str]:
-    """Return what is worth a look about pictures, the gravest first."""
+def of_images(profile: Profile) -> list[str]:
+    """Return what is worth a look about images, the gravest first."""
     sentences = []
-    pictures = profile.pictures
-    assert pictures is not None  # noqa: S101 - of pictures alone
-    if pictures.broken:
-        total = sum(pictures.broken.values())
-        why = ", ".join(f"{reason} {count}" for reason, count in pictures.broken.items())
+    images = profile.pictures
+    assert images is not None  # noqa: S101 - of images alone
+    if images.broken:
+        total = sum(images.broken.values())
+        why = ", ".join(f"{reason} {count}" for reason, count in images.broken.items())
         sentences.append(
-            f"{_count(total, 'file is', 'files are')} no picture that can be read ({why}), such as "
-            f"{'; '.join(pictures.broken_such_as)}. Preprocess sets them aside."
+            f"{_count(total, 'file is', 'files are')} no image that can be read ({why}), such as "
+            f"{'; '.join(images.broken_such_as)}. Preprocess sets them aside."
         )
-    if 0 <= pictures.level <= HALF:
-        sentences.append(little_of_the_range(pictures.level))
-    if pictures.constant:
-        sentences.append(constant_images(pictures.constant, ", ".join(pictures.constant_such_as)))
+    if 0 <= images.level <= HALF:
+        sentences.append(little_of_the_range(images.level))
+    if images.constant:
+        sentences.append(constant_images(images.constant, ", ".join(images.constant_such_as)))
     sentences += _classes(profile)
     repeated = profile.repeated
     if repeated.conflicts:
         sentences.append(
-            f"{_count(repeated.conflicts, 'picture lies', 'pictures lie')} in several classes, such as "
+            f"{_count(repeated.conflicts, 'image lies', 'images lie')} in several classes, such as "
             f"{'; '.join(' = '.join(names) for names in repeated.conflicts_such_as)}. Keep each in one."
         )
     if repeated.repeats:
         such_as = "; ".join(" = ".join(names) for names in repeated.such_as)
         sentences.append(f"{_count(repeated.repeats, 'file repeats', 'files repeat')} another one, such as {such_as}.")
-    if pictures.near_count:
-        such_as = "; ".join(" ≈ ".join(names) for names in pictures.near[:_SHOWN])
+    if images.near_count:
+        such_as = "; ".join(" ≈ ".join(names) for names in images.near[:_SHOWN])
         sentences.append(
-            f"{_count(pictures.near_count, 'pair of pictures looks', 'pairs of pictures look')} the same, such as "
+            f"{_count(images.near_count, 'pair of images looks', 'pairs of images look')} the same, such as "
             f"{such_as}. In different splits they make a model look better than it is."
         )
-    if len(pictures.modes) > 1:
-        modes = ", ".join(f"{mode} {count}" for mode, count in pictures.modes.items())
-        sentences.append(f"The pictures are of different kinds: {modes}. data.channels decides what all are read as.")
+    if len(images.modes) > 1:
+        modes = ", ".join(f"{mode} {count}" for mode, count in images.modes.items())
+        sentences.append(f"The images are of different kinds: {modes}. data.channels decides what all are read as.")
     sentences += _others(profile)
-    bad = sum(pictures.broken.values()) + len(profile.others)
+    bad = sum(images.broken.values()) + len(profile.others)
     if bad > MAX_BAD * (profile.files + len(profile.others)):
         sentences.append(
             f"{_count(bad, 'file is', 'files are')} bad for preprocess, broken ones and others, more than "

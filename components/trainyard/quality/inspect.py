@@ -8,7 +8,7 @@ from typing import get_args
 from trainyard.contract import window
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import block_pandas_import
-from trainyard.quality.pictures.pictures import profile_pictures
+from trainyard.quality.images.profiling import profile_images
 from trainyard.quality.profile import Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
@@ -19,9 +19,9 @@ _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
 def inspect(path: str, label: str | None = None, *, requires_label: bool = True) -> Profile:
-    """Return the profile of the tables or pictures at `path`: a folder, a file or a glob, local, gs:// or s3://.
+    """Return the profile of the tables or images at `path`: a folder, a file or a glob, local, gs:// or s3://.
 
-    requires_label: else rows that lack `label` have none. Raises `DataError` if there are no tables or pictures or they
+    requires_label: else rows that lack `label` have none. Raises `DataError` if there are no tables or images or they
     cannot be read, `ConfigurationError` if no column is named `label`.
     """
     block_pandas_import()
@@ -30,9 +30,9 @@ def inspect(path: str, label: str | None = None, *, requires_label: bool = True)
         return profile_table(source, label, requires_label=requires_label)
     if label is not None:
         raise ConfigurationError(
-            f"--label {label}: {path} holds pictures, whose class is the folder that they lie in. Leave --label out."
+            f"--label {label}: {path} holds images, whose class is the folder that they lie in. Leave --label out."
         )
-    return profile_pictures(source)
+    return profile_images(source)
 
 
 def inspect_recipe(recipe: Recipe) -> Profile:
@@ -41,7 +41,7 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     source = recipe_source(recipe)
     if source.is_table:
         return profile_table(source, recipe.data.labels[0], recipe.task == "regression", recipe.data)
-    return profile_pictures(source, recipe.data.white_level)
+    return profile_images(source, recipe.data.white_level)
 
 
 def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:
@@ -56,7 +56,7 @@ def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:
     if kind is None or data.path is None:
         what = "bundled data" if data.path is None else f"the format {data.format}"
         raise ConfigurationError(
-            f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of pictures."
+            f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of images."
         )
     has_splits = kind == "image_folder" and data.split.by == "folder"
     path = data.path if data.window_days is None else _latest_day(data)

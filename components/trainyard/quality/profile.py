@@ -76,7 +76,7 @@ class ColumnProfile(FrozenModel):
 
 
 class Repeats(FrozenModel):
-    """Rows or pictures with equal content: how many repeat an earlier one, and some of them by name.
+    """Rows or images with equal content: how many repeat an earlier one, and some of them by name.
 
     conflicts: groups with equal content and different labels.
     """
@@ -87,8 +87,8 @@ class Repeats(FrozenModel):
     conflicts_such_as: list[list[str]] = []
 
 
-class Picture(FrozenModel):
-    """One picture of the contact sheet: its name below the root, its class, and itself as a JPEG in base64."""
+class SheetImage(FrozenModel):
+    """One image of the contact sheet: its name below the root, its class, and itself as a JPEG in base64."""
 
     name: str
     label: str
@@ -97,8 +97,8 @@ class Picture(FrozenModel):
     thumbnail: str
 
 
-class PictureProfile(FrozenModel):
-    """What the pictures of a source are. Broken ones are counted by why. Sizes are `columns` of the profile.
+class ImageProfile(FrozenModel):
+    """What the images of a source are. Broken ones are counted by why. Sizes are `columns` of the profile.
 
     constant: how many are one colour; level: the largest value after decoding in those of more than 8 bits without a
     white level, -1 if there are none.
@@ -115,7 +115,7 @@ class PictureProfile(FrozenModel):
     hashed: int
     near: list[list[str]]
     near_count: int
-    sheet: list[Picture]
+    sheet: list[SheetImage]
 
 
 class Profile(FrozenModel):
@@ -146,7 +146,7 @@ class Profile(FrozenModel):
     lists: list[str] = []
     unread: dict[str, str] = {}
     mislabelled: list[tuple[str, str, str]] = []
-    pictures: PictureProfile | None
+    pictures: ImageProfile | None
     findings: list[str]
     others: list[str]
 

@@ -7,11 +7,11 @@ from itertools import islice
 
 import numpy as np
 
-from trainyard.contract.pictures import JUDGES, split_of
+from trainyard.contract.image_formats import JUDGES, split_of
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.arrow import block_pandas_import
+from trainyard.quality.images.profiling import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
-from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
@@ -21,8 +21,8 @@ from trainyard.readers.rows import RowBatch
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
-_HEADERS = 2_048  # of archives; chosen: ImageNet's thousand classes and a picture of each, in some 100 ms
-_PICTURES = 64  # chosen: by their headers, also from a bucket in a second
+_HEADERS = 2_048  # of archives; chosen: ImageNet's thousand classes and an image of each, in some 100 ms
+_IMAGES = 64  # chosen: by their headers, also from a bucket in a second
 _SUCH_AS = 3
 
 
@@ -33,7 +33,7 @@ def check_first(recipe: Recipe) -> str:
     """
     block_pandas_import()
     source = recipe_source(recipe, _HEADERS)
-    faults, looked_at = _check_table(recipe, source) if source.is_table else _check_pictures(recipe, source)
+    faults, looked_at = _check_table(recipe, source) if source.is_table else _check_images(recipe, source)
     if faults:
         raise DataError(f"{source.path}: does not fit the recipe (looked at {looked_at}):", *faults)
     return looked_at
@@ -116,25 +116,23 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
         yield f"{where} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
 
 
-def _check_pictures(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
+def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     classes = {source.label(file.name) for file in source.files if not file.reason} - {None}
     faults = _lacking_splits(source) if source.has_splits else []
     if len(classes) < 2:
         faults.append(
-            f"data.path: the pictures lie in {len(classes)} class folders. Put those of each class into a folder of "
+            f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
             "its own, and at least two beside each other."
         )
-    step = max(1, len(source.files) // _PICTURES)
-    files = list(islice(source.files, 0, None, step))[:_PICTURES]
+    step = max(1, len(source.files) // _IMAGES)
+    files = list(islice(source.files, 0, None, step))[:_IMAGES]
     measured = [(file.name, measure(source, file)) for file in files]
-    broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, SizedPicture)]
+    broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, SizedImage)]
     if len(broken) > recipe.data.max_bad_fraction * len(files):
         shown = ", ".join(broken[:_SUCH_AS])
-        faults.append(
-            f"data.path: {len(broken)} of {len(files)} pictures cannot be read, such as {shown}. Repair them."
-        )
+        faults.append(f"data.path: {len(broken)} of {len(files)} images cannot be read, such as {shown}. Repair them.")
     about = "" if source.is_whole else "about "
-    return faults, f"{len(files)} of {about}{source.count:,} pictures in {len(classes)} classes"
+    return faults, f"{len(files)} of {about}{source.count:,} images in {len(classes)} classes"
 
 
 def _lacking_splits(source: SourceFiles) -> list[str]:

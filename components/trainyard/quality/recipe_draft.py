@@ -38,11 +38,11 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     Columns that tell the label alone or nothing are left out. Raises `ConfigurationError` if there is no label to
     predict or no column to learn from.
     """
-    content = _of_pictures(profile) if profile.kind == "image_folder" else _of_table(profile)
+    content = _of_images(profile) if profile.kind == "image_folder" else _of_table(profile)
     guesses = content.pop("guesses")
     delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}
     content["data"] = {"format": profile.kind, "path": path, **delimiter, **content["data"]}
-    unit = "pictures" if profile.pictures else "rows"
+    unit = "images" if profile.pictures else "rows"
     head = [plain_yaml.comment(f"Drafted from {profile.rows:,} {unit}; correct what is wrong:")]
     head += [plain_yaml.comment(guess, indent=3) for guess in guesses]
     return "\n".join(
@@ -50,11 +50,11 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     ), guesses
 
 
-def _of_pictures(profile: Profile) -> dict[str, Any]:
+def _of_images(profile: Profile) -> dict[str, Any]:
     if len(profile.classes) < 2:
         raise ConfigurationError(
-            f"{profile.source}: the pictures lie in {len(profile.classes)} class folders, and a classifier needs two "
-            "or more. Put the pictures of each class into a folder of its own."
+            f"{profile.source}: the images lie in {len(profile.classes)} class folders, and a classifier needs two "
+            "or more. Put the images of each class into a folder of its own."
         )
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
@@ -70,9 +70,9 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
         "evaluate": {"gates": _class_gates(profile)},
         "guesses": [
             f"{len(profile.classes)} classes, by the folders",
-            f"image_size {side}: the median picture has {sides['height']:g} x {sides['width']:g} pixels",
+            f"image_size {side}: the median image has {sides['height']:g} x {sides['width']:g} pixels",
             *(f"white_level {value}: 16 bits a channel, of which few are used" for value in white.values()),
-            "flip: the mirror image of a picture has the same class; of letters and digits it has not",
+            "flip: the mirror image of an image has the same class; of letters and digits it has not",
             *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
             *_class_guesses(profile),
         ],

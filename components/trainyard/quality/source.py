@@ -1,4 +1,4 @@
-"""Finds what a source is by the names of its files: tables or pictures."""
+"""Finds what a source is by the names of its files: tables or images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import IO, Literal
 
 from trainyard import uris
-from trainyard.contract import pictures
+from trainyard.contract import image_formats
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import Quote
@@ -36,7 +36,7 @@ class SourceFiles:
     """The files of a source, all below `root`, in order; others are those of no kind that is looked into.
 
     quote: what the cells of CSV are put in. count: how many files there are, an estimate if not `is_whole`, that is if
-    not all members of archives were listed. has_splits: the first folder of a picture is its split, not its class.
+    not all members of archives were listed. has_splits: the first folder of an image is its split, not its class.
     """
 
     path: str
@@ -52,7 +52,7 @@ class SourceFiles:
 
     @property
     def is_table(self) -> bool:
-        """Whether the files hold rows, not pictures."""
+        """Whether the files hold rows, not images."""
         return self.kind != "image_folder"
 
     def open(self, file: listing.SourceFile) -> IO[bytes]:
@@ -71,7 +71,7 @@ class SourceFiles:
         return f"{self.root.rstrip('/')}/{file.name}"
 
     def label(self, name: str) -> str | None:
-        """Return the class of the picture `name`, the first folder that it lies in; None if it lies in none."""
+        """Return the class of the image `name`, the first folder that it lies in; None if it lies in none."""
         relative = name.partition("/")[2] if self.has_splits else name
         folder, slash, _ = relative.partition("/")
         return canonical(folder) if slash else None
@@ -94,7 +94,7 @@ def find_source(
     by_kind: dict[Kind, list[listing.SourceFile]] = {**{name: [] for name in ENDINGS}, "image_folder": []}
     others = []
     for file in listed.files:
-        is_of_split = not has_splits or pictures.split_of(tar.as_folder(file.name.partition("/")[0]))
+        is_of_split = not has_splits or image_formats.split_of(tar.as_folder(file.name.partition("/")[0]))
         of = _kind(file.name, listed.is_folder) if is_of_split else None
         of = of or (kind if not listed.is_folder and kind == "csv" else None)
         if of is None:
@@ -115,7 +115,7 @@ def find_source(
 
 
 def _unpacked(source: SourceFiles, most: int | None) -> SourceFiles:
-    """Return `source` with the pictures of its archives in their places, as preprocess names and orders them."""
+    """Return `source` with the images of its archives in their places, as preprocess names and orders them."""
     archives = sum(tar.is_archive(file.name) for file in source.files)
     if not archives:
         return source
@@ -149,7 +149,7 @@ def require_libraries() -> None:
 
 
 def _kind(name: str, is_in_folder: bool) -> Kind | None:
-    is_image = name.lower().endswith(pictures.ENDINGS) or tar.is_archive(name)
+    is_image = name.lower().endswith(image_formats.ENDINGS) or tar.is_archive(name)
     return table_of(name, in_folder=is_in_folder) or ("image_folder" if is_image else None)
 
 
@@ -158,9 +158,9 @@ def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(names[:_SHOWN])
     if kind is None:
         tables = ", ".join(f"*{endings[0]}" for endings in ENDINGS.values())
-        expected = f"neither tables ({tables} …; not in its folders) nor pictures (*.jpg, *.png …)"
+        expected = f"neither tables ({tables} …; not in its folders) nor images (*.jpg, *.png …)"
     elif kind == "image_folder":
-        expected = "no picture (*.jpg, *.png …) and no archive (*.tar)"
+        expected = "no image (*.jpg, *.png …) and no archive (*.tar)"
     else:
         endings = ", ".join(f"*{ending}" for ending in ENDINGS[kind])
         where = "outside its folders" + (" and in those like day=1" if kind == "parquet" else "")

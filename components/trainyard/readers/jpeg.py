@@ -20,12 +20,12 @@ _SOF, _DHT, _SOS, _DQT, _DRI, _COM = (0xC0, 0xC1, 0xC2), 0xC4, 0xDA, 0xDB, 0xDD,
 _JFIF, _METADATA, _PROFILE, _ADOBE = 0xE0, 0xE1, 0xE2, 0xEE
 _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _SCALES = (8, 4, 2)  # those that libjpeg-turbo computes with vector instructions
-_OVER = 1.25  # measured: 41 to 42 dB from here on against a resize of the whole picture, 33 from once the size
+_OVER = 1.25  # measured: 41 to 42 dB from here on against a resize of the whole image, 33 from once the size
 
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """Size in pixels as stored, channels (1 or 3), and whether the picture is upright and alone beyond doubt."""
+    """Size in pixels as stored, channels (1 or 3), and whether the image is upright and alone beyond doubt."""
 
     height: int
     width: int
@@ -73,7 +73,7 @@ def _is_plain_table(body: bytes) -> bool:
 
 
 def _is_plain_segment(marker: int, body: bytes) -> bool:
-    """Whether Pillow makes nothing of the segment: no rotation, no second picture, no error."""
+    """Whether Pillow makes nothing of the segment: no rotation, no second image, no error."""
     if marker == _JFIF:
         return len(body) >= 14 and body.startswith(b"JFIF\0")
     if marker == _METADATA:
@@ -84,7 +84,7 @@ def _is_plain_segment(marker: int, body: bytes) -> bool:
 
 
 def decode_eighth(encoded: bytes) -> NDArray[np.uint8] | None:
-    """Return grey pixels at an eighth of the size, None if libjpeg warns of anything up to the picture's end.
+    """Return grey pixels at an eighth of the size, None if libjpeg warns of anything up to the image's end.
 
     No more is computed than the entropy decoder needs.
     """

@@ -14,7 +14,7 @@ _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # a pixel, by type of colour
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PALETTE = 3
 _ALPHA = (4, 6)
-_PREFIX = 1024  # measured: most pictures have more values in their first rows
+_PREFIX = 1024  # measured: most images have more values in their first rows
 _FEW = 16  # five filters, and of three channels the value, its half, and their differences
 _LENGTHS = {b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 7}  # what is read over
 _KEYWORDS = frozenset(
@@ -82,7 +82,7 @@ def is_still_and_upright(encoded: bytes) -> bool:
 
 
 def may_be_constant(rows: bytes) -> bool:
-    """Whether filtered rows may be those of a picture whose pixels are all alike: a filter makes few values of one."""
+    """Whether filtered rows may be those of an image whose pixels are all alike: a filter makes few values of one."""
     return len(set(rows[:_PREFIX])) <= _FEW and len(set(rows)) <= _FEW
 
 

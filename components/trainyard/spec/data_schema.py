@@ -85,7 +85,7 @@ class TableSchema(Strict):
     other_columns: Literal["allowed", "refused"] = Field("allowed", description="Whether other columns are allowed.")
 
 
-class PictureSchema(Strict):
+class ImageSchema(Strict):
     """Expected images, with one folder per class."""
 
     schema_of: Literal["pictures"] = Field(description="The schema of images.")
@@ -94,10 +94,10 @@ class PictureSchema(Strict):
     max_side: Pixels = Field(100_000, description="Maximum pixels of a side.")
 
 
-_KINDS: dict[str, type[TableSchema] | type[PictureSchema]] = {"table": TableSchema, "pictures": PictureSchema}
+_KINDS: dict[str, type[TableSchema] | type[ImageSchema]] = {"table": TableSchema, "pictures": ImageSchema}
 
 
-def load_schema(path: Path) -> TableSchema | PictureSchema:
+def load_schema(path: Path) -> TableSchema | ImageSchema:
     """Return the schema in the file at `path`. Raises `ConfigurationError` with the line of every fault."""
     return parse_schema(documents.read_text(path), str(path))
 
@@ -107,7 +107,7 @@ def is_schema(text: str) -> bool:
     return "schema_of:" in text
 
 
-def parse_schema(text: str, name: str) -> TableSchema | PictureSchema:
+def parse_schema(text: str, name: str) -> TableSchema | ImageSchema:
     """Parse a schema; `name` stands for it in messages. Raises as `load_schema`."""
     content = YamlText(text, name).content
     kind = content.get("schema_of") if isinstance(content, dict) else None

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 from trainyard import uris
 from trainyard.errors import ConfigurationError
 from trainyard.spec import contradictions, documents, plain_yaml
-from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
+from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Gate, Task, TimeTo
 from trainyard.spec.networks import IMAGENET
@@ -189,7 +189,7 @@ class Data(Strict):
         return self.window_days is not None if self.incremental is None else self.incremental
 
     @property
-    def expected(self) -> TableSchema | PictureSchema | None:
+    def expected(self) -> TableSchema | ImageSchema | None:
         """The schema to compare the data with."""
         return parse_schema(self.schema_, "data.schema") if self.schema_ else None
 
@@ -438,7 +438,7 @@ def _schema(data: Data, folder: Path) -> str | None:
     if data.schema_ is None:
         return None
     schema = data.expected if is_schema(data.schema_) else load_schema(Path(uris.resolve(folder, data.schema_)))
-    if schema is not None and isinstance(schema, PictureSchema) != data.is_image:
-        what = "pictures, and the schema that of a table" if data.is_image else "rows, and the schema that of pictures"
+    if schema is not None and isinstance(schema, ImageSchema) != data.is_image:
+        what = "images, and the schema that of a table" if data.is_image else "rows, and the schema that of images"
         raise ConfigurationError(f"data.schema: the data are {what}. Name another schema.")
     return None if schema is None else plain_yaml.dump(schema.model_dump(mode="json", exclude_none=True))

@@ -265,8 +265,8 @@ def _help_sentence(
     faster = min(feasible, key=lambda other: other.expected_hours, default=candidate)
     if faster.expected_hours < _DAY:
         advice.append(f"{faster.pool} takes {faster.expected_hours:.2g} h.")
-    pictures = recipe.data.is_image and recipe.model.name is not None
-    for name in reversed(MODEL_FAMILIES["efficient"]) if pictures else ():
+    images = recipe.data.is_image and recipe.model.name is not None
+    for name in reversed(MODEL_FAMILIES["efficient"]) if images else ():
         hours = hours_with(name) if name != recipe.model.name else None
         if hours is not None and hours < _DAY:
             advice.append(

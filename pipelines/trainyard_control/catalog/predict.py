@@ -15,11 +15,11 @@ def predict_pipeline(
     beam_options: str = "",
     about: str = "",  # noqa: ARG001
 ) -> None:
-    """Write the answers of a pushed model to every picture or row into a folder.
+    """Write the answers of a pushed model to every image or row into a folder.
 
     Args:
         model: URI of a pushed version, or of a folder of versions: then of its champion.
-        inputs: URI of a folder of pictures, or of CSV, Parquet or TFRecord files, or a glob of them.
+        inputs: URI of a folder of images, or of CSV, Parquet or TFRecord files, or a glob of them.
         predictions: URI of the folder to write.
         key: Column that names each row. Empty: its file and number do.
         code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from trainyard.contract import pictures
+from trainyard.contract import image_formats
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.training.epochs import MEMORY_BYTES
 from trainyard.errors import ConfigurationError
@@ -83,7 +83,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     """Count the records and classes (two if unknown) of a local source, and say how."""
     path = recipe.data.path or ""
     is_here = "://" not in path and Path(path).exists()
-    if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
+    if recipe.data.format == "image_folder" and is_here and (counted := _images(recipe, Path(path))):
         return counted
     if (format := recipe.data.format) in ENDINGS and "://" not in path and (rows := _rows(format, path)):
         return rows, 2, "rows counted"
@@ -95,17 +95,17 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     return round(examples / max(recipe.data.split.shares[0] * recipe.data.fraction, 1e-6)), 2, "--examples"
 
 
-def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
+def _images(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
     """Count the images in folders and archives, by the first headers of archives; None if there are none."""
     roots = [path]
     if recipe.data.split.by == "folder" and path.is_dir():
-        roots = [folder for folder in path.iterdir() if pictures.split_of(tar.as_folder(folder.name)) == "train"]
+        roots = [folder for folder in path.iterdir() if image_formats.split_of(tar.as_folder(folder.name)) == "train"]
     total, classes, origin = 0, set[str](), "files counted"
     files = [(root, file) for root in roots for file in (root.rglob("*") if root.is_dir() else [root])]
     archives = sum(tar.is_archive(file.name) for _, file in files)
     for root, file in files:
         place = file.relative_to(root).as_posix() if file != root else ""
-        if file.suffix.lower() in pictures.ENDINGS:
+        if file.suffix.lower() in image_formats.ENDINGS:
             total += 1
             classes |= _class_folders([place])
         elif tar.is_archive(file.name):

@@ -101,7 +101,7 @@ class Evaluation(Document):
         (n,), of several (n, targets); outputs (n, classes) float32 probabilities, or predictions as the targets;
         weights (n,) if the recipe has data.weight
     verdict.json      `gate` alone
-    worst/*.png       the pictures of `worst`
+    worst/*.png       the images of `worst`
 
     confusion[i][j] (classification) counts the examples of class i that were taken for class j. metrics and intervals
     hold the same names, less those that have no interval. calibration (classification) holds the bins of confidence

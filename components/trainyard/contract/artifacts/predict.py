@@ -29,7 +29,7 @@ class PredictionCounts(FrozenModel):
 class Predicted(PredictionCounts, Document):
     """Output of predict: what was predicted. The folder holds, beside this document:
 
-    part-00000-of-00004-<crc32c>.parquet   a part for each file of rows, or for 1,024 pictures: key, prediction, scores
+    part-00000-of-00004-<crc32c>.parquet   a part for each file of rows, or for 1,024 images: key, prediction, scores
     rejected.csv   key, reason and detail of each input without an answer; not there if there is none
     """
 

@@ -1,4 +1,4 @@
-"""Published times to an accuracy on ImageNet, for a run that trained on the same pictures until the same accuracy."""
+"""Published times to an accuracy on ImageNet, for a run that trained on the same images until the same accuracy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.spec.documents import Strict
 from trainyard.spec.gates import TimeTo
 
 _CLASSES = 1000
-_PICTURES = (1_281_167, 1_331_167)
+_IMAGES = (1_281_167, 1_331_167)
 """Without and with the 50,000 that judge. Source: O. Russakovsky et al., arXiv:1409.0575, table 2."""
 
 
@@ -49,12 +49,12 @@ class _Table(Strict):
 def published(wanted: TimeTo, examples: Examples | None) -> list[PublishedTime]:
     """Return what others published of the very accuracy that is `wanted`, fastest first; [] if `examples` are others.
 
-    They are ImageNet's if they have as many classes and pictures, with those that were set aside.
+    They are ImageNet's if they have as many classes and images, with those that were set aside.
     """
     if examples is None or len(examples.labels or ()) != _CLASSES:
         return []
-    pictures = sum(split.examples for split in examples.splits.values()) + examples.quarantined
-    return times(wanted) if pictures in _PICTURES else []
+    images = sum(split.examples for split in examples.splits.values()) + examples.quarantined
+    return times(wanted) if images in _IMAGES else []
 
 
 def times(wanted: TimeTo) -> list[PublishedTime]:

@@ -7,28 +7,28 @@ import pyarrow as pa
 from trainyard.contract.artifacts.anomaly import Anomaly
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import block_pandas_import
-from trainyard.quality.pictures.pictures import SizedPicture, measure
+from trainyard.quality.images.profiling import SizedImage, measure
 from trainyard.quality.schema.conformity import SUCH_AS, Conformity, Rows, anomalies, check_rows
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.table import read_table
 from trainyard.readers.rows import BadRow
-from trainyard.spec.data_schema import PictureSchema, TableSchema
+from trainyard.spec.data_schema import ImageSchema, TableSchema
 
 
-def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> list[Anomaly]:
-    """Return in which ways the rows or pictures of `source` do not fit `schema`, or [].
+def check_source(schema: TableSchema | ImageSchema, source: SourceFiles) -> list[Anomaly]:
+    """Return in which ways the rows or images of `source` do not fit `schema`, or [].
 
-    Raises `ConfigurationError` if one is of tables and the other of pictures, `DataError` if a file cannot be read.
+    Raises `ConfigurationError` if one is of tables and the other of images, `DataError` if a file cannot be read.
     """
     block_pandas_import()
-    if isinstance(schema, PictureSchema) != (source.kind == "image_folder"):
-        what = "a table" if source.is_table else "pictures"
-        of = "pictures" if isinstance(schema, PictureSchema) else "a table"
+    if isinstance(schema, ImageSchema) != (source.kind == "image_folder"):
+        what = "a table" if source.is_table else "images"
+        of = "images" if isinstance(schema, ImageSchema) else "a table"
         raise ConfigurationError(f"{source.path} is {what}, and the schema that of {of}. Name another schema.")
     conformity = Conformity()
-    if isinstance(schema, PictureSchema):
+    if isinstance(schema, ImageSchema):
         measured = [(file.name, measure(source, file)) for file in source.files]
-        conformity.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, SizedPicture)])))
+        conformity.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, SizedImage)])))
         broken = [f"{name} ({entry})" for name, entry in measured if isinstance(entry, str)]
         return [*([_unreadable(broken)] if broken else []), *anomalies(schema, conformity)]
     ragged: list[BadRow] = []
@@ -56,11 +56,11 @@ def _ragged(rows: list[BadRow]) -> Anomaly:
 def _unreadable(broken: list[str]) -> Anomaly:
     shown = broken[:SUCH_AS]
     return Anomaly(
-        column="file", reason="unreadable", expected="a picture", received="none", rows=len(broken), such_as=shown
+        column="file", reason="unreadable", expected="an image", received="none", rows=len(broken), such_as=shown
     )
 
 
-def _rows(measured: list[SizedPicture]) -> Rows:
+def _rows(measured: list[SizedImage]) -> Rows:
     columns = {
         "label": pa.array([entry.label for entry in measured], pa.string()),
         "measure/height": pa.array([float(entry.height) for entry in measured]),

@@ -20,8 +20,8 @@ from trainyard.spec.data_schema import (
     CategoryColumn,
     Column,
     DateColumn,
+    ImageSchema,
     NumberColumn,
-    PictureSchema,
     TableSchema,
     TextColumn,
 )
@@ -85,7 +85,7 @@ class Conformity:
 class Rows:
     """Some rows of one file: Arrow arrays of texts or of numbers (NaN is missing) by column, and each row's name.
 
-    Of pictures the columns are `label`, `measure/height` and `measure/width`. `name` gives such as `a.csv:17`.
+    Of images the columns are `label`, `measure/height` and `measure/width`. `name` gives such as `a.csv:17`.
     """
 
     count: int
@@ -93,10 +93,10 @@ class Rows:
     name: Callable[[int], str]
 
 
-def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
+def check_rows(schema: TableSchema | ImageSchema, rows: Rows) -> Conformity:
     """Return how `rows` fit `schema`."""
-    if isinstance(schema, PictureSchema):
-        return _check_pictures(schema, rows)
+    if isinstance(schema, ImageSchema):
+        return _check_images(schema, rows)
     file = _position(rows.name(0))[0] if rows.count else ""
     result = Conformity(rows=rows.count)
     result.absent = {name: file for name in schema.columns if name not in rows.columns}
@@ -108,7 +108,7 @@ def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
     return result
 
 
-def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[Anomaly]:
+def anomalies(schema: TableSchema | ImageSchema, conformity: Conformity) -> list[Anomaly]:
     """Return in which ways all rows together do not fit, by the order of the schema's columns, or []."""
     listed = [
         Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}")
@@ -167,7 +167,7 @@ def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
     return wrong
 
 
-def _check_pictures(schema: PictureSchema, rows: Rows) -> Conformity:
+def _check_images(schema: ImageSchema, rows: Rows) -> Conformity:
     result = Conformity(rows=rows.count)
     labels = rows.columns["label"]
     classes = [canonical(name) for name in schema.classes]
@@ -223,8 +223,8 @@ def _missing(schema: TableSchema, conformity: Conformity) -> list[Anomaly]:
     ]
 
 
-def _expected(schema: TableSchema | PictureSchema, name: str, reason: str) -> str:
-    if isinstance(schema, PictureSchema):
+def _expected(schema: TableSchema | ImageSchema, name: str, reason: str) -> str:
+    if isinstance(schema, ImageSchema):
         if name == "class":
             return f"one of {listed(list(map(repr, schema.classes)), SUCH_AS)}"
         return f"at least {schema.min_side} pixels" if reason == "min" else f"at most {schema.max_side} pixels"

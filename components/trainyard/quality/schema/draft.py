@@ -38,9 +38,7 @@ def draft(profile: Profile, day: datetime.date) -> str:
 def _content(profile: Profile) -> dict[str, Any]:
     if profile.kind == "image_folder":
         if not profile.classes:
-            raise ConfigurationError(
-                f"{profile.source}: the pictures lie in no class folders, so there are no classes."
-            )
+            raise ConfigurationError(f"{profile.source}: the images lie in no class folders, so there are no classes.")
         sizes = {column.name: column.statistics for column in profile.columns}
         sides = [sizes["height"], sizes["width"]]
         return {

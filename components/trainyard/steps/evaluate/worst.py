@@ -1,4 +1,4 @@
-"""The examples that the model got most wrong, as pictures if they are images."""
+"""The examples with the largest loss, with the images that the model saw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPrediction
 FOLDER = "worst"
 
 SIDES = (112, 224)
-"""Bounds of a picture's longer side in pixels: an 8-pixel digit is enlarged, a photograph shrunk. Chosen."""
+"""Bounds of an image's longer side in pixels: an 8-pixel digit is enlarged, a photograph shrunk. Chosen."""
 
 
 def worst_examples(
@@ -32,7 +32,7 @@ def worst_examples(
 ) -> list[Mistake]:
     """Return the `count` examples of the largest loss, worst first; writes worst/00.png … below `folder` for images.
 
-    `batches` is the dataset of (features, labels, keys) that was predicted. The pictures are what the model saw:
+    `batches` is the dataset of (features, labels, keys) that was predicted. The images are what the model saw:
     decoded and resized.
     """
     losses = predictions.losses
@@ -42,17 +42,17 @@ def worst_examples(
         (folder / FOLDER).mkdir()
     mistakes = []
     for rank, index in enumerate(order.tolist()):
-        picture = None
+        file = None
         if index in images:
-            picture = f"{FOLDER}/{rank:02d}.png"
-            _picture(images[index]).save(folder / picture)
+            file = f"{FOLDER}/{rank:02d}.png"
+            _as_image(images[index]).save(folder / file)
         mistakes.append(
             Mistake(
                 key=keys[index].decode("utf-8", "replace"),
                 label=_name(predictions.labels[index], examples.labels),
                 predicted=_name(_predicted(predictions, index), examples.labels),
                 loss=float(losses[index]),
-                picture=picture,
+                picture=file,
             )
         )
     return mistakes
@@ -61,7 +61,7 @@ def worst_examples(
 def _images(
     examples: Examples, batches: tf.data.Dataset[KeyedBatch], indices: NDArray[np.int64]
 ) -> dict[int, NDArray[np.float32]]:
-    """Return the wanted examples' pictures by place in the split; none if the examples are no images."""
+    """Return the images of the examples at `indices`, by index in the split; {} if the examples are not images."""
     feature = next((feature.name for feature in examples.features if feature.encoded), None)
     if feature is None or len(indices) == 0:
         return {}
@@ -76,7 +76,7 @@ def _images(
     return images
 
 
-def _picture(pixels: Floats) -> Image.Image:
+def _as_image(pixels: Floats) -> Image.Image:
     values = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
     image = Image.fromarray(values[:, :, 0] if values.shape[2] == 1 else values)
     longest = max(image.size)

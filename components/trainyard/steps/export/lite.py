@@ -1,6 +1,6 @@
 """LiteRT files for phones, single-board computers and Edge TPUs, and how they predict.
 
-A device model takes what the transform gives (numbers, or the picture's pixels), because string vocabularies have no
+A device model takes what the transform gives (numbers, or the image's pixels), because string vocabularies have no
 LiteRT operation; `device.py` writes down what the device does before. Every file takes one example: batch 1 keeps all
 shapes static, which the Edge TPU compiler and the GPU delegates ask for.
 

@@ -14,7 +14,7 @@ def predict(
     code: str,
     beam_options: str,
 ) -> NamedTuple("Outputs", [("folder", str)]):  # type: ignore[valid-type]
-    """A pushed model answers to pictures or rows; gives the URI of the folder with the answers."""
+    """A pushed model answers to images or rows; gives the URI of the folder with the answers."""
     from trainyard.runtime import step, task
 
     with step.recorded("predict", lambda: predictions):

@@ -49,7 +49,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     """
     start = time.monotonic()
     block_pandas_import()
-    source = find_source(path, pictures=model.pixels is not None)
+    source = find_source(path, images=model.pixels is not None)
     items = source_items(source, model, key)
     first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded
     served = served_model(model)
@@ -140,7 +140,7 @@ class _Reporter:
 
     def __init__(self, source: InputFiles, progress: Progress) -> None:
         self._total = len(source.files) if source.kind == "pictures" else 0
-        self._unit = "pictures" if source.kind == "pictures" else "rows"
+        self._unit = "images" if source.kind == "pictures" else "rows"
         self._progress = progress
         self._at = 0.0
 

@@ -10,7 +10,7 @@ from trainyard.contract import version
 from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
-from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.quality.images.decoding import PixelForm
 from trainyard.spec.tables.columns import Quote
 from trainyard.storage import storage
 
@@ -70,7 +70,7 @@ class PushedModel(_Lenient):
     """The version in `folder`. labels: the classes in the order of their ids, None of a model that predicts numbers.
 
     label_separator: stands between the classes of one answer, if it may have several. targets: the names of the
-    numbers, if there are several. pixels: of the pictures that it takes; None if it takes the columns
+    numbers, if there are several. pixels: of the images that it takes; None if it takes the columns
     `inputs`. quote: what cells of CSV are put in.
     """
 
@@ -112,7 +112,7 @@ def open_model(folder: str) -> PushedModel:
     except ValidationError as error:
         raise DataError(f"{folder}/{where}: another version of Trainyard wrote it. Push the model again.") from error
     labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
-    takes_pictures = document.image is not None or [
+    takes_images = document.image is not None or [
         (feature.name, feature.dtype, feature.column) for feature in document.inputs
     ] == [("image", "string", None)]
     return PushedModel(
@@ -121,7 +121,7 @@ def open_model(folder: str) -> PushedModel:
         labels=None if labels is None else tuple(labels),
         label_separator=document.label_separator,
         targets=None if targets is None else tuple(targets),
-        pixels=_pixels(document.image) if takes_pictures else None,
+        pixels=_pixels(document.image) if takes_images else None,
         quote=document.quote,
     )
 

@@ -27,13 +27,13 @@ from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.storage import storage
 from trainyard.storage.manifest import ATTEMPTS
 
-_PICTURES = 1024  # files of a part; chosen: some ten seconds of a processor
+_IMAGES = 1024  # files of a part; chosen: some ten seconds of a processor
 
 
 def run(model: str, inputs: str, output: str, key: str = "", beam_options: str = "") -> None:
     """Leave in the committed folder `output` the answers of the pushed `model` to the files `inputs`.
 
-    The folder holds a Parquet part for each file of rows, or for 1,024 pictures, `rejected.csv` with what has no answer
+    The folder holds a Parquet part for each file of rows, or for 1,024 images, `rejected.csv` with what has no answer
     and why, and `Predicted`, all of them directly below its name, for other programs. key: the column that names a row.
     beam_options: Beam's own, whose workers do the parts. What is there of the same model, files and key stays; raises
     `ConfigurationError` if other predictions or other files are there, or there is no column that `key` names, and
@@ -42,7 +42,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     start = time.monotonic()
     block_pandas_import()
     pushed = find_model(model)
-    source = find_source(inputs, pictures=pushed.pixels is not None)
+    source = find_source(inputs, images=pushed.pixels is not None)
     made_from = {"model": pushed.folder, "inputs": inputs, "files": _digest(source), "key": key}
     with storage.lease(output):
         storage.remove_abandoned(output)
@@ -86,7 +86,7 @@ def _require_own(output: str) -> None:
 def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_options: str, folder: Path) -> Predicted:
     # Faults of the first file end here, before there are workers.
     next(iter(source_items(dataclasses.replace(source, files=source.files[:1]), model, key)), None)
-    size = _PICTURES if source.kind == "pictures" else 1
+    size = _IMAGES if source.kind == "pictures" else 1
     groups = [source.files[start : start + size] for start in range(0, len(source.files), size)]
     tasks = list(enumerate(groups))
     do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))

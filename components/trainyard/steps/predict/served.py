@@ -39,7 +39,7 @@ class ServedModel:
                 f"{model.folder}: its SavedModel cannot be loaded ({reason(error)}). Push the model again, or name "
                 "another version."
             ) from error
-        self._pictures = model.pixels is not None
+        self._images = model.pixels is not None
 
     def answer(self, batch: InputBatch) -> list[Answers | BadRow]:
         """Return the answers for the batch, and the inputs that have none."""
@@ -47,7 +47,7 @@ class ServedModel:
             outputs = self._serve(batch)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             if len(batch) == 1:
-                reason = "truncated_image" if self._pictures else "refused_by_the_model"
+                reason = "truncated_image" if self._images else "refused_by_the_model"
                 return [BadRow(batch.keys[0].as_py(), None, reason, _why(error.message))]
             return [answer for half in batch.halves() for answer in self.answer(half)]
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)

@@ -22,7 +22,7 @@ def importances(
 ) -> list[Importance]:
     """Return how much the mean loss on `split` grows when a column is shuffled among the examples, largest first.
 
-    At most 2,000 examples and three shuffles a column; nothing for pictures, and for more than 200 columns.
+    At most 2,000 examples and three shuffles a column; nothing for images, and for more than 200 columns.
     Source: Breiman, Random Forests, 2001, section 10; Fisher, Rudin and Dominici, All Models are Wrong, 2019.
     """
     columns = features_by_column(recipe, examples) if is_table(examples) else {}

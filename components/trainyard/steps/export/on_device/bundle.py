@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from trainyard.contract import pictures
-from trainyard.quality.pictures import decoding
+from trainyard.contract import image_formats
+from trainyard.quality.images import decoding
 from trainyard.steps.export.on_device import columns, files, fingerprint, formulas, images, predict, words
 from trainyard.values import patterns, text
 
 COLUMNS = (patterns, text, fingerprint, words, formulas, files, columns)
-IMAGES = (pictures, decoding, files, images)
+IMAGES = (image_formats, decoding, files, images)
 """The modules of `preprocess.py` for tables and for images, those that others use first."""
 
 _FUTURE = "from __future__ import annotations"

@@ -13,13 +13,13 @@ import pyarrow as pa
 from PIL import Image
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.quality.images.decoding import PixelForm
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 
-_PICTURES = "a path, a list of paths, or uint8 pictures (n, height, width) or (n, height, width, channels)"
+_IMAGES = "a path, a list of paths, or uint8 images (n, height, width) or (n, height, width, channels)"
 _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 
 
@@ -29,34 +29,34 @@ def source_items(source: InputFiles, model: PushedModel, key: str | None) -> Ite
         from trainyard.steps.predict.reading.tables import read_rows
 
         return read_rows(source, model, key)
-    from trainyard.steps.predict.reading.pictures import read_pictures
+    from trainyard.steps.predict.reading.images import read_images
 
     _no_key(key, source.path)
-    return read_pictures(source, model.pixels)
+    return read_images(source, model.pixels)
 
 
 def items_of(inputs: Any, model: PushedModel, key: str | None) -> Items:
     """Yield `inputs`, which a person has in memory, as batches for the model.
 
     They are a path (a folder, a file or a glob) or a list of paths; for a model of columns a pandas or Arrow table or a
-    dict of columns, whose rows are named by the index of pandas or counted from 0; for one of pictures an array or a
+    dict of columns, whose rows are named by the index of pandas or counted from 0; for one of images an array or a
     list of them, uint8, (height, width) or (height, width, channels), or encoded ones as bytes, counted from 0.
 
     Raises `DataError` if they are of no such form, or lack a column.
     """
     if isinstance(inputs, str | os.PathLike):
-        return source_items(find_source(os.fspath(inputs), pictures=model.pixels is not None), model, key)
+        return source_items(find_source(os.fspath(inputs), images=model.pixels is not None), model, key)
     if _are_paths(inputs):
         return _files(inputs, model, key)
     if model.pixels is not None:
-        _no_key(key, "a list of pictures")
-        return _pictures(inputs, model.pixels)
+        _no_key(key, "a list of images")
+        return _images(inputs, model.pixels)
     return _rows(inputs, model, key)
 
 
 def _no_key(key: str | None, where: str) -> None:
     if key is not None:
-        raise ConfigurationError(f"--key {key}: {where} has no columns. Leave --key out: a picture's key is its name.")
+        raise ConfigurationError(f"--key {key}: {where} has no columns. Leave --key out: an image's key is its name.")
 
 
 def _are_paths(inputs: Any) -> bool:
@@ -65,41 +65,39 @@ def _are_paths(inputs: Any) -> bool:
 
 
 def _files(paths: Sequence[str | os.PathLike[str]], model: PushedModel, key: str | None) -> Items:
-    """Yield what is in each of the files; a picture is named by its path."""
-    sources = [find_source(os.fspath(path), pictures=model.pixels is not None) for path in paths]
+    """Yield what is in each of the files; an image is named by its path."""
+    sources = [find_source(os.fspath(path), images=model.pixels is not None) for path in paths]
     if model.pixels is None:
         return itertools.chain.from_iterable(source_items(source, model, key) for source in sources)
-    from trainyard.steps.predict.reading.pictures import read_all
+    from trainyard.steps.predict.reading.images import read_all
 
-    _no_key(key, "a list of pictures")
+    _no_key(key, "a list of images")
     return read_all(sources, model.pixels)
 
 
-def _pictures(inputs: Any, form: PixelForm) -> Items:
-    from trainyard.steps.predict.reading.pictures import batches, checked
+def _images(inputs: Any, form: PixelForm) -> Items:
+    from trainyard.steps.predict.reading.images import batches, checked
 
     is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
     if not is_list or getattr(inputs, "ndim", 4) not in (3, 4):
-        raise DataError(_wrong_form(inputs, "pictures", _PICTURES))
+        raise DataError(_wrong_form(inputs, "images", _IMAGES))
     shape: tuple[int, ...] = getattr(inputs, "shape", ())
     if len(shape) == 3 and shape[-1] in (1, 3, 4):
-        raise DataError(
-            f"predict: an array of shape {tuple(shape)} looks like one picture. Give a list of it: [array]."
-        )
-    encoded = (_encoded(picture, index) for index, picture in enumerate(inputs))
-    return batches(checked(str(index), picture, form) for index, picture in enumerate(encoded))
+        raise DataError(f"predict: an array of shape {tuple(shape)} looks like one image. Give a list of it: [array].")
+    encoded = (_encoded(image, index) for index, image in enumerate(inputs))
+    return batches(checked(str(index), image, form) for index, image in enumerate(encoded))
 
 
-def _encoded(picture: Any, index: int) -> bytes:
-    """Return the picture as PNG, which loses nothing, or as it is if it is encoded."""
-    if isinstance(picture, bytes):
-        return picture
-    pixels: Array = np.asarray(picture)
+def _encoded(item: Any, index: int) -> bytes:
+    """Return the image as PNG, which loses nothing, or as it is if it is encoded."""
+    if isinstance(item, bytes):
+        return item
+    pixels: Array = np.asarray(item)
     shape = pixels.shape
     channels = shape[2:] or (1,)
     if pixels.dtype != np.uint8 or len(shape) < 2 or 0 in shape or channels not in ((1,), (3,), (4,)):
         raise DataError(
-            f"predict: picture {index} is {pixels.dtype} {shape}. Give uint8, 0 to 255, (height, width) or "
+            f"predict: image {index} is {pixels.dtype} {shape}. Give uint8, 0 to 255, (height, width) or "
             "(height, width, channels) with 1, 3 or 4 channels."
         )
     stream = io.BytesIO()

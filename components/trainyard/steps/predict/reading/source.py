@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import IO, Literal
 
 from trainyard import uris
-from trainyard.contract.pictures import ENDINGS as PICTURE_ENDINGS
+from trainyard.contract.image_formats import ENDINGS as IMAGE_ENDINGS
 from trainyard.errors import DataError
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import Quote
@@ -45,10 +45,10 @@ class InputFiles:
         return f"{self.root.rstrip('/')}/{name}"
 
 
-def find_source(path: str, *, pictures: bool) -> InputFiles:
-    """Return the files of `path` (a folder, a file or a glob, local, gs:// or s3://) for a model of `pictures` or rows.
+def find_source(path: str, *, images: bool) -> InputFiles:
+    """Return the files of `path` (a folder, a file or a glob, local, gs:// or s3://) for a model of `images` or rows.
 
-    Of a folder of pictures every file is tried, whatever its name. Raises `DataError` if there are no such files.
+    Of a folder of images every file is tried, whatever its name. Raises `DataError` if there are no such files.
     """
     if why := uris.path_error(path):
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
@@ -56,10 +56,10 @@ def find_source(path: str, *, pictures: bool) -> InputFiles:
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a file, a folder or a glob.")
     kinds = {file.name: _kind(listed, file) for file in listed.files}
-    allowed: tuple[Kind, ...] = ("pictures", "tfrecord") if pictures else tuple(ENDINGS)
+    allowed: tuple[Kind, ...] = ("pictures", "tfrecord") if images else tuple(ENDINGS)
     counts = Counter(kind for kind in kinds.values() if kind is not None and kind in allowed)
     if not counts:
-        takes = "pictures (a folder, or a TFRecord file)" if pictures else "rows (CSV, Parquet or TFRecord files)"
+        takes = "images (a folder, or a TFRecord file)" if images else "rows (CSV, Parquet or TFRecord files)"
         raise DataError(
             f"{path}: the model takes {takes}, and its files are {', '.join(list(kinds)[:_SHOWN])}."
             f"{hint(kinds)} Name another input."
@@ -73,7 +73,7 @@ def find_source(path: str, *, pictures: bool) -> InputFiles:
 def _kind(listed: listing.Listing, file: SourceFile) -> Kind | None:
     if table := table_of(file.name, in_folder=listed.is_folder):
         return table
-    if file.name.lower().endswith(PICTURE_ENDINGS):
+    if file.name.lower().endswith(IMAGE_ENDINGS):
         return "pictures"
     return None if listed.is_folder or file.reason else _by_content(f"{listed.root.rstrip('/')}/{file.name}")
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from trainyard.contract.artifacts.anomaly import Anomaly
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
-from trainyard.spec.data_schema import PictureSchema, TableSchema
+from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 
@@ -21,7 +21,7 @@ def conformity(rows: pa.RecordBatch, data: Data) -> Conformity:
     if schema is None or not rows.num_rows:
         return Conformity()
     columns = {name.removeprefix("raw/"): rows[name] for name in rows.schema.names if name.startswith("raw/")}
-    if isinstance(schema, PictureSchema):
+    if isinstance(schema, ImageSchema):
         columns = {name: rows[name] for name in ("measure/height", "measure/width")} | {"label": rows["label"]}
     elif not data.label_separator:
         labels = pc.split_pattern(rows["label"], LABELS_APART)
@@ -42,10 +42,10 @@ def require_fitting(conformity: Conformity, data: Data) -> None:
         raise DataError(f"data.schema: the data do not fit, {count}:", *sentences)
 
 
-def _schema(data: Data, names: list[str]) -> TableSchema | PictureSchema | None:
+def _schema(data: Data, names: list[str]) -> TableSchema | ImageSchema | None:
     """Return the schema of what is read: the columns that the recipe leaves out are not."""
     schema = data.expected
-    if schema is None or isinstance(schema, PictureSchema):
+    if schema is None or isinstance(schema, ImageSchema):
         return schema
     labels = [] if data.label_separator else data.labels  # a cell of several classes is no value that a schema lists
     read = {name: column for name, column in schema.columns.items() if f"raw/{name}" in names or name in labels}

@@ -1,4 +1,4 @@
-"""Warns of pictures that look the same and lie in different splits: what is learnt by heart is then taken for skill."""
+"""Warns of images that look the same and lie in different splits: what is learnt by heart is then taken for skill."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.document import SPLITS
-from trainyard.quality.pictures.look import Look, look_of_bytes, near
+from trainyard.quality.images.look import Look, look_of_bytes, near
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
 from trainyard.steps.preprocess.task_store import TaskStore
 
@@ -21,9 +21,9 @@ def with_looks(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def warnings(parts: list[SortedRun], work: TaskStore) -> list[str]:
-    """Return a sentence if pictures of different splits look the same, by the looks that the parts hold, or [].
+    """Return a sentence if images of different splits look the same, by the looks that the parts hold, or [].
 
-    Takes some 100 bytes a picture; the names are read of those alone that are reported.
+    Takes some 100 bytes an image; the names are read of those alone that are reported.
     """
     if not parts:
         return []
@@ -36,12 +36,12 @@ def warnings(parts: list[SortedRun], work: TaskStore) -> list[str]:
     if not pairs:
         return []
     shown = [" ≈ ".join(sorted(_name(parts, work, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]
-    what = "pair of pictures looks" if len(pairs) == 1 else "pairs of pictures look"
+    what = "pair of images looks" if len(pairs) == 1 else "pairs of images look"
     return [f"{len(pairs)} {what} the same and lie in different splits, such as {'; '.join(sorted(shown))}."]
 
 
 def _name(parts: list[SortedRun], work: TaskStore, splits: np.ndarray, row: int) -> str:
-    """Return the name of the `row`-th picture of all parts, with its split."""
+    """Return the name of the `row`-th image of all parts, with its split."""
     split, before = SPLITS[splits[row]], row
     for rows in (rows for part in parts for rows in part.light_batches(work)):
         if before < len(rows):

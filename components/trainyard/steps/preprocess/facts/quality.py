@@ -29,7 +29,7 @@ def _more_for_split(split: SplitRows) -> str:
     if split.by == "column":
         return f"Have more rows of '{split.column}' name it"
     if split.by == "folder":
-        return "Add pictures to the folder, or give eval a larger share of train"
+        return "Add images to the folder, or give eval a larger share of train"
     return "Add data or give the split a larger fraction"
 
 

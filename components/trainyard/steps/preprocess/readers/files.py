@@ -34,7 +34,7 @@ class Official:
     """A split that comes with the data.
 
     parts: the split, train (of which some choose the epoch) or test, by the first part of a file's name, archives as
-    folders, or by the shard of a prepared data set. labels: of pictures in no class folder, by the name without its
+    folders, or by the shard of a prepared data set. labels: of images in no class folder, by the name without its
     ending, or by the number it ends in; labels_from: the file that said so.
     """
 
@@ -47,13 +47,13 @@ class Official:
         return self.parts.get(as_folder(name.partition("/")[0]))
 
     def folder(self, name: str) -> str | None:
-        """Return the class folder that the picture `name` lies in; None if it lies in none."""
+        """Return the class folder that the image `name` lies in; None if it lies in none."""
         label, slash, _ = name.partition("/")[2].partition("/")
         return label if slash else None
 
     def label(self, name: str) -> str | None:
-        """Return what the list says of the picture `name`; None if it says nothing."""
-        stem = picture_stem(name)
+        """Return what the list says of the image `name`; None if it says nothing."""
+        stem = image_stem(name)
         number = re.search("[0-9]{1,18}$", stem)
         return self.labels.get(stem) or (self.labels.get(str(int(number[0]))) if number else None)
 
@@ -93,8 +93,8 @@ class Files:
         return relative(path, next((root for root in self.roots if path.startswith(f"{root}/")), self.root))
 
 
-def picture_stem(name: str) -> str:
-    """Return the name of a picture without folders and ending."""
+def image_stem(name: str) -> str:
+    """Return the name of an image without folders and ending."""
     last = name.rpartition("/")[2]
     return last.rpartition(".")[0] or last
 

@@ -1,6 +1,6 @@
-"""A split that comes with the data: what names it, and the classes of pictures that judge and lie in no class folder.
+"""A split that comes with the data: what names it, and the classes of images that judge and lie in no class folder.
 
-So ImageNet is read as it is published: the archives of its training and validation pictures with the list of the
+So ImageNet is read as it is published: the archives of its training and validation images with the list of the
 latter's classes beside them, the folders that people make of these, or what TensorFlow Datasets does.
 """
 
@@ -11,10 +11,10 @@ import re
 from dataclasses import replace
 from typing import Literal
 
-from trainyard.contract import pictures
+from trainyard.contract import image_formats
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.readers.files import Files, Official, open_file, picture_stem, read_text
+from trainyard.steps.preprocess.readers.files import Files, Official, image_stem, open_file, read_text
 from trainyard.steps.preprocess.readers.tar import names as names_in
 from trainyard.steps.preprocess.readers.tfds import SHARD
 from trainyard.storage import tar
@@ -30,8 +30,8 @@ _SHOWN = 5
 def with_official(files: Files, data: Data) -> Files:
     """Return those of `files` that are of a split, with the split of each.
 
-    Raises `DataError` if none trains or none judges, if pictures that judge have no class, or if a class is not on both
-    sides, as far as it can be known without reading pictures.
+    Raises `DataError` if none trains or none judges, if images that judge have no class, or if a class is not on both
+    sides, as far as it can be known without reading images.
     """
     official, others = _splits(files, data)
     bad = tuple(item for item in files.bad if official.split(item.file))
@@ -63,13 +63,13 @@ def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
             match = SHARD.search(part)
             split = match[1].lower() if match else None
         else:
-            split = pictures.split_of(as_folder(part)) if slash or is_archive(part) else None
+            split = image_formats.split_of(as_folder(part)) if slash or is_archive(part) else None
         if split:
             called.setdefault(split, set()).add(part)
-    judge = next((name for name in pictures.JUDGES if name in called), None)
+    judge = next((name for name in image_formats.JUDGES if name in called), None)
     what = "split" if data.format == "tfds" else "folder or archive"
     if "train" not in called or judge is None:
-        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(pictures.JUDGES)})"
+        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(image_formats.JUDGES)})"
         folders = sorted({name.partition("/")[0] for name in names})
         raise DataError(
             f"data.split: by: folder finds no {what} that {missing} in {files.root}. There are: "
@@ -89,7 +89,7 @@ def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
 
 
 def _labels(root: str, name: str) -> dict[str, str]:
-    """Return the class by the picture's name without its ending, or by its number, as the list `name` says."""
+    """Return the class by the image's name without its ending, or by its number, as the list `name` says."""
     if name == _KIT:
         return _from_kit(f"{root}/{name}")
     text = read_text(f"{root}/{name}", _MOST_BYTES) or ""
@@ -100,17 +100,17 @@ def _labels(root: str, name: str) -> dict[str, str]:
     for number, row in enumerate(rows, 1):
         if len(row) == 1 or not row[1]:
             raise DataError(
-                f"data.path: {root}/{name}: row {number} has no class, {row[0][:40]!r} was found. Write the picture's "
+                f"data.path: {root}/{name}: row {number} has no class, {row[0][:40]!r} was found. Write the image's "
                 "name and its class in each, or the class alone in all."
             )
-    return {picture_stem(row[0]): row[1] for row in rows}
+    return {image_stem(row[0]): row[1] for row in rows}
 
 
 def _from_kit(path: str) -> dict[str, str]:
-    """Return the classes that ImageNet's development kit has: a number a picture, and the name of each number.
+    """Return the classes that ImageNet's development kit has: a number an image, and the name of each number.
 
     Source: torchvision, datasets/imagenet.py: of a synset in meta.mat the number is first, its name second and how many
-    children it has fifth; those without any are classes. Line i of the ground truth is of the i-th picture by name.
+    children it has fifth; those without any are classes. Line i of the ground truth is of the i-th image by name.
     """
     import numpy as np
     from scipy.io import loadmat  # a second
@@ -172,19 +172,19 @@ def _check_list(files: Files, judge: str, flat: list[str], unseen: bool, bad: in
     root, source = files.root, official.labels_from
     if flat and not source:
         raise DataError(
-            f"data.path: {root}: {len(flat)} pictures in {judge} lie in no class folder, such as {flat[0]}. Put their "
+            f"data.path: {root}: {len(flat)} images in {judge} lie in no class folder, such as {flat[0]}. Put their "
             f"classes beside {judge}, in {_LIST} (a line for each: its name and its class), {_KAGGLE} or {_KIT}."
         )
     if not flat or not source or unseen:
         return
     if len(official.labels) != len(flat) + bad:
         raise DataError(
-            f"data.path: {root}/{source}: has the classes of {len(official.labels)} pictures, and {len(flat) + bad} "
+            f"data.path: {root}/{source}: has the classes of {len(official.labels)} images, and {len(flat) + bad} "
             f"lie in {judge} without a class folder. Name the list of this very split."
         )
     lacking = [name for name in flat if official.label(name) is None]
     if lacking:
         raise DataError(
-            f"data.path: {root}/{source}: has no class for {len(lacking)} of the pictures in {judge}, such as "
+            f"data.path: {root}/{source}: has no class for {len(lacking)} of the images in {judge}, such as "
             f"{lacking[0]}. Name the list of this very split."
         )

@@ -19,7 +19,7 @@ from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.files import Files, image_limit, read_at_most, table_format, too_many_bytes
-from trainyard.steps.preprocess.readers.images import image_record
+from trainyard.steps.preprocess.readers.images.record import image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.judged import judged_rows
 from trainyard.steps.preprocess.readers.tables.rows import typed_label
@@ -46,8 +46,8 @@ class Reader:
 
         Raises `TransientError` if a bucket does not answer any more.
         """
-        pictures = self._recipe.data.format == "image_folder"
-        for item in self._images(paths, piece) if pictures else self._files(paths, piece):
+        images = self._recipe.data.format == "image_folder"
+        for item in self._images(paths, piece) if images else self._files(paths, piece):
             progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
             yield item
 
@@ -78,7 +78,7 @@ class Reader:
         yield self._judged(name, self._root.name_in_day(path), lambda: _encoded(path, self._recipe))
 
     def _archive(self, piece: Piece, path: str, name: str) -> Iterator[Record | BadRow]:
-        """Yield the pictures of the archive at `path`, which is read as a folder; one that is the source, as its root.
+        """Yield the images of the archive at `path`, which is read as a folder; one that is the source, as its root.
 
         An archive in it is read likewise.
         """
@@ -100,7 +100,7 @@ class Reader:
         return self._judged(source, name, lambda: _member_bytes(stream, member, self._recipe))
 
     def _judged(self, source: str, name: str, read: Callable[[], bytes]) -> Record | BadRow:
-        """Return the picture that `read` reads; name: its own, with archives as folders, which says its class."""
+        """Return the image that `read` reads; name: its own, with archives as folders, which says its class."""
         official, recipe = self._root.official, self._recipe
         try:
             if official is None:

@@ -41,7 +41,7 @@ def tar_pieces(path: str, name: str) -> list[Piece]:
 
 
 def names(path: str) -> list[str]:
-    """Return the names of the pictures in the archive at `path`, and of archives in it as folders, with a slash.
+    """Return the names of the images in the archive at `path`, and of archives in it as folders, with a slash.
 
     The latter are not looked into: those of ImageNet have a million headers. Raises `DataError` if it cannot be read.
     """

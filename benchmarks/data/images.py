@@ -1,4 +1,4 @@
-"""Pictures: what preprocess costs an added JPEG, beside bare loops of libjpeg-turbo, in CPU seconds of all processes.
+"""Images: what preprocess costs an added JPEG, beside bare loops of libjpeg-turbo, in CPU seconds of all processes.
 
 python -m benchmarks.data.data prints the rows; this module is run for one side of one.
 """
@@ -59,7 +59,7 @@ def preprocess(folder: Path, output: Path, store: str) -> None:
     size = {"image_size": [224, 224]} if store == "training_size" else {}
     data = {"format": "image_folder", "path": str(folder), "store": store, **size}
     output.mkdir()
-    run(Recipe.model_validate({"name": "pictures", "data": data, "model": {"name": "cnn_small"}}), output)
+    run(Recipe.model_validate({"name": "images", "data": data, "model": {"name": "cnn_small"}}), output)
 
 
 def cost_of_an_image(side: str, store: str, images: int) -> float:
@@ -69,7 +69,7 @@ def cost_of_an_image(side: str, store: str, images: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder, "in"), count, *SIZES[store])
             options = ["--side", side, "--store", store, "--in", folder]
-            costs.append(cost([sys.executable, "-m", "benchmarks.data.pictures", *options]).cpu_seconds)
+            costs.append(cost([sys.executable, "-m", "benchmarks.data.images", *options]).cpu_seconds)
     return (costs[1] - costs[0]) / (images - _FEW)
 
 

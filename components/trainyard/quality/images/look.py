@@ -1,6 +1,6 @@
-"""Finds pictures that look the same, whatever their size and encoding, without comparing each with each.
+"""Finds images that look the same, whatever their size and encoding, without comparing each with each.
 
-A picture's look is two difference hashes: is each of 8 x 8 patches brighter than its right neighbour, and than the one
+An image's look is two difference hashes: is each of 8 x 8 patches brighter than its right neighbour, and than the one
 below. Source: Krawetz (2013), Kind of Like That, https://www.hackerfactor.com/blog/index.php?/archives/529-.html
 """
 
@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainyard.quality.pictures.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
+from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 
 NEAR = 7
-"""Bits of the 128 in which looks of the same picture differ at most.
+"""Bits of the 128 in which looks of the same image differ at most.
 
 Chosen: by the pigeonhole principle such looks have at least one of 8 bands of 16 bits in common.
 """
 
 _BANDS = 8
-_PLAIN = 12  # chosen: with fewer bits set (or unset) the picture is plain, and looks like any other plain one
+_PLAIN = 12  # chosen: with fewer bits set (or unset) the image is plain, and looks like any other plain one
 _CROWD = 500  # chosen: of a larger group with a band in common, only neighbours by the rest of the bits are compared
 _MOST = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
 _SHOWN = 20
@@ -34,7 +34,7 @@ Looks = NDArray[np.uint8]
 
 
 def look_of_bytes(encoded: bytes) -> Look:
-    """Return the look of the encoded picture, that of a plain one if it is broken."""
+    """Return the look of the encoded image, that of a plain one if it is broken."""
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             depth = depth_of(image, encoded)
@@ -46,7 +46,7 @@ def look_of_bytes(encoded: bytes) -> Look:
 
 
 def look_of_grey(image: Image.Image) -> Look:
-    """Return the look of the picture in mode L, 16 bytes."""
+    """Return the look of the image in mode L, 16 bytes."""
     pixels = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX), np.int16)
     bits = np.concatenate([(pixels[:-1, 1:] > pixels[:-1, :-1]).ravel(), (pixels[1:, :-1] > pixels[:-1, :-1]).ravel()])
     return np.packbits(bits).tobytes()
@@ -62,7 +62,7 @@ def near_pairs(names: Sequence[str], looks: Sequence[Look]) -> tuple[list[list[s
 def near(looks: Looks) -> dict[tuple[int, int], int]:
     """Return the bits in which near looks of the array (n, 16) differ, by their two places.
 
-    Plain pictures are left out. Beyond a million pairs the rest is not looked for. If more than 500 pictures have a
+    Plain images are left out. Beyond a million pairs the rest is not looked for. If more than 500 images have a
     band in common, some pairs among them may be missed.
     """
     ones = np.bitwise_count(looks).sum(axis=1)

@@ -1,7 +1,7 @@
-"""Judges one encoded picture, from its header first, and makes of it what is stored.
+"""Judges one encoded image, from its header first, and makes of it what is stored.
 
 JPEG is judged by libjpeg-turbo and PNG by its chunks. Pillow and TensorFlow are asked only for what these two refuse or
-do not know; their verdict alone sets a picture aside.
+do not know; their verdict alone sets an image aside.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
+from trainyard.contract.image_formats import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.data.images import decode_png
-from trainyard.quality.pictures.decoding import (
+from trainyard.quality.images.decoding import (
     PixelForm,
     UnscaledImageError,
     depth_of,
@@ -25,7 +25,7 @@ from trainyard.quality.pictures.decoding import (
     is_opaque,
 )
 from trainyard.readers import jpeg, png
-from trainyard.steps.preprocess.readers.pictures.store import Store
+from trainyard.steps.preprocess.readers.images.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
 
 _TURNS = {
@@ -43,7 +43,7 @@ _GREY = ("1", "L", "LA", "I", "I;16")
 
 @dataclass(frozen=True)
 class CheckedImage:
-    """A picture that TensorFlow decodes as docs/reference/images.md says (or its pixels), and its own size.
+    """An image that TensorFlow decodes as docs/reference/images.md says (or its pixels), and its own size.
 
     constant: all its pixels are alike. level: of one of more than 8 bits without a white level, its largest value after
     decoding, 0 to 255; None of all others.
@@ -57,16 +57,16 @@ class CheckedImage:
 
 
 @dataclass(frozen=True)
-class PictureLimits:
-    """max_pixels: of a picture, by its header. form: the pixels that the model takes."""
+class ImageLimits:
+    """max_pixels: of an image, by its header. form: the pixels that the model takes."""
 
     max_pixels: int
     form: PixelForm
     store: Store = field(default_factory=Store)
 
 
-def check_image(encoded: bytes, limits: PictureLimits) -> CheckedImage:
-    """Return the picture as it is stored: its bytes as they came unless they would not come out the same in training.
+def check_image(encoded: bytes, limits: ImageLimits) -> CheckedImage:
+    """Return the image as it is stored: its bytes as they came unless they would not come out the same in training.
 
     At its own size it is re-encoded, as PNG, only for an EXIF orientation other than upright, CMYK, transparent pixels,
     a white level, an animation (its first frame), and formats other than JPEG and PNG. Raises `BadRecord`: zero_bytes,
@@ -91,12 +91,12 @@ def check_image(encoded: bytes, limits: PictureLimits) -> CheckedImage:
         raise BadRecord("truncated_image", str(error)) from error
 
 
-def _check_size(height: int, width: int, limits: PictureLimits) -> None:
+def _check_size(height: int, width: int, limits: ImageLimits) -> None:
     if width * height > limits.max_pixels:
         raise BadRecord("too_many_pixels", f"{width} x {height} pixels, at most {limits.max_pixels} are taken")
 
 
-def _plain_jpeg(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
+def _plain_jpeg(encoded: bytes, limits: ImageLimits) -> CheckedImage | None:
     header = jpeg.read_header(encoded) if encoded.startswith(jpeg.MAGIC) else None
     if header is None or not header.plain:
         return None
@@ -104,7 +104,7 @@ def _plain_jpeg(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
     return _by_libjpeg(encoded, header, 1, limits)
 
 
-def _turned_jpeg(encoded: bytes, image: Image.Image, limits: PictureLimits) -> CheckedImage | None:
+def _turned_jpeg(encoded: bytes, image: Image.Image, limits: ImageLimits) -> CheckedImage | None:
     """Judge a JPEG whose header holds more, such as EXIF, by what Pillow read in it."""
     header = jpeg.read_header(encoded) if image.format == "JPEG" else None
     if header is None or image.mode not in KEPT_MODES["JPEG"] or getattr(image, "n_frames", 1) != 1:
@@ -112,9 +112,7 @@ def _turned_jpeg(encoded: bytes, image: Image.Image, limits: PictureLimits) -> C
     return _by_libjpeg(encoded, header, image.getexif().get(ORIENTATION, 1), limits)
 
 
-def _by_libjpeg(
-    encoded: bytes, header: jpeg.JpegHeader, orientation: int, limits: PictureLimits
-) -> CheckedImage | None:
+def _by_libjpeg(encoded: bytes, header: jpeg.JpegHeader, orientation: int, limits: ImageLimits) -> CheckedImage | None:
     on_its_side = orientation in _ON_ITS_SIDE
     height, width = (header.width, header.height) if on_its_side else (header.height, header.width)
     size = limits.store.size(height, width)
@@ -135,7 +133,7 @@ def _by_libjpeg(
 
 
 def _decoded(
-    encoded: bytes, header: jpeg.JpegHeader, smallest: tuple[int, int], limits: PictureLimits
+    encoded: bytes, header: jpeg.JpegHeader, smallest: tuple[int, int], limits: ImageLimits
 ) -> NDArray[np.uint8] | None:
     return jpeg.decode(encoded, header, smallest=smallest, channels=limits.form.channels)
 
@@ -146,7 +144,7 @@ def _is_constant(pixels: NDArray[np.uint8] | None) -> bool:
     return bool((pixels == pixels[0, 0]).all())
 
 
-def _plain_png(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
+def _plain_png(encoded: bytes, limits: ImageLimits) -> CheckedImage | None:
     """Judge an opaque PNG of at most 8 bits a channel that keeps its size."""
     header = png.read_header(encoded) if encoded.startswith(PNG_MAGIC) else None
     if header is None or header.height * header.width > limits.max_pixels or header.bits > 8:
@@ -159,7 +157,7 @@ def _plain_png(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
     return CheckedImage(encoded, header.height, header.width)
 
 
-def _by_pillow(encoded: bytes, image: Image.Image, limits: PictureLimits) -> CheckedImage:
+def _by_pillow(encoded: bytes, image: Image.Image, limits: ImageLimits) -> CheckedImage:
     depth, orientation = depth_of(image, encoded), image.getexif().get(ORIENTATION, 1)
     image.load()
     pixels = _pixels(encoded, image, depth, limits.form)
@@ -172,7 +170,7 @@ def _by_pillow(encoded: bytes, image: Image.Image, limits: PictureLimits) -> Che
     if longest > png.MAX_SIDE and limits.store.kind != "raw":
         raise BadRecord("too_many_pixels", f"{longest} pixels on a side, at most {png.MAX_SIDE} can be stored")
     if size is not None:
-        # Grey pictures are resized in one channel.
+        # Grey images are resized in one channel.
         grey = image.mode in _GREY and upright.mode != "L"
         small = limits.store.resized(upright.convert("L") if grey else upright, *size)
         stored = limits.store.encoded(small, image.format or "", limits.form.channels)

@@ -1,4 +1,4 @@
-"""The tutorial on own pictures: its script, its recipes and its commands, on fewer pictures."""
+"""The tutorial on own images: its script, its recipes and its commands, on fewer images."""
 
 import json
 import re
@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "pictures.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "images.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', PAGE, re.DOTALL))
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 
 def run(folder: Path, start: str, *more: str) -> str:
-    """Run the one command of the page that begins with `start`, with fewer pictures, and return its output."""
+    """Run the one command of the page that begins with `start`, with fewer images, and return its output."""
     (command,) = [line for line in COMMANDS if line.startswith(start)]
     program, *arguments = command.replace(" 250 ", " 160 ").split()
     done = subprocess.run(

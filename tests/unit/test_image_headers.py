@@ -1,4 +1,4 @@
-"""Headers of pictures, what is whole, and at which size a picture is stored: without TensorFlow."""
+"""Headers of images, what is whole, and at which size an image is stored: without TensorFlow."""
 
 import io
 
@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from trainyard.readers import jpeg, png
-from trainyard.steps.preprocess.readers.pictures.store import Store
+from trainyard.steps.preprocess.readers.images.store import Store
 
 
-def picture(mode="RGB", file_format="JPEG", **options) -> bytes:
+def image(mode="RGB", file_format="JPEG", **options) -> bytes:
     pixels = np.random.default_rng(1).integers(0, 256, (24, 32, 3), np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(stream, file_format, **options)
@@ -26,16 +26,16 @@ def orientation(value: int) -> Image.Exif:
 @pytest.mark.parametrize(
     ("encoded", "header"),
     [
-        (picture(), jpeg.JpegHeader(24, 32, 3, True)),
-        (picture("L", progressive=True), jpeg.JpegHeader(24, 32, 1, True)),
-        (picture(icc_profile=bytes(99)), jpeg.JpegHeader(24, 32, 3, True)),
-        (picture(exif=orientation(1)), jpeg.JpegHeader(24, 32, 3, False)),
-        (picture(file_format="MPO", save_all=True, append_images=[Image.new("RGB", (9, 9))]), None),
-        (picture("CMYK"), None),
-        (picture()[:100], None),
-        (picture().replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"), None),
+        (image(), jpeg.JpegHeader(24, 32, 3, True)),
+        (image("L", progressive=True), jpeg.JpegHeader(24, 32, 1, True)),
+        (image(icc_profile=bytes(99)), jpeg.JpegHeader(24, 32, 3, True)),
+        (image(exif=orientation(1)), jpeg.JpegHeader(24, 32, 3, False)),
+        (image(file_format="MPO", save_all=True, append_images=[Image.new("RGB", (9, 9))]), None),
+        (image("CMYK"), None),
+        (image()[:100], None),
+        (image().replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"), None),
     ],
-    ids=["colour", "grey progressive", "profile", "exif", "two pictures", "cmyk", "cut", "12 bits"],
+    ids=["colour", "grey progressive", "profile", "exif", "two images", "cmyk", "cut", "12 bits"],
 )
 def test_a_jpeg_is_known_from_its_header_or_left_to_others(encoded, header):
     jpeg_header = jpeg.read_header(encoded)
@@ -43,7 +43,7 @@ def test_a_jpeg_is_known_from_its_header_or_left_to_others(encoded, header):
 
 
 def test_a_jpeg_that_was_cut_anywhere_is_not_whole():
-    for encoded in (picture(), picture(progressive=True), picture("L")):
+    for encoded in (image(), image(progressive=True), image("L")):
         assert jpeg.decode_eighth(encoded) is not None
         assert jpeg.decode_eighth(encoded + b"after the end") is not None
         assert all(jpeg.decode_eighth(encoded[:end]) is None for end in range(1, len(encoded), 7))
@@ -52,7 +52,7 @@ def test_a_jpeg_that_was_cut_anywhere_is_not_whole():
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "P", "1", "I;16"])
 def test_a_png_with_any_byte_changed_is_not_whole(mode):
-    encoded = picture(mode, "PNG")
+    encoded = image(mode, "PNG")
     header = png.read_header(encoded)
     assert header is not None
     assert png.opaque_rows(encoded, header) is not None
@@ -64,7 +64,7 @@ def test_a_png_with_any_byte_changed_is_not_whole(mode):
 
 
 def test_a_png_of_more_or_fewer_rows_than_it_promises_is_not_whole():
-    encoded = picture(file_format="PNG")
+    encoded = image(file_format="PNG")
     for height in (23, 25):
         assert png.opaque_rows(encoded, png.PngHeader(height, 32, 8, 2)) is None
 

@@ -1,4 +1,4 @@
-"""Reads encoded pictures from files and TFRecord files, upright and in a format that the model decodes."""
+"""Reads encoded images from files and TFRecord files, upright and in a format that the model decodes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.batches import batched
-from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
+from trainyard.contract.image_formats import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.errors import DataError
-from trainyard.quality.pictures.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
+from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.readers import jpeg, png
 from trainyard.readers.rows import BadRow
 from trainyard.readers.tf_examples import read_image_examples
@@ -25,29 +25,29 @@ from trainyard.steps.predict.reading.batches import InputBatch, Items
 from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.storage.listing import SourceFile
 
-PICTURES = 128
+IMAGES = 128
 """Of a batch; chosen."""
 
 _NAME = "image"  # of the input in the serving signature
-_BATCH_BYTES = 64 << 20  # of a batch of more than one picture; chosen
+_BATCH_BYTES = 64 << 20  # of a batch of more than one image; chosen
 _READERS = 8  # chosen: of a bucket, a request takes longer than its bytes
 _FILES = 16  # that a reader takes at once; chosen
 _AHEAD = _READERS + 1
 _MAX_PIXELS: int = Data.model_fields["max_image_pixels"].default
 _MAX_BYTES = 4 * _MAX_PIXELS
 
-_Picture = tuple[str, bytes] | BadRow
+_EncodedImage = tuple[str, bytes] | BadRow
 
 
-def read_pictures(source: InputFiles, form: PixelForm) -> Items:
-    """Yield the pictures in batches, each named by its file, or by the file and the number of its record."""
+def read_images(source: InputFiles, form: PixelForm) -> Items:
+    """Yield the images in batches, each named by its file, or by the file and the number of its record."""
     return batches(_of(source, form))
 
 
 def read_all(sources: Iterable[InputFiles], form: PixelForm) -> Items:
-    """Yield the pictures of several sources as `read_pictures`, each named by the path or URI of its file."""
+    """Yield the images of several sources as `read_images`, each named by the path or URI of its file."""
 
-    def renamed(source: InputFiles, item: _Picture) -> _Picture:
+    def renamed(source: InputFiles, item: _EncodedImage) -> _EncodedImage:
         if isinstance(item, BadRow):
             return replace(item, file=source.path_of(item.file))
         return source.path_of(item[0]), item[1]
@@ -55,14 +55,14 @@ def read_all(sources: Iterable[InputFiles], form: PixelForm) -> Items:
     return batches(renamed(source, item) for source in sources for item in _of(source, form))
 
 
-def batches(pictures: Iterable[_Picture]) -> Items:
-    """Yield pictures in batches, and those that are set aside."""
-    for batch in batched(pictures, tuple, lambda picture: len(picture[1]), PICTURES, _BATCH_BYTES):
+def batches(images: Iterable[_EncodedImage]) -> Items:
+    """Yield images in batches, and those that are set aside."""
+    for batch in batched(images, tuple, lambda image: len(image[1]), IMAGES, _BATCH_BYTES):
         yield _batch(batch) if isinstance(batch, list) else batch
 
 
-def checked(key: str, encoded: bytes, form: PixelForm) -> _Picture:
-    """Return the picture as it came if the model decodes it as Pillow shows it, else as PNG.
+def checked(key: str, encoded: bytes, form: PixelForm) -> _EncodedImage:
+    """Return the image as it came if the model decodes it as Pillow shows it, else as PNG.
 
     A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
     """
@@ -86,18 +86,18 @@ def checked(key: str, encoded: bytes, form: PixelForm) -> _Picture:
         return BadRow(key, None, "truncated_image", str(error))
 
 
-def _batch(pictures: list[tuple[str, bytes]]) -> InputBatch:
-    keys, encoded = zip(*pictures, strict=True)
+def _batch(images: list[tuple[str, bytes]]) -> InputBatch:
+    keys, encoded = zip(*images, strict=True)
     return InputBatch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
 
 
-def _of(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
+def _of(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
     return _of_files(source, form) if source.kind == "pictures" else _of_records(source, form)
 
 
-def _of_files(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
+def _of_files(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
     with ThreadPoolExecutor(_READERS) as readers:
-        waiting: deque[Future[list[_Picture]]] = deque()
+        waiting: deque[Future[list[_EncodedImage]]] = deque()
         for start in range(0, len(source.files), _FILES):
             files = source.files[start : start + _FILES]
             waiting.append(readers.submit(lambda files: [_read(source, file, form) for file in files], files))
@@ -107,7 +107,7 @@ def _of_files(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
             yield from waiting.popleft().result()
 
 
-def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _Picture:
+def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _EncodedImage:
     if file.reason:
         return BadRow(file.name, None, file.reason, file.detail)
     if file.bytes > _MAX_BYTES:
@@ -120,7 +120,7 @@ def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _Picture:
     return checked(file.name, encoded, form)
 
 
-def _of_records(source: InputFiles, form: PixelForm) -> Iterator[_Picture]:
+def _of_records(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
     for file in source.files:
         if file.reason:
             yield BadRow(file.name, None, file.reason, file.detail)

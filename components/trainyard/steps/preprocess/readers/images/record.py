@@ -1,28 +1,26 @@
-"""Makes the record of one encoded picture, whatever held it: a file, or an example of a TFRecord file."""
+"""Makes the record of one encoded image, whatever held it: a file, or an example of a TFRecord file."""
 
 from __future__ import annotations
 
 import math
 
-from trainyard.quality.pictures.decoding import PixelForm
+from trainyard.quality.images.decoding import PixelForm
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.files import image_limit, too_many_bytes
-from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
-from trainyard.steps.preprocess.readers.pictures.store import Store
+from trainyard.steps.preprocess.readers.images.check import ImageLimits, check_image
+from trainyard.steps.preprocess.readers.images.store import Store
 from trainyard.steps.preprocess.readers.records import Record, content_digest
 
 
 def image_record(encoded: bytes, label: str, source: str, data: Data) -> Record:
-    """Return the record of one picture, as `check_image` judges it and `data.store` keeps it. Raises `BadRecord`.
+    """Return the record of one image, as `check_image` judges it and `data.store` keeps it. Raises `BadRecord`.
 
-    content and measures are those of the picture as it came; raw holds what is stored of it.
+    content and measures are those of the image as it came; raw holds what is stored of it.
     """
     if len(encoded) > image_limit(data):
         raise too_many_bytes(len(encoded), image_limit(data))
     store = Store(data.stored, data.image_size)
-    image = check_image(
-        encoded, PictureLimits(data.max_image_pixels, PixelForm(data.channels, data.white_level), store)
-    )
+    image = check_image(encoded, ImageLimits(data.max_image_pixels, PixelForm(data.channels, data.white_level), store))
     measures = {"height": float(image.height), "width": float(image.width), "bytes": float(len(encoded))}
     found = {"constant": float(image.constant), "level": math.nan if image.level is None else float(image.level)}
     return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures | found)

@@ -1,4 +1,4 @@
-"""How pictures lie in the shards: as they came, at training size, or as pixels (`data.store` of the recipe)."""
+"""How images lie in the shards: as they came, at training size, or as pixels (`data.store` of the recipe)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-# The rest of a training-size picture is for crops: 256 pixels for 224, as ImageNet's usual evaluation has it.
+# The rest of a training-size image is for crops: 256 pixels for 224, as ImageNet's usual evaluation has it.
 _MARGIN = 8 / 7
 _QUALITY, _SUBSAMPLING = 90, "420"  # chosen; docs/how-to/own-images.md says what was measured
 _PNG_LEVEL = 3  # measured: half the time of zlib's usual 6, and a tenth more bytes
@@ -27,7 +27,7 @@ class Store:
     image_size: tuple[int, int] | None = None
 
     def size(self, height: int, width: int) -> tuple[int, int] | None:
-        """Return the height and width at which a picture is stored; None if it stays as it is. Only raw enlarges."""
+        """Return the height and width at which an image is stored; None if it stays as it is. Only raw enlarges."""
         if self.image_size is None or self.kind == "original":
             return None
         if self.kind == "raw":
@@ -47,7 +47,7 @@ class Store:
         return pixels.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=1.0)
 
     def encoded(self, pixels: Image.Image, source: str, channels: int) -> bytes:
-        """Return what is stored of `pixels`, L or RGB, that came from a picture of the format `source`.
+        """Return what is stored of `pixels`, L or RGB, that came from an image of the format `source`.
 
         Raw: height x width x channels bytes. Else a JPEG if the source lost something too and no side is too long for
         it, otherwise a PNG.

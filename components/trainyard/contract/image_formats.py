@@ -1,4 +1,4 @@
-"""Which pictures are read, so that profiles, preprocess and predict take and refuse the same ones."""
+"""Which images are read, so that profiles, preprocess and predict take and refuse the same ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import struct
 import zlib
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm", ".dib")
-"""What the names of pictures end with, in any case."""
+"""What the names of images end with, in any case."""
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")
 """What Pillow may open. It knows more: EPS, for which it starts Ghostscript, and ICO, whose header hides how large a
-picture is."""
+image is."""
 
 KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
 """The modes by format that TensorFlow decodes as Pillow does."""

@@ -1,4 +1,4 @@
-"""Profiles a folder of pictures: each one's header, and for what looks the same a small decoded copy."""
+"""Profiles a folder of images: each one's header, and for what looks the same a small decoded copy."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from trainyard.contract.pictures import BROKEN, FORMATS
+from trainyard.contract.image_formats import BROKEN, FORMATS
 from trainyard.errors import DataError
 from trainyard.quality import findings
 from trainyard.quality.hashes import mixed
-from trainyard.quality.pictures.decoding import (
+from trainyard.quality.images.decoding import (
     PixelForm,
     UnscaledImageError,
     depth_of,
     in_eight_bits,
     is_constant,
 )
-from trainyard.quality.pictures.look import SIDE, Look, look_of_grey, near_pairs
-from trainyard.quality.profile import Picture, PictureProfile, Profile, Repeats
+from trainyard.quality.images.look import SIDE, Look, look_of_grey, near_pairs
+from trainyard.quality.profile import ImageProfile, Profile, Repeats, SheetImage
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
 from trainyard.storage.listing import SourceFile
 
 SAMPLED = 20_000
-"""Pictures that are decoded, drawn by their place, of more. Chosen: half a minute of one core."""
+"""Images that are decoded, drawn by their place, of more. Chosen: half a minute of one core."""
 
 _MOST_PIXELS = 50_000_000  # chosen, as data.max_image_pixels
-_SHEET, _SIDE = 48, 96  # pictures of the contact sheet, and their longer side in pixels; chosen
+_SHEET, _SIDE = 48, 96  # images of the contact sheet, and their longer side in pixels; chosen
 _SUCH_AS = 5
 
 
 @dataclass
-class _PictureCounters:
+class _ImageCounters:
     white_level: float | None = None
     formats: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
@@ -56,17 +56,17 @@ class _PictureCounters:
     level: int = -1
     names: list[str] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
-    sheet: dict[str, list[Picture]] = field(default_factory=dict)
+    sheet: dict[str, list[SheetImage]] = field(default_factory=dict)
 
 
-def profile_pictures(source: SourceFiles, white_level: float | None = None) -> Profile:
-    """Return the profile of the pictures; the class of each is the first folder that it lies in.
+def profile_images(source: SourceFiles, white_level: float | None = None) -> Profile:
+    """Return the profile of the images; the class of each is the first folder that it lies in.
 
     white_level: `data.white_level` of the recipe.
 
-    Raises `DataError` if none of the files is a picture.
+    Raises `DataError` if none of the files is an image.
     """
-    counts = _PictureCounters(white_level)
+    counts = _ImageCounters(white_level)
     draws = mixed(np.arange(1, len(source.files) + 1, dtype=np.uint64))
     limit = np.partition(draws, SAMPLED)[SAMPLED] if len(draws) > SAMPLED else np.uint64(2**64 - 1)
     per_class = max(1, _SHEET // max(1, len({source.label(file.name) for file in source.files})))
@@ -74,7 +74,7 @@ def profile_pictures(source: SourceFiles, white_level: float | None = None) -> P
         _count(counts, source, file, bool(draw <= limit), per_class)
     if not counts.heights:
         raise DataError(
-            f"{source.path}: none of the {len(source.files)} files is a picture that can be read, such as "
+            f"{source.path}: none of the {len(source.files)} files is an image that can be read, such as "
             f"{'; '.join(counts.broken_such_as)}. Name another folder."
         )
     near, near_count = near_pairs(counts.names, counts.looks)
@@ -98,7 +98,7 @@ def profile_pictures(source: SourceFiles, white_level: float | None = None) -> P
             conflicts=counts.conflicts,
             conflicts_such_as=counts.conflicting,
         ),
-        pictures=PictureProfile(
+        pictures=ImageProfile(
             formats=dict(counts.formats.most_common()),
             modes=dict(counts.modes.most_common()),
             broken=dict(counts.broken.most_common()),
@@ -109,17 +109,17 @@ def profile_pictures(source: SourceFiles, white_level: float | None = None) -> P
             hashed=len(counts.looks),
             near=near,
             near_count=near_count,
-            sheet=[picture for label in sorted(counts.sheet) for picture in counts.sheet[label]][:_SHEET],
+            sheet=[image for label in sorted(counts.sheet) for image in counts.sheet[label]][:_SHEET],
         ),
         findings=[],
         others=source.others,
     )
-    return profile.model_copy(update={"findings": findings.of_pictures(profile)})
+    return profile.model_copy(update={"findings": findings.of_images(profile)})
 
 
 @dataclass(frozen=True)
-class SizedPicture:
-    """One picture by its header: its name below the root, its class, and its size in pixels."""
+class SizedImage:
+    """One image by its header: its name below the root, its class, and its size in pixels."""
 
     name: str
     label: str
@@ -127,20 +127,20 @@ class SizedPicture:
     width: int
 
 
-def measure(source: SourceFiles, file: SourceFile) -> SizedPicture | str:
-    """Return the size of the picture in `file` by its header, or why it has none."""
+def measure(source: SourceFiles, file: SourceFile) -> SizedImage | str:
+    """Return the size of the image in `file` by its header, or why it has none."""
     try:
         if file.reason:
             return file.detail
         with source.open(file) as stream, Image.open(stream, formats=FORMATS) as image:
-            return SizedPicture(file.name, source.label(file.name) or "", image.height, image.width)
+            return SizedImage(file.name, source.label(file.name) or "", image.height, image.width)
     except UnidentifiedImageError:
-        return "no picture"
+        return "no image"
     except (*BROKEN, Image.DecompressionBombError) as error:
         return str(error)
 
 
-def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, sampled: bool, per_class: int) -> None:
+def _count(counts: _ImageCounters, source: SourceFiles, file: SourceFile, sampled: bool, per_class: int) -> None:
     try:
         if file.reason:
             raise OSError(file.detail)
@@ -158,14 +158,14 @@ def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, samp
                 look = _look(counts, image, encoded, file.name, depth)
                 sheet = counts.sheet.setdefault(label or "", [])
                 if len(sheet) < per_class and len(counts.sheet) <= _SHEET:
-                    sheet.append(_picture(encoded, file.name, label or "", PixelForm(3, counts.white_level)))
+                    sheet.append(_thumbnail(encoded, file.name, label or "", PixelForm(3, counts.white_level)))
                 counts.looks.append(look)
                 counts.names.append(file.name)
     except Image.DecompressionBombError as error:
         _broken(counts, "too_many_pixels", file.name, str(error))
         return
     except UnidentifiedImageError:
-        _broken(counts, "not_an_image", file.name, "is no picture")
+        _broken(counts, "not_an_image", file.name, "is no image")
         return
     except UnscaledImageError as error:
         _broken(counts, "unscaled_image", file.name, str(error))
@@ -183,8 +183,8 @@ def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, samp
     _compare(counts, encoded, file.name, label or "")
 
 
-def _look(counts: _PictureCounters, image: Image.Image, encoded: bytes, name: str, depth: int) -> Look:
-    """Return the look of the picture, and count what decoding leaves nothing of. Only what may be empty is decoded."""
+def _look(counts: _ImageCounters, image: Image.Image, encoded: bytes, name: str, depth: int) -> Look:
+    """Return the look of the image, and count what decoding leaves nothing of. Only what may be empty is decoded."""
     form = PixelForm(3, counts.white_level)
     if depth == 8:
         image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in grey and small
@@ -201,7 +201,7 @@ def _look(counts: _PictureCounters, image: Image.Image, encoded: bytes, name: st
     return look
 
 
-def _compare(counts: _PictureCounters, encoded: bytes, name: str, label: str) -> None:
+def _compare(counts: _ImageCounters, encoded: bytes, name: str, label: str) -> None:
     digest = hashlib.blake2b(encoded, digest_size=16).digest()
     first = counts.first.setdefault(digest, (name, label))
     if first[0] == name:
@@ -215,13 +215,13 @@ def _compare(counts: _PictureCounters, encoded: bytes, name: str, label: str) ->
             counts.conflicting.append([first[0], name])
 
 
-def _broken(counts: _PictureCounters, reason: str, name: str, detail: str) -> None:
+def _broken(counts: _ImageCounters, reason: str, name: str, detail: str) -> None:
     counts.broken[reason] += 1
     if len(counts.broken_such_as) < _SUCH_AS:
         counts.broken_such_as.append(f"{name} ({detail})")
 
 
-def _picture(encoded: bytes, name: str, label: str, form: PixelForm) -> Picture:
+def _thumbnail(encoded: bytes, name: str, label: str, form: PixelForm) -> SheetImage:
     stream = io.BytesIO()
     with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
         height, width, depth = image.height, image.width, depth_of(image, encoded)
@@ -232,4 +232,4 @@ def _picture(encoded: bytes, name: str, label: str, form: PixelForm) -> Picture:
         small.getexif().update(image.getexif())
         ImageOps.exif_transpose(small).save(stream, "JPEG", quality=80)
     thumbnail = base64.b64encode(stream.getvalue()).decode()
-    return Picture(name=name, label=label, height=height, width=width, thumbnail=thumbnail)
+    return SheetImage(name=name, label=label, height=height, width=width, thumbnail=thumbnail)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from trainyard.contract.pictures import PNG_BITS
+from trainyard.contract.image_formats import PNG_BITS
 
 FULL_SCALE = 65535.0
 _BITS_PER_SAMPLE = 258  # the tag of TIFF

@@ -1,0 +1,1 @@
+"""Looks into folders of images, and tells which look alike."""

@@ -1,1 +1,0 @@
-"""Looks into folders of pictures, and tells which look alike."""

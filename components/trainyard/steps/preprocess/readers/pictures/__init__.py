@@ -1,1 +1,0 @@
-"""One encoded picture: is it whole, and how does it lie in the shards?"""
