@@ -73,13 +73,13 @@ def _inside(run: dict[str, float]) -> str:
 
 def _run(folder: Path, recipe: str, source: str) -> dict[str, float]:
     """Plan the recipe, train it (again), and return the prediction beside what was measured."""
-    program, where = str(Path(sys.executable).parent / "trainyard"), ["-e", str(folder / "here.yaml"), "-o", "json"]
+    program, options = str(Path(sys.executable).parent / "trainyard"), ["-e", str(folder / "here.yaml"), "-o", "json"]
     before = os.times()
-    plan = subprocess.run([program, "plan", source, *where], check=True, capture_output=True, text=True)
+    plan = subprocess.run([program, "plan", source, *options], check=True, capture_output=True, text=True)
     after = os.times()
     cpu = after.children_user - before.children_user + after.children_system - before.children_system
     (entry,) = json.loads(plan.stdout)
-    subprocess.run([program, "run", source, *where, "--from", "train"], check=True, capture_output=True)
+    subprocess.run([program, "run", source, *options, "--from", "train"], check=True, capture_output=True)
     newest = max((folder / "storage" / recipe / "train").glob("*/training.json"), key=lambda file: file.stat().st_mtime)
     measured = json.loads(newest.read_text())["examples_per_second"]
     return entry["examples_per_second"] | {"measured": measured, "plan_cpu_seconds": cpu}

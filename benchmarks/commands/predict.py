@@ -109,11 +109,11 @@ def speed(
     for turn in range(_REPEATS + 1):
         start = time.monotonic()
         bare(Path(model.folder), source, folder / "bare.parquet")
-        taken = time.monotonic() - start - _loading[-1]
+        seconds_used = time.monotonic() - start - _loading[-1]
         summary = predict(model, str(source), folder / "ours.parquet", None, lambda _done, _total, _unit: None)
         assert summary.predicted == examples
         if turn:  # the first one warms up
-            seconds["bare"].append(taken)
+            seconds["bare"].append(seconds_used)
             seconds["ours"].append(summary.predict_seconds)
     return examples / statistics.median(seconds["bare"]), examples / statistics.median(seconds["ours"])
 

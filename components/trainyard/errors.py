@@ -141,14 +141,14 @@ def _below(kind: type[TrainyardError]) -> Iterator[type[TrainyardError]]:
         yield from _below(child)
 
 
-def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Return the first `most` of `items` for a sentence, and how many more there are.
+def listed(items: Sequence[str], limit: int, separator: str = ", ") -> str:
+    """Return the first `limit` of `items` for a sentence, and how many more there are.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
-    more = f"{separator.strip(', ')} and {len(items) - most} more" if len(items) > most else ""
-    return separator.join(items[:most]) + more
+    more = f"{separator.strip(', ')} and {len(items) - limit} more" if len(items) > limit else ""
+    return separator.join(items[:limit]) + more
 
 
 def module_line(error: BaseException) -> str:

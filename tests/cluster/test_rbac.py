@@ -38,10 +38,10 @@ DENIED = [
 ]
 
 
-def answer(namespace: Namespace, question: str, *where: str, account: str = "") -> str:
+def answer(namespace: Namespace, question: str, *options: str, account: str = "") -> str:
     verb, resource = question.split()
     who = f"--as={account or namespace.account}"
-    return namespace.kubectl("auth", "can-i", verb, resource, who, *where, check=False).splitlines()[0]
+    return namespace.kubectl("auth", "can-i", verb, resource, who, *options, check=False).splitlines()[0]
 
 
 @pytest.mark.parametrize("question", ALLOWED)

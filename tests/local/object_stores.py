@@ -160,8 +160,8 @@ def _page(listing: bytes, start: int, count: int) -> bytes:
     entries = sorted(
         [*((item["name"], item) for item in whole["items"]), *((prefix, None) for prefix in whole["prefixes"])]
     )
-    taken = entries[start : start + count]
-    page = {"items": [item for _, item in taken if item], "prefixes": [name for name, item in taken if not item]}
+    page = entries[start : start + count]
+    page = {"items": [item for _, item in page if item], "prefixes": [name for name, item in page if not item]}
     return json.dumps(page | ({"nextPageToken": str(start + count)} if start + count < len(entries) else {})).encode()
 
 

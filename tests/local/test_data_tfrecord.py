@@ -328,11 +328,11 @@ def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_h
     years = [row["raw/years"] for row in rows]
     assert years == ["0|1" if number % 2 else "" for number in range(count)]
 
-    taken = [
+    items = [
         {"name": "n", "dtype": "float32", "column": {"type": "numeric"}},
         {"name": "years", "dtype": "string", "column": {"type": "text", "separator": "|"}},
     ]
-    inputs = tuple(map(RawInput.model_validate, taken))
+    inputs = tuple(map(RawInput.model_validate, items))
     model = PushedModel(folder="", inputs=inputs, labels=None, pixels=None)
     batches = list(read_rows(find_source(path, images=False), model, None))
     served = [text for batch in batches for text in batch.inputs["years"]]

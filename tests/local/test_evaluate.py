@@ -101,14 +101,14 @@ def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digi
     assert evaluation.gate.thresholds[1].note.startswith("There is no champion")
     # The class that is the most frequent in training, answered always.
     counts = Examples.read(digits[0]).splits["train"].class_counts
-    most = int(np.argmax(counts))
-    assert evaluation.baseline.answer == f"'{NAMES[most]}'"
-    assert evaluation.baseline.metrics == {"accuracy": float((labels == most).mean())}
+    majority = int(np.argmax(counts))
+    assert evaluation.baseline.answer == f"'{NAMES[majority]}'"
+    assert evaluation.baseline.metrics == {"accuracy": float((labels == majority).mean())}
     better = evaluation.gate.thresholds[2]
     assert better.value == evaluation.metrics["accuracy"] - evaluation.baseline.metrics["accuracy"]
     assert 0.3 < better.interval.low < better.value < better.interval.high
     assert (
-        evaluation.remark.startswith(f"'{NAMES[most]}' as the answer to everything has accuracy 0.")
+        evaluation.remark.startswith(f"'{NAMES[majority]}' as the answer to everything has accuracy 0.")
         and ":" not in evaluation.remark
     )
 

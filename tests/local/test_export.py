@@ -312,8 +312,8 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
 
     run.run(recipe(TABLE), str(table / "examples"), str(table / "model"), tmp_path)
     document = Exports.read(str(tmp_path))
-    others = ["saved_model", "keras", "litert_float32", "litert_float16"]
-    assert document.gate.verdict == "blessed" and [export.format for export in document.exports] == others
+    formats = ["saved_model", "keras", "litert_float32", "litert_float16"]
+    assert document.gate.verdict == "blessed" and [export.format for export in document.exports] == formats
     assert "litert_int8 accuracy - trained >= -0.01" in document.left_out["litert_int8"]
     described = json.loads((tmp_path / "preprocessing.json").read_text())["files"]
     assert not (tmp_path / "model_int8.tflite").exists() and "model_int8.tflite" not in json.dumps(described)

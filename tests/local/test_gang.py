@@ -75,8 +75,8 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(
 def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:
     module = "trainyard.steps.train.engines.tensorflow"
     program = f"import trainyard.data; from {module} import strategy; strategy.create_strategy()"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        addresses = [f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:1"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        addresses = [f"127.0.0.1:{listener.getsockname()[1]}", "127.0.0.1:1"]
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}
         environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
         ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

@@ -64,13 +64,13 @@ def test_the_document_says_how_many_examples_each_shard_holds(source, tmp_path):
 
 
 def test_duplicates_meet_in_one_split_and_are_warned_of(examples):
-    where = {}
+    splits = {}
     for split in ("train", "eval", "test"):
         for _, _, keys in examples.batches(split, 32):
-            where |= {key.decode(): split for key in keys.numpy()}
+            splits |= {key.decode(): split for key in keys.numpy()}
     copies = ["dog/000.png", "dog/copy-1.png", "dog/copy-2.png", f"{HOSTILE}/as-cat.png"]
-    assert len(where) == 123
-    assert len({where[name] for name in copies}) == 1
+    assert len(splits) == 123
+    assert len({splits[name] for name in copies}) == 1
     again, contradiction = examples.document.warnings
     assert again.startswith("3 examples repeat another one")
     assert "different labels" in contradiction

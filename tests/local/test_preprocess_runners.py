@@ -239,11 +239,11 @@ def test_a_steps_job_ends_with_it_and_one_that_a_killed_step_left_is_cancelled_b
     other = step_on(flink, tmp_path / "other")
     assert flink.cancelled == [], "of another output"
     stopped = step_on(flink, tmp_path / "examples")
-    left, others, own = flink._jobs
+    left, rest, own = flink._jobs
     assert flink.cancelled == [left]
-    for step, job in ((stopped, own), (other, others)):
+    for step, job in ((stopped, own), (other, rest)):
         step.send_signal(signal.SIGTERM)
         log = step.communicate()[1]
         assert step.returncode == 143
         assert events.last(log, "beam_job_cancelled") == {"job": job}
-    assert flink.cancelled == [left, own, others]
+    assert flink.cancelled == [left, own, rest]

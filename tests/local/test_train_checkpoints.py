@@ -52,11 +52,11 @@ def test_what_a_checkpoint_took_of_the_state_stays_as_it_was_when_steps_follow(e
     data, steps = session.prepare(Recipe.model_validate(settings), folder, trains, (0.0, 1.0), "float32")
     batches = iter(steps.distributed(data.train(0)))
     steps.train(batches, 1, [0.0])
-    taken = steps.arrays()
-    before = {name: value.copy() for name, value in taken.items()}
+    snapshot = steps.arrays()
+    before = {name: value.copy() for name, value in snapshot.items()}
     steps.train(batches, 3, [0.0])
     steps.loss_sum = 0.0
     now = steps.arrays()
-    for name, value in taken.items():
+    for name, value in snapshot.items():
         np.testing.assert_array_equal(value, before[name], name)
         assert not np.array_equal(value, now[name]) or value.dtype != np.float32 or name == SCALE, name

@@ -98,13 +98,13 @@ def test_the_bound_holds_and_shards_come_again(uri: str, monkeypatch: pytest.Mon
         assert data.feed is not None
         bound = in_cache() + 20 * shard
         monkeypatch.setenv("TRAINYARD_CACHE_SIZE", str(bound))
-        taken = []
+        batches = []
         for _, batch, _ in data.train(0):
-            taken.append([int(label) for label in batch])
+            batches.append([int(label) for label in batch])
             assert in_cache() <= bound
         assert data.feed.progress()["shards_fetched"] > data.feed.progress()["shards"] == 48
     local = open_examples(str(storage.local(uri, "preprocess")))
-    assert taken == labels(Input(recipe(BATCH, epochs=4), local, None))
+    assert batches == labels(Input(recipe(BATCH, epochs=4), local, None))
 
 
 def test_a_shard_that_is_damaged_gone_or_out_of_reach_ends_the_training_as_ever(

@@ -23,7 +23,7 @@ def module_name(stub: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def faults(body: list[ast.stmt], real: object, where: str) -> Iterator[str]:
+def faults(body: list[ast.stmt], real: object, place: str) -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(real, type(ast)):
             name = ast.unparse(node.target)
@@ -31,19 +31,19 @@ def faults(body: list[ast.stmt], real: object, where: str) -> Iterator[str]:
             name = node.name
         else:
             continue
-        if name.startswith("_") or f"{where}.{name}" in EAGER:
+        if name.startswith("_") or f"{place}.{name}" in EAGER:
             continue
         missing = object()
         member = getattr(real, name, missing)
         if member is missing:
-            yield f"{where}.{name}: is not there"
+            yield f"{place}.{name}: is not there"
         elif isinstance(node, ast.ClassDef):
-            yield from faults(node.body, member, f"{where}.{name}")
+            yield from faults(node.body, member, f"{place}.{name}")
         elif isinstance(node, ast.FunctionDef):
-            yield from wrong_parameters(node, member, f"{where}.{name}")
+            yield from wrong_parameters(node, member, f"{place}.{name}")
 
 
-def wrong_parameters(node: ast.FunctionDef, real: object, where: str) -> Iterator[str]:
+def wrong_parameters(node: ast.FunctionDef, real: object, place: str) -> Iterator[str]:
     try:
         parameters = inspect.signature(real).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):  # compiled
@@ -52,7 +52,7 @@ def wrong_parameters(node: ast.FunctionDef, real: object, where: str) -> Iterato
         return
     names = {parameter.name for parameter in parameters} | {"self", "cls"}
     wanted = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
-    yield from (f"{where}: takes no '{name}' but {sorted(names)}" for name in wanted if name not in names)
+    yield from (f"{place}: takes no '{name}' but {sorted(names)}" for name in wanted if name not in names)
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=module_name)

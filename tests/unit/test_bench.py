@@ -21,7 +21,7 @@ def report(rates: dict[str, list[float]], hardware: str = "CPU", **more: object)
         name: [trained(rate, 1, hardware) for rate in of_rounds] for name, of_rounds in rates.items()
     }
     base = next(iter(trainings.values()))
-    speeds = [over_rounds(Setting(name, {}), 64, taken, base) for name, taken in trainings.items()]
+    speeds = [over_rounds(Setting(name, {}), 64, runs, base) for name, runs in trainings.items()]
     return bench.report_from_trainings("t", base, "a machine", speeds, {}, **more)  # type: ignore[arg-type]
 
 

@@ -22,12 +22,12 @@ class BlockingCheckpoints(CheckpointFolder):
         super().__init__(uri, "me", keep=3)
         self.go = threading.Event()
         self.at_once = 0
-        self.most_at_once = 0
+        self.max_at_once = 0
         self.error: Exception | None = None
 
     def save(self, progress: Progress, arrays: Arrays) -> None:
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.max_at_once = max(self.max_at_once, self.at_once)
         assert self.go.wait(10)
         if self.error:
             raise self.error
@@ -52,7 +52,7 @@ def test_a_newer_checkpoint_waits_for_the_one_before_and_both_are_written(tmp_pa
     threading.Timer(0.05, checkpoints.go.set).start()
     writer.save(progress(6), STATE)
     assert writer.wait()
-    assert checkpoints.steps() == [5, 6] and checkpoints.most_at_once == 1
+    assert checkpoints.steps() == [5, 6] and checkpoints.max_at_once == 1
 
 
 def test_what_went_wrong_in_writing_is_raised_once_by_the_next_call(tmp_path: Path) -> None:

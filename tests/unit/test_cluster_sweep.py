@@ -58,7 +58,7 @@ def trained(metric: float) -> Training:
 class Server:
     """Runs that end after three looks: preprocess is done at the second. `ends` says how, by the number of a trial.
 
-    most: how many went on at a time; before: the runs that were made while no examples were there. meet: none ends
+    peak: how many went on at a time; before: the runs that were made while no examples were there. meet: none ends
     alone before so many are made. terminated: the runs that were; one that ends as ENDLESS goes on until it is.
     """
 
@@ -66,7 +66,7 @@ class Server:
     ends: dict[str, str] = field(default_factory=dict)
     made: list[Any] = field(default_factory=list)
     meet: int = 0
-    most: int = 0
+    peak: int = 0
     before: list[str] = field(default_factory=list)
     terminated: list[str] = field(default_factory=list)
     _looks: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Server:
                 self.before.append(run.display_name)
             run.run_id, run.created_at, run.state = f"id-{run.display_name}", NOON, "RUNNING"
             self.made.append(run)
-            self.most = max(self.most, sum(self._now(other).state == "RUNNING" for other in self.made))
+            self.peak = max(self.peak, sum(self._now(other).state == "RUNNING" for other in self.made))
             return run
 
     def run(self, run_id: str) -> Any:
@@ -185,10 +185,10 @@ def no_pods() -> None:
 def swept(
     environment: str, root: Path, server: Server, values: int = 6, name: str = "night", prune: bool = True
 ) -> Any:
-    where = environments.load(environment).model_copy(update={"storage": str(root)})
+    target = environments.load(environment).model_copy(update={"storage": str(root)})
     dimensions = [Dimension("model.dropout", values=tuple(number / 10 for number in range(values)))]
-    sweep = Sweep("digits", ["train.epochs=4"], [*dimensions], where, prune=prune, max_parallel=2, run=name)
-    runs = KubeflowRuns(where)
+    sweep = Sweep("digits", ["train.epochs=4"], [*dimensions], target, prune=prune, max_parallel=2, run=name)
+    runs = KubeflowRuns(target)
     runs.server = server  # type: ignore[assignment]
     return cluster_trials.run(sweep, SweepScreen(sweep.count, "accuracy"), 60, runs)
 
@@ -199,15 +199,15 @@ def test_trials_are_runs_of_which_some_go_on_at_a_time_after_the_first_made_the_
     server = Server(str(tmp_path), {"3": "FAILED"}, meet=6)
     result = swept(environment, tmp_path, server)
     assert sorted(run.display_name for run in server.made) == [f"night-{number}" for number in range(1, 7)]
-    assert server.most == 2 and len(server.before) == 1
+    assert server.peak == 2 and len(server.before) == 1
     states = [trial.state for trial in result.trials]
     assert states.count("complete") == 5 and states[2] == "failed"
     assert result.best.number == 5 and result.best.metric == 0.56 and result.test is None
     # 90 seconds of two nodes of 2 dollars an hour.
     assert result.best.dollars == 0.1 and "dollars of training" in result.page()
     workers = environments.InputWorkers(count=3, pool="l4")
-    where = environments.load(environment).model_copy(update={"input_workers": workers})
-    assert Sweep("digits", [], [], where).dollars_per_hour == 4 + 3 * 2
+    target = environments.load(environment).model_copy(update={"input_workers": workers})
+    assert Sweep("digits", [], [], target).dollars_per_hour == 4 + 3 * 2
     assert storage.read_text(f"{result.folder}/best.yaml")
     assert not (tmp_path / "digits/models").exists()
 

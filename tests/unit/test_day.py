@@ -56,25 +56,25 @@ def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be
 
 
 def test_a_run_of_this_machine_is_held_against_what_was_known_before_it(tmp_path: Path) -> None:
-    where = environments.load("local").model_copy(update={"storage": str(tmp_path)})
+    environment = environments.load("local").model_copy(update={"storage": str(tmp_path)})
     recipe = recipes.load("digits")
     first = trained(1000, 1, "CPU").model_copy(update={"finished": "2026-01-01T00:00:00"})
     second = first.model_copy(update={"finished": "2026-01-02T00:00:00"})
-    unseen = predicted(recipe, where, first)
+    unseen = predicted(recipe, environment, first)
     leave(tmp_path, "digits", first, "one")
     leave(tmp_path, "digits", second, "two")
-    assert unseen and predicted(recipe, where, first) == unseen  # neither itself nor a later one teaches
-    learned = predicted(recipe, where, second)
+    assert unseen and predicted(recipe, environment, first) == unseen  # neither itself nor a later one teaches
+    learned = predicted(recipe, environment, second)
     assert learned and learned.high / learned.low < unseen.high / unseen.low
-    assert predicted(recipes.load("digits", ["model.width=2"]), where, first) is None
+    assert predicted(recipes.load("digits", ["model.width=2"]), environment, first) is None
 
 
 def test_what_xla_did_teaches_no_plan_without_it(tmp_path: Path) -> None:
-    where = environments.load("local").model_copy(update={"storage": str(tmp_path)})
+    environment = environments.load("local").model_copy(update={"storage": str(tmp_path)})
     leave(tmp_path, "digits", trained(1000, 1, "CPU").model_copy(update={"finished": "2026", "xla": True}), "one")
     with_xla = recipes.load("digits", ["train.xla=true"])
-    assert len(read_history(where, with_xla).observations) == 1
-    assert read_history(where, recipes.load("digits")).observations == []
+    assert len(read_history(environment, with_xla).observations) == 1
+    assert read_history(environment, recipes.load("digits")).observations == []
 
 
 def test_a_speed_outside_of_the_interval_is_named_so() -> None:

@@ -359,7 +359,7 @@ def is_refused(kind: str, text: str) -> bool:
 @given(st.text(alphabet=st.characters() | st.sampled_from("[]{}:-?&*!|>'\"#%@,\n \t0123456789.eE+xon~"), max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     read = YamlText(text, "own.yaml")
-    assert all(fault.where.startswith("own.yaml") for fault in read.faults)
+    assert all(fault.place.startswith("own.yaml") for fault in read.faults)
     if not read.faults:
         again = YamlText(plain_yaml.dump(read.content), "again")
         assert repr(again.content) == repr(read.content) and not again.faults

@@ -104,11 +104,11 @@ def test_files_come_in_the_order_in_which_they_are_wanted_and_a_reader_waits_for
 def test_what_is_wanted_latest_goes_and_the_bound_holds(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_stream, "_THREADS", threads)
     monkeypatch.setenv("TRAINYARD_CACHE_SIZE", str(4 * SIZE))
-    most, fetched = [], []
+    limits, fetched = [], []
 
     def download(name: str, path: Path) -> None:
         with suppress(FileNotFoundError):  # an empty one went, which had found no room
-            most.append(bytes_on_disk())
+            limits.append(bytes_on_disk())
         fetched.append(name)
         write(name, path)
 
@@ -118,7 +118,7 @@ def test_what_is_wanted_latest_goes_and_the_bound_holds(threads: int, monkeypatc
         for epoch in epochs:
             for name in epoch:
                 assert files.open(name, "reader", 1).stat().st_size == SIZE
-    assert max(most) == 4 * SIZE
+    assert max(limits) == 4 * SIZE
     if threads == 1:  # several give up what they fetched ahead when the reader overtakes them
         assert len(fetched) == 8 + 4, "the first epoch's last four are still there when the second wants them"
 

@@ -16,7 +16,7 @@ ROWS = {
 }
 
 
-def derived(formula: str, where: str | None = None) -> Derived:
+def derived(formula: str, condition: str | None = None) -> Derived:
     data = Data.model_validate(
         {
             "format": "csv",
@@ -24,7 +24,7 @@ def derived(formula: str, where: str | None = None) -> Derived:
             "label": "made",
             "features": {"tip": {"type": "numeric"}},
             "derive": {"made": formula},
-            "where": where,
+            "where": condition,
         }
     )
     return Derived(data, {name: pa.array(texts) for name, texts in ROWS.items()})

@@ -59,8 +59,8 @@ def test_every_machine_has_an_accelerator_of_the_catalog() -> None:
     ],
 )
 def test_a_pool_that_no_node_serves_is_refused_with_the_nearest_that_does(written: Pool, sentence: str) -> None:
-    ((where, why),) = machines.faults(written, "gke")
-    assert sentence in f"{dotted(where)}: {why}"
+    ((place, why),) = machines.faults(written, "gke")
+    assert sentence in f"{dotted(place)}: {why}"
 
 
 @pytest.mark.parametrize("machine", ["n2-standard-8", "n4-standard-8", "my-own-server"])

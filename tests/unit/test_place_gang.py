@@ -57,10 +57,10 @@ def test_a_recipes_own_image_is_that_of_the_pod_that_trains_and_of_no_other_step
     spec, _ = with_own_image()
     own, plain = place(spec, environments.load(environment)), placed(environment)
     assert place(own.pipeline, environments.load(environment), own.platform) == own
-    executors, others = (part["deploymentSpec"]["executors"] for part in (own.pipeline, plain[0]))
+    executors, rest = (part["deploymentSpec"]["executors"] for part in (own.pipeline, plain[0]))
     assert executors["exec-train"]["container"].pop("image") == "example/trainer:1"
-    assert others["exec-train"]["container"].pop("image") != "example/trainer:1"
-    assert executors == others
+    assert rest["exec-train"]["container"].pop("image") != "example/trainer:1"
+    assert executors == rest
     assert (
         own.platform is None
         or own.platform["platforms"]["kubernetes"]["deploymentSpec"]

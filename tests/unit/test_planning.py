@@ -138,8 +138,8 @@ def test_the_cheapest_pool_within_the_limits_is_chosen(
     deadline: float | None, budget: float | None, chosen: str, why: str
 ) -> None:
     pools = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 50, None)]
-    taken = [candidate for candidate in choose(pools, deadline, budget) if candidate.chosen]
-    assert [(candidate.pool, candidate.why) for candidate in taken] == [(chosen, why)]
+    picked = [candidate for candidate in choose(pools, deadline, budget) if candidate.chosen]
+    assert [(candidate.pool, candidate.why) for candidate in picked] == [(chosen, why)]
 
 
 def test_a_pool_that_is_not_chosen_says_why() -> None:

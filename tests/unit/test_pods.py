@@ -113,11 +113,11 @@ def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() ->
     variables = {variable["name"]: variable.get("value", "") for variable in container(plan)["env"]}
     assert variables["TRAINYARD_ENGINE"] == "jax" and json.loads(variables["TRAINYARD_DEVICES"])["count"] == 4
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    (ours,), (others,) = (pod["affinity"][kind][required] for kind in ("podAffinity", "podAntiAffinity"))
-    assert ours["topologyKey"] == others["topologyKey"] == "cloud.google.com/gke-nodepool"
+    (ours,), (apart,) = (pod["affinity"][kind][required] for kind in ("podAffinity", "podAntiAffinity"))
+    assert ours["topologyKey"] == apart["topologyKey"] == "cloud.google.com/gke-nodepool"
     label, name = "batch.kubernetes.io/job-name", job["metadata"]["name"]
     assert ours["labelSelector"]["matchExpressions"] == [{"key": label, "operator": "In", "values": [name]}]
-    assert others["labelSelector"]["matchExpressions"] == [
+    assert apart["labelSelector"]["matchExpressions"] == [
         {"key": label, "operator": "Exists"},
         {"key": label, "operator": "NotIn", "values": [name]},
     ]

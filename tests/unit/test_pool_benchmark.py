@@ -72,16 +72,16 @@ def test_each_pool_has_a_run_that_trains_there_under_its_own_label(environment: 
 
 
 def test_what_pools_have_measured_is_held_against_the_first_of_them(environment: str, tmp_path: Path) -> None:
-    where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
+    target = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
     recipe = recipes.load("digits", ["train.batch_size=64"])
     leave(tmp_path, "digits", trained(100, 1, "CPU"), "speed-cpu")
     leave(tmp_path, "digits", trained(999, 1, "CPU"), "other-speed-cpu")
     runs = {"cpu": "speed-cpu", "l4": "speed-l4"}
-    first, missing = bench.collect(recipe, where, runs)
+    first, missing = bench.collect(recipe, target, runs)
     assert missing == ["l4"] and first and len(first.speeds) == 1
     assert first.skipped == {"l4": "It has not been measured yet."}
     leave(tmp_path, "digits", trained(2400, 2, "NVIDIA L4"), "speed-l4")
-    report, missing = bench.collect(recipe, where, runs)
+    report, missing = bench.collect(recipe, target, runs)
     assert report and not missing
     cpu, l4 = report.speeds
     assert (cpu.pool, cpu.hardware, cpu.examples_per_second, cpu.dollars_per_hour) == ("cpu", "CPU", 100, 0.5)
@@ -91,7 +91,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
     assert report.sentences == [
         "l4 (4 x NVIDIA L4) trains 24.00 times as fast as cpu, and 3.00 times as many examples a dollar."
     ]
-    fed = where.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="cpu")})
+    fed = target.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="cpu")})
     with_input, _ = bench.collect(recipe, fed, runs)
     assert with_input and [speed.dollars_per_hour for speed in with_input.speeds] == [
         1.5,
@@ -102,8 +102,8 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
 
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:
-    where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
-    assert bench.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == (None, ["cpu"])
+    target = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
+    assert bench.collect(recipes.load("digits"), target, {"cpu": "speed-cpu"}) == (None, ["cpu"])
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,10 @@ def argued() -> list[tuple[str, str, float, float, float, bool]]:
     for hardware, devices, batch in PODS:
         rate = predicted({"hardware": hardware, "devices": devices, "batch": batch, "precision": "auto"})
         known = learning.factor(hardware, "resnet50", [])
-        ends, where = (rate / known.high, rate / known.low), f"{hardware}, {devices} chips"
+        ends, setup = (rate / known.high, rate / known.low), f"{hardware}, {devices} chips"
         minutes = [images / speed / 60 for speed in (rate, *reversed(ends))]
-        rows.append((f"{POD_SPEED:,} images/s", where, rate, *ends, ends[0] <= POD_SPEED <= ends[1]))
-        rows.append((f"{POD_MINUTES} minutes", where, *minutes, minutes[1] <= POD_MINUTES <= minutes[2]))
+        rows.append((f"{POD_SPEED:,} images/s", setup, rate, *ends, ends[0] <= POD_SPEED <= ends[1]))
+        rows.append((f"{POD_MINUTES} minutes", setup, *minutes, minutes[1] <= POD_MINUTES <= minutes[2]))
     for hardware, batch, precision in GPUS:
         rate = predicted({"hardware": hardware, "devices": 1, "batch": batch, "precision": precision})
         known = learning.factor(hardware, "resnet50", [])
@@ -136,12 +136,12 @@ def argued() -> list[tuple[str, str, float, float, float, bool]]:
 
 def test_the_arguments_figures_lie_in_the_intervals_of_a_part_of_a_pod_and_of_the_gpus_of_its_time() -> None:
     verdicts = {(row[0], row[1]): row[-1] for row in argued()}
-    for where in ("tpu-v2, 64 chips", "tpu-v3-slice, 64 chips"):
-        assert verdicts["77,000 images/s", where]
+    for setup in ("tpu-v2, 64 chips", "tpu-v3-slice, 64 chips"):
+        assert verdicts["77,000 images/s", setup]
     assert verdicts["30 minutes", "tpu-v2, 64 chips"]
     assert not verdicts["77,000 images/s", "tpu-v2, 256 chips"]
     assert [
-        verdicts["over a week", where] for where in ("one nvidia-tesla-k80, float32", "one nvidia-tesla-v100, auto")
+        verdicts["over a week", setup] for setup in ("one nvidia-tesla-k80, float32", "one nvidia-tesla-v100, auto")
     ] == [
         True,
         False,
@@ -164,8 +164,8 @@ def page() -> str:
         f"{sum(map(inside, RUNS))} of {len(RUNS)}."
     )
     figures = ARGUMENT + "\n".join(
-        f"| {figure} | {where} | {_shown(expected)} | {_shown(low)} – {_shown(high)} | {'yes' if yes else '**no**'} |"
-        for figure, where, expected, low, high, yes in argued()
+        f"| {figure} | {setup} | {_shown(expected)} | {_shown(low)} – {_shown(high)} | {'yes' if yes else '**no**'} |"
+        for figure, setup, expected, low, high, yes in argued()
     )
     return "\n".join([ABOUT + "\n".join(rows), "", summary, "", *sources, figures, ""])
 

@@ -376,7 +376,7 @@ def test_the_values_of_the_label_say_the_task_and_the_draft_says_why(
 
 
 @pytest.mark.parametrize(
-    ("label", "values", "where", "kept"),
+    ("label", "values", "condition", "kept"),
     [
         ("kept", [1.5, 2.5, "NA", ""], "not missing(kept + 0)", 150),
         ("is kept", [1, 0, "NA", ""], "not missing(column('is kept') + 0)", 150),
@@ -387,15 +387,15 @@ def test_the_values_of_the_label_say_the_task_and_the_draft_says_why(
     ],
 )
 def test_rows_without_a_label_or_of_a_class_that_no_split_can_hold_are_drafted_as_left_out(
-    tmp_path: Path, label: str, values: list[object], where: str | None, kept: int
+    tmp_path: Path, label: str, values: list[object], condition: str | None, kept: int
 ) -> None:
     random = np.random.default_rng(3)
     lines = [f"{random.normal():.3f},{values[row % len(values)]}" for row in range(300)]
     (tmp_path / "d.csv").write_text("\n".join([f"z,{label}", *lines]) + "\n")
     text, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), label))
     drafted = recipe(tmp_path, text)
-    assert drafted.data.where == where
-    assert [guess.startswith("where: ") for guess in guesses].count(True) == (where or "").count("not ")
+    assert drafted.data.where == condition
+    assert [guess.startswith("where: ") for guess in guesses].count(True) == (condition or "").count("not ")
     assert check_first(drafted) == "the first 300 rows of d.csv"
     profile = inspect_recipe(drafted)
     assert profile.rows == kept

@@ -38,8 +38,8 @@ DEEP = b'{"type": ' + b"[" * 100_000 + b"\n"
 def test_grpc_asks_no_proxy_for_the_gang_and_what_is_set_for_the_outside_stays(
     variables: dict[str, str], kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, others = "no_grpc_proxy", "no_proxy"
-    for name in (ours, others):
+    ours, rest = "no_grpc_proxy", "no_proxy"
+    for name in (ours, rest):
         monkeypatch.setenv(name, variables.get(name, ""))
     uris.bypass_proxy(["127.0.0.1:2000", "digits-0.digits:2222"])
     uris.bypass_proxy(["127.0.0.1:2000"])
@@ -47,7 +47,7 @@ def test_grpc_asks_no_proxy_for_the_gang_and_what_is_set_for_the_outside_stays(
     assert hosts.startswith(kept) and sorted(hosts.removeprefix(kept).split(",")) == sorted(
         {"localhost", "127.0.0.1", "digits-0.digits"} - set(kept.split(","))
     )
-    assert os.environ[others] == variables.get(others, "")
+    assert os.environ[rest] == variables.get(rest, "")
 
 
 class Caller:

@@ -89,7 +89,7 @@ class Kubeflow:
 
 
 def runs(
-    where: Environment,
+    environment: Environment,
     *pods: dict[str, Any],
     tasks: list[Any] | None = None,
     about: About | None = None,
@@ -97,7 +97,7 @@ def runs(
     state: str = "SUCCEEDED",
 ) -> KubeflowRuns:
     """The run of a cluster that knows these pods, Kubeflow's tasks and the nodes of Argo's Workflow."""
-    looked_at = KubeflowRuns(where)
+    looked_at = KubeflowRuns(environment)
     parameters = (about or About("digits", "yard")).parameters()
     looked_at.server = Kubeflow(tasks or [], parameters, state)  # type: ignore[assignment]
     workflow = {"metadata": {"name": "w", "uid": "w"}, "spec": {}, "status": {"nodes": nodes or {}}}

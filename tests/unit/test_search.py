@@ -147,22 +147,22 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
     sweep = Sweep("digits", [], [Dimension("model.dropout", low=0.0, high=0.5)], here, trials=8, max_parallel=2)
     study = Study(sweep)
     first = [study.take() for _ in range(4)]
-    for trial, drawn in (taken for taken in first[1:3] if taken):
+    for trial, drawn in (sampled for sampled in first[1:3] if sampled):
         study.end(ended(trial, trial.values["model.dropout"]), drawn)
     assert [trial.state for trial in study.trials] == ["begun", "complete", "complete", "begun"]
     again = Study(sweep)
-    taken: list[Trial] = []
+    sampled: list[Trial] = []
 
     def lane(_: Lane) -> None:
         while entry := again.take():
             trial, drawn = entry
-            taken.append(trial)
+            sampled.append(trial)
             again.end(ended(trial, 0.5), drawn)
 
     lanes.work([None, None], lane)
-    assert sorted(trial.number for trial in taken) == [0, 3, 4, 5, 6, 7]
+    assert sorted(trial.number for trial in sampled) == [0, 3, 4, 5, 6, 7]
     begun = {trial.number: trial.values for trial, _ in filter(None, first)}
-    assert all(trial.values == begun[trial.number] for trial in taken if trial.number in begun)
+    assert all(trial.values == begun[trial.number] for trial in sampled if trial.number in begun)
     assert {trial.state for trial in Study(sweep).trials} == {"complete"} and Study(sweep).take() is None
 
 
@@ -219,8 +219,8 @@ def test_a_budget_that_no_network_meets_is_refused(here: Environment, timed: lis
 
 def test_nothing_is_tried_twice_while_there_is_something_else(here: Environment) -> None:
     study = Study(Sweep("digits", [], [Dimension("train.epochs", low=1, high=4)], here, trials=6))
-    taken = [taken[0].values["train.epochs"] for _ in range(6) if (taken := study.take())]
-    assert {*taken[:4]} == {1, 2, 3, 4} and len(taken) == 6
+    sampled = [sampled[0].values["train.epochs"] for _ in range(6) if (sampled := study.take())]
+    assert {*sampled[:4]} == {1, 2, 3, 4} and len(sampled) == 6
 
 
 def ended(trial: Trial, metric: float) -> Trial:
@@ -241,12 +241,12 @@ def test_a_trial_costs_what_the_environment_says_of_its_share_of_the_machine(tmp
     room = "{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 1Gi}}"
     pools = f"pools: {{here: {{kind: cpu, price_per_hour: 2, resources: {room}}}}}\nplacement: {{default: here}}\n"
     (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}/storage\n{pools}")
-    where = environments.load(str(tmp_path / "here.yaml"))
-    sweep = Sweep("digits", [], [Dimension("train.epochs", values=(1, 2))], where, max_parallel=2)
+    environment = environments.load(str(tmp_path / "here.yaml"))
+    sweep = Sweep("digits", [], [Dimension("train.epochs", values=(1, 2))], environment, max_parallel=2)
     study = Study(sweep)
-    taken = study.take()
-    assert taken
-    study.end(ended(taken[0], 0.5), taken[1])
+    sampled = study.take()
+    assert sampled
+    study.end(ended(sampled[0], 0.5), sampled[1])
     assert study.trials[0].dollars == 0.01  # 36 s of half of a machine of 2 dollars an hour
 
 

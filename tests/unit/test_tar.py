@@ -267,7 +267,7 @@ def test_a_look_reads_few_headers_and_estimates_the_rest_by_bytes(tmp_path):
     path = tmp_path / "train.tar"
     classes = [archive([(f"{number}.jpg", b"1" * 1000) for number in range(count)]) for count in (40, 20)]
     path.write_bytes(archive([(f"n{number}.tar", content) for number, content in enumerate(classes)]))
-    whole, few = (tar.list_archive(str(path), path.stat().st_size, most) for most in (None, 12))
+    whole, few = (tar.list_archive(str(path), path.stat().st_size, limit) for limit in (None, 12))
     assert (whole.count, whole.is_whole) == (60, True) and len({member.name for member in whole.members}) == 60
     assert [member.name for member in few.members] == [f"n{n}/{number}.jpg" for n in (0, 1) for number in range(5)]
     assert not few.is_whole and 60 <= few.count < 75, "what closes an archive counts as members here"

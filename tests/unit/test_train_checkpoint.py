@@ -141,8 +141,8 @@ def test_a_checkpoint_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
     assert storage.committed(str(tmp_path / "ckpt-3")) is None
 
 
-@pytest.mark.parametrize("where", ["operation", "byte"])
-def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", ["operation", "byte"])
+def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(unit: str, tmp_path: Path) -> None:
     """Killed before each operation on the file system, and within each file by the kernel's limit on its size."""
     state = {name: np.tile(value, 1000) for name, value in STATE.items()}
     outcomes = []
@@ -151,7 +151,7 @@ def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(wher
         checkpoints = CheckpointFolder(uri, "me", keep=2)
         checkpoints.save(progress(5, []), state)
         checkpoints.save(progress(7, []), state)
-        code = in_a_fork(lambda uri=uri, fatal=fatal: save_and_die(uri, state, where, fatal))
+        code = in_a_fork(lambda uri=uri, fatal=fatal: save_and_die(uri, state, unit, fatal))
         again = CheckpointFolder(uri, "me", keep=2)
         checkpoint = again.latest(state)
         assert checkpoint is not None and checkpoint.progress.step in (7, 9)
@@ -167,7 +167,7 @@ def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(wher
     assert outcomes == sorted(outcomes)
 
 
-def save_and_die(uri: str, state: dict[str, np.ndarray], where: str, fatal: int) -> None:
+def save_and_die(uri: str, state: dict[str, np.ndarray], unit: str, fatal: int) -> None:
     """Save step 9 in this process, killed at the `fatal`th operation, or `fatal` times 4,000 bytes into a file."""
     checkpoints, seen = CheckpointFolder(uri, "me", keep=2), 0
 
@@ -178,7 +178,7 @@ def save_and_die(uri: str, state: dict[str, np.ndarray], where: str, fatal: int)
             if seen == fatal:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    if where == "operation":
+    if unit == "operation":
         sys.addaudithook(hook)
     else:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -74,19 +74,19 @@ def test_neighbours_that_do_not_come_are_a_lost_peer() -> None:
 
 
 def test_a_worker_with_more_than_a_thousand_open_files_waits_for_the_others() -> None:
-    (soft, hard), taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    (soft, hard), descriptors = resource.getrlimit(resource.RLIMIT_NOFILE), []
     if hard < 3000:
         pytest.skip("this process may not open so many files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (3000, hard))
     try:
-        taken = [os.dup(0) for _ in range(1100)]
+        descriptors = [os.dup(0) for _ in range(1100)]
         one, other = connected(2)
         assert one.previous_worker.fileno() > 1023
         with ThreadPoolExecutor(2) as threads:
             late = threads.submit(lambda: (time.sleep(0.05), other.sum(np.ones(1, np.float32)))[1])
             np.testing.assert_array_equal(one.sum(np.ones(1, np.float32))[0], late.result()[0])
     finally:
-        for descriptor in taken:
+        for descriptor in descriptors:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -10,9 +10,9 @@ _Other = TypeVar("_Other")
 
 
 def batched(
-    items: Iterable[_Item | _Other], kind: type[_Item], size: Callable[[_Item], int], most: int, most_size: int
+    items: Iterable[_Item | _Other], kind: type[_Item], size: Callable[[_Item], int], limit: int, size_limit: int
 ) -> Iterator[list[_Item] | _Other]:
-    """Yield the items of `kind` in batches of at most `most` items and, but for one alone, `most_size`.
+    """Yield the items of `kind` in batches of at most `limit` items and, but for one alone, `size_limit`.
 
     What is of another kind is yielded as it comes.
     """
@@ -23,7 +23,7 @@ def batched(
             yield cast(_Other, item)
             continue
         item_size = size(item)
-        if batch and (len(batch) == most or batch_size + item_size > most_size):
+        if batch and (len(batch) == limit or batch_size + item_size > size_limit):
             yield batch
             batch, batch_size = [], 0
         batch.append(item)

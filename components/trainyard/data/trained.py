@@ -102,7 +102,7 @@ def _load(path: Path, config: dict[str, Any]) -> keras.Model:
         raise _damaged(path, error) from error
 
 
-def require_bounded(where: object, weights: IO[bytes], size: int) -> None:
+def require_bounded(place: object, weights: IO[bytes], size: int) -> None:
     """Raise `DataError` if the HDF5 file `weights` of `size` bytes promises arrays that it does not hold.
 
     Those that were never written, or are compressed, take more memory than the file.
@@ -118,9 +118,9 @@ def require_bounded(where: object, weights: IO[bytes], size: int) -> None:
 
     with h5py.File(weights, "r") as file:
         file.visititems(add)
-    if promised > _most(size):
+    if promised > _size_limit(size):
         raise DataError(
-            f"{where}: its arrays would take {promised:,} bytes, and the file has {size:,}. Keras writes none like it. "
+            f"{place}: its arrays would take {promised:,} bytes, and the file has {size:,}. Keras writes none like it. "
             "Save the model again with Model.save."
         )
 
@@ -173,7 +173,7 @@ def _config(path: Path) -> Any:
                 raise ValueError("a member is there twice")
             if archive.getinfo(_CONFIG).file_size > _MOST_CONFIG_BYTES:
                 raise ValueError(f"{_CONFIG} has more than {_MOST_CONFIG_BYTES:,} bytes")
-            if sum(member.file_size for member in members) > _most(size):
+            if sum(member.file_size for member in members) > _size_limit(size):
                 raise ValueError("it unpacks to many times its size")
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} differs from its checksum")
@@ -200,7 +200,7 @@ def _require_weights(path: Path, config: dict[str, Any]) -> None:
         raise ConfigurationError(f"{path}: Keras refuses to load it safely ({reason(error)}).") from error
     except UNREADABLE as error:
         raise _damaged(path, error) from error
-    if needed > _most(len(weights)):
+    if needed > _size_limit(len(weights)):
         raise DataError(
             f"{path}: its layers would take {needed:,} bytes, and its weights have {len(weights):,}. They belong to "
             "another model. Save the model again with Model.save."
@@ -211,7 +211,7 @@ def _variable_bytes(variable: keras.Variable) -> int:
     return math.prod(variable.shape) * np.dtype(variable.dtype if variable.dtype != "bfloat16" else "int16").itemsize
 
 
-def _most(size: int) -> int:
+def _size_limit(size: int) -> int:
     """Return the most bytes that a file of `size` bytes may stand for."""
     return _EXPANSION * size + _ROOM_BYTES
 

@@ -42,8 +42,8 @@ def bars(histogram: Histogram, width: int = WIDTH) -> list[int]:
 def spark(histogram: Histogram) -> str:
     """Return the histogram as a line of bars; an empty bar is a blank."""
     counts = bars(histogram)
-    most = max(counts, default=0) or 1
-    return "".join(_BARS[max(0, -(-8 * count // most) - 1)] if count else " " for count in counts)
+    largest = max(counts, default=0) or 1
+    return "".join(_BARS[max(0, -(-8 * count // largest) - 1)] if count else " " for count in counts)
 
 
 def written(value: float | None, kind: str) -> str:

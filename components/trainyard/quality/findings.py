@@ -61,7 +61,7 @@ def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list
         f"'{name}' is {kind}, which is read by nothing. Write its parts as columns of their own."
         for name, kind in profile.unread.items()
     ]
-    return sentences + _others(profile)
+    return sentences + _other_files(profile)
 
 
 def of_images(profile: Profile) -> list[str]:
@@ -99,7 +99,7 @@ def of_images(profile: Profile) -> list[str]:
     if len(images.modes) > 1:
         modes = ", ".join(f"{mode} {count}" for mode, count in images.modes.items())
         sentences.append(f"The images are of different kinds: {modes}. data.channels decides what all are read as.")
-    sentences += _others(profile)
+    sentences += _other_files(profile)
     bad = sum(images.broken.values()) + len(profile.others)
     if bad > MAX_BAD * (profile.files + len(profile.others)):
         sentences.append(
@@ -182,11 +182,11 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         return
     if column.statistics.missing > _MISSING * rows:
         yield f"{name} is missing in {column.statistics.missing / rows:.1%} of the rows."
-    most = column.top[0] if column.top else None
-    if column.distinct == 1 and most is not None:
-        yield f"{name} is constant: {most.value!r} in every row that has one. It tells nothing; leave it out."
-    elif most is not None and most.count >= _ONE_VALUE * count:
-        yield f"{name} is nearly constant: {most.value!r} in {most.count / count:.2%} of its cells."
+    top = column.top[0] if column.top else None
+    if column.distinct == 1 and top is not None:
+        yield f"{name} is constant: {top.value!r} in every row that has one. It tells nothing; leave it out."
+    elif top is not None and top.count >= _ONE_VALUE * count:
+        yield f"{name} is nearly constant: {top.value!r} in {top.count / count:.2%} of its cells."
     elif column.foreign:
         yield f"{name} holds {column.foreign}, such as {column.top[0].value}, which are taken for texts."
     elif column.name != profile.label and column.is_id:
@@ -211,7 +211,7 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         )
 
 
-def _others(profile: Profile) -> list[str]:
+def _other_files(profile: Profile) -> list[str]:
     if not profile.others:
         return []
     number = len(profile.others)

@@ -61,10 +61,10 @@ class HashSample:
         """How many hashes repeat an earlier one."""
         return int(self._counts.sum() - len(self._counts)) << self._level
 
-    def repeated(self, most: int) -> list[tuple[int, int]]:
-        """Return (first row, times) of up to `most` hashes that were seen more than once, by row."""
+    def repeated(self, limit: int) -> list[tuple[int, int]]:
+        """Return (first row, times) of up to `limit` hashes that were seen more than once, by row."""
         several = np.flatnonzero(self._counts > 1)
-        order = several[np.argsort(self._first[several], kind="stable")][:most]
+        order = several[np.argsort(self._first[several], kind="stable")][:limit]
         return [(int(self._first[index]), int(self._counts[index])) for index in order]
 
 
@@ -120,9 +120,9 @@ def mixed(hashes: Hashes) -> Hashes:
     return hashes ^ (hashes >> np.uint64(31))
 
 
-def combined(hashes: Hashes, others: Hashes) -> Hashes:
+def combined(hashes: Hashes, second: Hashes) -> Hashes:
     """Return hashes of the pairs, in their order."""
-    return mixed(hashes * np.uint64(0x9E3779B97F4A7C15) + others)
+    return mixed(hashes * np.uint64(0x9E3779B97F4A7C15) + second)
 
 
 def of_texts(texts: list[str]) -> Hashes:

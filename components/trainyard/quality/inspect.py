@@ -44,8 +44,8 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     return profile_images(source, recipe.data.white_level)
 
 
-def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:
-    """Return the files of the data that `recipe` names; most: headers of archives that are read, by default each.
+def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
+    """Return the files of the data that `recipe` names; limit: headers of archives that are read, by default each.
 
     Raises `ConfigurationError` if they are none to look into.
     """
@@ -60,7 +60,7 @@ def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:
         )
     has_splits = kind == "image_folder" and data.split.by == "folder"
     path = data.path if data.window_days is None else _latest_day(data)
-    return replace(find_source(path, kind, most=most, has_splits=has_splits), quote=data.quote)
+    return replace(find_source(path, kind, limit=limit, has_splits=has_splits), quote=data.quote)
 
 
 def _latest_day(data: Data) -> str:

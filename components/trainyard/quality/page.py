@@ -22,5 +22,5 @@ def _heights(column: ColumnProfile) -> list[tuple[float, int]]:
     if column.statistics.histogram is None:
         return []
     counts = bars(column.statistics.histogram, _BARS)
-    most = max(counts, default=0) or 1
-    return [(max(1.5, 100 * count / most) if count else 0, count) for count in counts]
+    largest = max(counts, default=0) or 1
+    return [(max(1.5, 100 * count / largest) if count else 0, count) for count in counts]

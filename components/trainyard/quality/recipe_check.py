@@ -53,7 +53,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     for name in data.columns:
         if name not in names:
             known = did_you_mean(name, names)
-            faults.append(f"{_where(name, data)}: no column '{name}'.{known} The header has: {', '.join(names)[:400]}.")
+            faults.append(f"{_place(name, data)}: no column '{name}'.{known} The header has: {', '.join(names)[:400]}.")
     if not faults:
         batch = with_derived(batch, data)
         names = batch.columns.schema.names
@@ -73,7 +73,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     return faults, looked_at
 
 
-def _where(column: str, data: Data) -> str:
+def _place(column: str, data: Data) -> str:
     """Return what of the recipe reads `column`."""
     if column in data.features:
         return f"data.features.{column}"
@@ -84,14 +84,14 @@ def _where(column: str, data: Data) -> str:
     return "data.derive or data.where"
 
 
-def _mistyped(where: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
+def _mistyped(place: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     """Yield a sentence if more cells are not of the type than records may be bad."""
     values = column.days if kind == "date" else column.numbers
     wrong = np.flatnonzero(np.isnan(values) & ~column.missing if kind == "date" else column.no_numbers & ~column.truths)
     if len(wrong) > recipe.data.max_bad_fraction * len(values):
         shown = ", ".join(f"{batch.name(int(row))} '{column.texts[int(row)].as_py()[:40]}'" for row in wrong[:_SUCH_AS])
         yield (
-            f"{where}: is {kind}, but {len(wrong):,} of {len(values):,} cells are no "
+            f"{place}: is {kind}, but {len(wrong):,} of {len(values):,} cells are no "
             f"{'day YYYY-MM-DD' if kind == 'date' else 'number'}, such as {shown}. Give it another type, or correct "
             "the data."
         )
@@ -100,12 +100,12 @@ def _mistyped(where: str, kind: str, column: Cells, batch: RowBatch, recipe: Rec
 def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     if recipe.task == "multi_label":
         return  # an empty cell has no class, and any text is a list
-    key = _where(name, recipe.data)
-    rows, where = len(column.missing), f"{key}: '{name}'"
+    key = _place(name, recipe.data)
+    rows, place = len(column.missing), f"{key}: '{name}'"
     is_number = recipe.task == "regression"
     missing = int((np.isnan(column.numbers) & ~column.no_numbers if is_number else column.empty).sum())
     if missing > recipe.data.max_bad_fraction * rows:
-        yield f"{where} is missing in {missing:,} of {rows:,} rows, and such rows are bad. Leave them out of the data."
+        yield f"{place} is missing in {missing:,} of {rows:,} rows, and such rows are bad. Leave them out of the data."
     if is_number:
         yield from _mistyped(key, "a number", column, batch, recipe)
         return
@@ -113,7 +113,7 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
     all_numbers = not (np.isnan(column.numbers) & ~column.missing).any()
     if too_many_classes(distinct, rows):
         hint = "Is this task: regression?" if all_numbers else "Name another column."
-        yield f"{where} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
+        yield f"{place} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
 
 
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:

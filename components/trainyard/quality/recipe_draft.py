@@ -124,12 +124,12 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         profile = profile.model_copy(update={"classes": kept})
     how = f"{len(profile.classes)} classes" if is_class else _why_regression(profile)
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
-    where = {"where": condition} if (condition := _where(label, rare)) else {}
+    row_filter = {"where": condition} if (condition := _row_filter(label, rare)) else {}
     return {
         "task": "classification" if is_class else "regression",
         "data": {
             "label": profile.label,
-            **where,
+            **row_filter,
             "features": features,
             **_split(profile, features),
         },
@@ -208,7 +208,7 @@ def _too_rare(profile: Profile) -> list[str]:
     return rare if is_little and len(profile.classes) - len(rare) >= 2 else []
 
 
-def _where(label: ColumnProfile, rare: list[str]) -> str:
+def _row_filter(label: ColumnProfile, rare: list[str]) -> str:
     """Return the condition that a row has a label of none of the classes `rare`; '' if all have.
 
     NA is no value if the label holds numbers.
@@ -335,14 +335,14 @@ def _class_guesses(profile: Profile) -> Iterator[str]:
     if rarest := _rarest(profile):
         number = profile.classes[rarest]
         yield f"split by class: '{rarest[:40]}' has {number:,} examples, which a split by content may miss"
-    most = max(profile.classes, key=lambda name: profile.classes[name])[:40]
+    majority = max(profile.classes, key=lambda name: profile.classes[name])[:40]
     share = _majority(profile)
     if share >= _ONE_SIDED:
         yield "roc_auc above 0.5, which is chance, beyond its 95 % interval"
-        yield f"'{most}' as the answer to everything has accuracy {share:.3f}"
+        yield f"'{majority}' as the answer to everything has accuracy {share:.3f}"
     else:
         yield (
-            f"more accurate on the test split than '{most}' as the answer to everything (about {share:.3f}), beyond "
+            f"more accurate on the test split than '{majority}' as the answer to everything (about {share:.3f}), beyond "
             "the difference's 95 % interval; add a min for the accuracy you need"
         )
 

@@ -43,7 +43,7 @@ class SourceFiles:
     kind: Kind
     root: str
     files: list[listing.SourceFile]
-    others: list[str]
+    other_files: list[str]
     quote: Quote = '"'
     count: int = 0
     is_whole: bool = True
@@ -78,11 +78,11 @@ class SourceFiles:
 
 
 def find_source(
-    path: str, kind: Kind | None = None, *, most: int | None = None, has_splits: bool = False
+    path: str, kind: Kind | None = None, *, limit: int | None = None, has_splits: bool = False
 ) -> SourceFiles:
     """Return the files of `path`: a folder, a file or a glob, local, gs:// or s3://; of archives their members.
 
-    Without `kind` the one that most of the files have is taken. most: headers that are read of all archives, by
+    Without `kind` the one that most of the files have is taken. limit: headers that are read of all archives, by
     default each. has_splits: what lies in no folder or archive named for a split is of no kind. Raises `DataError` if
     there are none of the kind.
     """
@@ -92,13 +92,13 @@ def find_source(
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a CSV or Parquet file, a folder of images, or a glob.")
     by_kind: dict[Kind, list[listing.SourceFile]] = {**{name: [] for name in ENDINGS}, "image_folder": []}
-    others = []
+    other_files = []
     for file in listed.files:
         is_of_split = not has_splits or image_formats.split_of(tar.as_folder(file.name.partition("/")[0]))
         of = _kind(file.name, listed.is_folder) if is_of_split else None
         of = of or (kind if not listed.is_folder and kind == "csv" else None)
         if of is None:
-            others.append(file.name)
+            other_files.append(file.name)
         else:
             by_kind[of].append(file)
     loose = {name: sum(not tar.is_archive(file.name) for file in several) for name, several in by_kind.items()}
@@ -109,17 +109,17 @@ def find_source(
         raise DataError(f"{path}: {_none_of(kind, listed.files)}")
     if chosen != "image_folder" and (bad := [file for file in files if file.reason]):
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
-    others += [file.name for name, several in by_kind.items() if name != chosen for file in several]
-    source = SourceFiles(path, chosen, listed.root, files, sorted(others), count=len(files), has_splits=has_splits)
-    return source if source.is_table else _unpacked(source, most)
+    other_files += [file.name for name, several in by_kind.items() if name != chosen for file in several]
+    source = SourceFiles(path, chosen, listed.root, files, sorted(other_files), count=len(files), has_splits=has_splits)
+    return source if source.is_table else _unpacked(source, limit)
 
 
-def _unpacked(source: SourceFiles, most: int | None) -> SourceFiles:
+def _unpacked(source: SourceFiles, limit: int | None) -> SourceFiles:
     """Return `source` with the images of its archives in their places, as preprocess names and orders them."""
     archives = sum(tar.is_archive(file.name) for file in source.files)
     if not archives:
         return source
-    share = None if most is None else max(1, most // archives)
+    share = None if limit is None else max(1, limit // archives)
     files: list[listing.SourceFile] = []
     count, is_whole = 0, True
     for file in source.files:
@@ -163,6 +163,6 @@ def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
         expected = "no image (*.jpg, *.png …) and no archive (*.tar)"
     else:
         endings = ", ".join(f"*{ending}" for ending in ENDINGS[kind])
-        where = "outside its folders" + (" and in those like day=1" if kind == "parquet" else "")
-        expected = f"no {kind} file ({endings}) {where}"
+        place = "outside its folders" + (" and in those like day=1" if kind == "parquet" else "")
+        expected = f"no {kind} file ({endings}) {place}"
     return f"{expected} among its {len(files)} files, such as {shown}.{hint(names)} Name another source."

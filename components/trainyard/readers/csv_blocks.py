@@ -21,7 +21,7 @@ _LF, _CR = b"\n\r"
 
 
 class PeekableReader:
-    """The bytes of `stream`, read ahead: taken line by line, or looked at and passed over. `taken` counts them.
+    """The bytes of `stream`, read ahead: taken line by line, or looked at and passed over. `consumed` counts them.
 
     limit: how many there are; all by default.
     """
@@ -31,7 +31,7 @@ class PeekableReader:
         self._remaining = limit
         self._buffer = b""
         self._at = 0
-        self.taken = 0
+        self.consumed = 0
 
     def peek(self, size: int) -> bytes:
         """Return the next `size` bytes; fewer if the stream ends."""
@@ -42,7 +42,7 @@ class PeekableReader:
     def skip(self, size: int) -> None:
         """Pass over `size` bytes that were looked at."""
         self._at += size
-        self.taken += size
+        self.consumed += size
 
     def readline(self, limit: int) -> bytes:
         """Return the next line with its end (LF, CR LF or CR), or more than `limit` characters of it."""
@@ -87,20 +87,20 @@ class RowBlock:
 
 
 def plain_block(
-    content: bytes, *, dialect: Dialect, columns: int, most_rows: int, most_row_bytes: int, ends: bool
+    content: bytes, *, dialect: Dialect, columns: int, max_rows: int, max_row_bytes: int, ends: bool
 ) -> RowBlock:
     """Return the rows that `content` begins with, up to the first odd one.
 
     Odd are a quote inside a cell that does not begin with one, CR as a line end, NUL, what is not UTF-8, and a row of
-    more than `most_row_bytes`. `ends` says that the file ends with `content`.
+    more than `max_row_bytes`. `ends` says that the file ends with `content`.
     """
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
         content += b"\n"
     data, quotes, row_ends, first_odd = _scanned(content, dialect)
-    row_ends = row_ends[:most_rows]
+    row_ends = row_ends[:max_rows]
     lengths = np.diff(row_ends, prepend=-1)
-    too_long = np.flatnonzero(lengths > most_row_bytes)[:1]
+    too_long = np.flatnonzero(lengths > max_row_bytes)[:1]
     if too_long.size:
         row_ends, lengths = row_ends[: too_long[0]], lengths[: too_long[0]]
     size = int(row_ends[-1]) + 1 if row_ends.size else 0
@@ -126,8 +126,8 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect
     """
     ahead, rows, last = PeekableReader(stream), 0, 0
     while content := ahead.peek(block_bytes):
-        if ahead.taken - last >= every:
-            last = ahead.taken
+        if ahead.consumed - last >= every:
+            last = ahead.consumed
             yield last, rows + 1
         content = content[: content.rfind(b"\n") + 1]
         if not content:

@@ -167,24 +167,24 @@ class _Table:
 
     def _read_header(self, columns: Sequence[str]) -> list[str]:
         header = column_names(self._next() or [])
-        where = f"{self._name}: row {self._number}"
-        _check_text(header, header, where)
+        place = f"{self._name}: row {self._number}"
+        _check_text(header, header, place)
         if not header:
-            raise DataError(f"{where}: is empty. A header line with the names of the columns is expected.")
+            raise DataError(f"{place}: is empty. A header line with the names of the columns is expected.")
         if len(header) == 1 and header[0] not in columns and (other := likely_delimiter(header[0])):
             raise DataError(
-                f"{where}: the header is one cell, {header[0][:80]!r}. It looks as if {other!r} separates the cells. "
+                f"{place}: the header is one cell, {header[0][:80]!r}. It looks as if {other!r} separates the cells. "
                 f"Give data.delimiter: {json.dumps(other)}."
             )
         repeated = [column for column, times in Counter(header).items() if times > 1]
         if repeated:
             raise DataError(
-                f"{where}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
+                f"{place}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
             )
         for column in columns:
             if column not in header:
                 raise DataError(
-                    f"{where}: no column '{column}'.{did_you_mean(column, header[:1000])} "
+                    f"{place}: no column '{column}'.{did_you_mean(column, header[:1000])} "
                     f"The header has: {', '.join(header)[:400]}. Correct the recipe's data."
                 )
         return header
@@ -195,8 +195,8 @@ class _Table:
             content,
             dialect=self.dialect,
             columns=len(self.header),
-            most_rows=_BLOCK_ROWS,
-            most_row_bytes=min(_MAX_CELL, _MAX_ROW),
+            max_rows=_BLOCK_ROWS,
+            max_row_bytes=min(_MAX_CELL, _MAX_ROW),
             ends=ends,
         )
 
@@ -211,11 +211,11 @@ class _Table:
 
     def odd_rows(self, size: int) -> Iterator[RowBatch | BadRow]:
         """Yield the rows of the next `size` bytes, which only a parser can read."""
-        end = self.ahead.taken + size
+        end = self.ahead.consumed + size
         rows: list[list[str]] = []
         numbers: list[int] = []
         ragged = []
-        while self.ahead.taken < end and (row := self._next()) is not None:
+        while self.ahead.consumed < end and (row := self._next()) is not None:
             if not row:
                 continue
             _check_text(row, self.header, f"{self._name}: row {self._number}")
@@ -268,8 +268,8 @@ class _Table:
 
 def likely_delimiter(cell: str) -> Delimiter | None:
     """Return what seems to separate the cells of a header that a comma does not."""
-    most = max(DELIMITERS[1:], key=cell.count)
-    return most if most in cell else None
+    separator = max(DELIMITERS[1:], key=cell.count)
+    return separator if separator in cell else None
 
 
 def _said_by_excel(start: bytes) -> str | None:
@@ -298,11 +298,11 @@ class _Lines:
         return line
 
 
-def _check_text(row: list[str], header: list[str], where: str) -> None:
+def _check_text(row: list[str], header: list[str], place: str) -> None:
     if not _NOT_TEXT.search("".join(row)):
         return
     for index, cell in enumerate(row):
-        column = f"{where}: column {index + 1}" + (
+        column = f"{place}: column {index + 1}" + (
             f" '{header[index]}'" if row is not header and index < len(header) else ""
         )
         if "\0" in cell:

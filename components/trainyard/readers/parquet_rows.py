@@ -94,10 +94,10 @@ def read_parquet(
                 raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
 
 
-def require_names(names: Sequence[str], where: str) -> None:
+def require_names(names: Sequence[str], place: str) -> None:
     """Raise `DataError` if a column has the name of another one."""
     if repeated := [column for column, times in Counter(names).items() if times > 1]:
-        raise DataError(f"{where}: names column '{repeated[0][:80]}' twice. Give each column a name of its own.")
+        raise DataError(f"{place}: names column '{repeated[0][:80]}' twice. Give each column a name of its own.")
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _opened(file: TableFile) -> Iterator[Any]:
             yield opened
 
 
-def _require_text(batch: Any, where: str) -> None:
+def _require_text(batch: Any, place: str) -> None:
     """Raise `DataError` if a column holds bytes that are no text: a writer may have put them there unseen."""
     for column, values in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -120,7 +120,7 @@ def _require_text(batch: Any, where: str) -> None:
         except pa.ArrowInvalid as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError(
-                f"{where}: column '{column}': is not UTF-8 or broken ({reason}). Write the file again with texts in "
+                f"{place}: column '{column}': is not UTF-8 or broken ({reason}). Write the file again with texts in "
                 "UTF-8, or leave the column out."
             ) from error
 
@@ -191,6 +191,6 @@ def _column(opened: Any, group: int, columns: Sequence[str]) -> str:
     return ""
 
 
-def _broken(where: str, error: Exception) -> DataError:
+def _broken(place: str, error: Exception) -> DataError:
     reason = " ".join(str(error).split())[:200]
-    return DataError(f"{where}: cannot be read as Parquet ({reason}). Write the file again, or leave it out.")
+    return DataError(f"{place}: cannot be read as Parquet ({reason}). Write the file again, or leave it out.")

@@ -225,11 +225,11 @@ def _weights_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if fine_tune and model.freeze != "none":
         yield ("train", "fine_tune"), "ends with all layers learning, and model.freeze has them never learn. Name one"
     elif fine_tune and fine_tune.head_epochs >= recipe.train.epochs:
-        most = recipe.train.epochs - 1
+        limit = recipe.train.epochs - 1
         yield (
             ("train", "fine_tune", "head_epochs"),
-            f"leave none of the {recipe.train.epochs} epochs for all layers. Give at most {most}, or more train.epochs"
-            if most
+            f"leave none of the {recipe.train.epochs} epochs for all layers. Give at most {limit}, or more train.epochs"
+            if limit
             else "leave no epoch for all layers. Give more train.epochs, or set model.freeze: backbone",
         )
 

@@ -264,11 +264,11 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
     yield from _secret_faults(environment)
-    for where, why in beam.faults(environment.beam, environment.target, environment.storage):
-        yield ("beam", *where), why
+    for place, why in beam.faults(environment.beam, environment.target, environment.storage):
+        yield ("beam", *place), why
     for name, pool in environment.pools.items():
-        for where, why in machines.faults(pool, environment.platform):
-            yield ("pools", name, *where), why
+        for place, why in machines.faults(pool, environment.platform):
+            yield ("pools", name, *place), why
     for name in environment.variables.keys() & environment.secrets.keys():
         yield ("secrets", name), "stands in variables too. Leave one of them out"
 

@@ -30,8 +30,8 @@ def input_name(name: str) -> str:
     plain = re.sub(r"\W", "_", ascii_letters, flags=re.ASCII)
     if any(letter.isalnum() and not letter.isascii() for letter in ascii_letters):
         plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
-    is_taken = keyword.iskeyword(plain) or plain == "self"
-    return plain if plain[:1].isalpha() and not is_taken else f"feature_{plain}"
+    is_reserved = keyword.iskeyword(plain) or plain == "self"
+    return plain if plain[:1].isalpha() and not is_reserved else f"feature_{plain}"
 
 
 def date_names(name: str, *, hour: bool = False) -> list[str]:

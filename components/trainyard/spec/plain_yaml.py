@@ -36,11 +36,11 @@ _NOT_FINITE = re.compile(r"(?P<infinite>[-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class Fault:
     """A fault in a YAML text: a sentence and a position."""
 
-    where: str
+    place: str
     why: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.why}"
+        return f"{self.place}: {self.why}"
 
 
 class YamlText:
@@ -61,13 +61,13 @@ class YamlText:
             line = text.count("\n", 0, int(error.position)) + 1
             self.faults.append(Fault(f"{name}:{line}", f"the character {error.character:#x} is not allowed."))
         except yaml.MarkedYAMLError as error:
-            where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-            self.faults.append(Fault(f"{name}{where}", f"not valid YAML ({error.problem})."))
+            place = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+            self.faults.append(Fault(f"{name}{place}", f"not valid YAML ({error.problem})."))
         except _Refused as error:
             self._fault(error.mark, error.why)
 
     def _value(self, node: yaml.Node, at: Location) -> Any:
-        self.origins.setdefault(at, self._where(node.start_mark))
+        self.origins.setdefault(at, self._place(node.start_mark))
         if len(at) > MAX_DEPTH:
             self._fault(node.start_mark, f"nested more than {MAX_DEPTH} levels deep")
         elif isinstance(node, yaml.MappingNode):
@@ -89,7 +89,7 @@ class YamlText:
             else:
                 if key in result:
                     self._fault(mark, f"{dotted((*at, key))}: given twice")
-                self.origins[(*at, key)] = self._where(mark)
+                self.origins[(*at, key)] = self._place(mark)
                 result[key] = self._value(value_node, (*at, key))
         return result
 
@@ -116,9 +116,9 @@ class YamlText:
         return int(integer[integer.lastindex or 0], base)
 
     def _fault(self, mark: yaml.Mark | None, text: str) -> None:
-        self.faults.append(Fault(self._where(mark), f"{text}."))
+        self.faults.append(Fault(self._place(mark), f"{text}."))
 
-    def _where(self, mark: yaml.Mark | None) -> str:
+    def _place(self, mark: yaml.Mark | None) -> str:
         return f"{self.name}:{mark.line + 1}" if mark else self.name
 
 
@@ -129,8 +129,8 @@ def load_all(text: str) -> list[Any]:
     """
     try:
         documents = list(yaml.load_all(text, Loader=_Shallow))
-        if _count(documents, {}) > _Shallow.most_values:
-            raise _Refused(None, f"aliases that stand for more than {_Shallow.most_values:,} values")
+        if _count(documents, {}) > _Shallow.max_values:
+            raise _Refused(None, f"aliases that stand for more than {_Shallow.max_values:,} values")
         return documents
     except (yaml.YAMLError, _Refused, KeyError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:200]) from error
@@ -177,13 +177,13 @@ class _Shallow(yaml.SafeLoader):
     """Limits nesting during scanning, because PyYAML's time for nested brackets grows with the cube of their number."""
 
     depth = 100
-    most_values = 200_000  # chosen: two hundred times what the catalog's pipelines hold, read within seconds
+    max_values = 200_000  # chosen: two hundred times what the catalog's pipelines hold, read within seconds
     values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.values += 1
-        if self.values > self.most_values:
-            raise _Refused(self.get_mark(), f"more than {self.most_values} values")
+        if self.values > self.max_values:
+            raise _Refused(self.get_mark(), f"more than {self.max_values} values")
         return super().compose_node(parent, index)
 
     def fetch_flow_collection_start(self, token: Any) -> None:
@@ -201,7 +201,7 @@ class _Plain(_Shallow):
     """Also rejects everything that is not plain data."""
 
     depth = MAX_DEPTH
-    most_values = MAX_VALUES
+    max_values = MAX_VALUES
 
     def fetch_alias(self) -> None:
         raise _Refused(self.get_mark(), "anchors and aliases are not allowed. Write the value out")

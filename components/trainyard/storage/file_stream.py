@@ -39,7 +39,7 @@ class FileStream:
         self._closed = False
         self._epochs: Iterator[list[str]] = iter(())
         self._plan: list[str] = []  # the files in the order of use, of this epoch and the next
-        self._most_ahead = _LEAST_AHEAD
+        self._ahead_limit = _LEAST_AHEAD
         self._wanted: Counter[str] = Counter()  # by readers that wait
         self._ahead: set[str] = set()  # held, and not opened since
         self._reading: dict[Hashable, deque[str]] = {}
@@ -73,7 +73,7 @@ class FileStream:
     def follow(self, epochs: Iterator[list[str]], readers: int) -> None:
         """Fetch in the order of `epochs`, lists of names, for this number of `readers`."""
         with self._changed:
-            self._epochs, self._plan, self._most_ahead = epochs, [], max(_LEAST_AHEAD, 2 * readers)
+            self._epochs, self._plan, self._ahead_limit = epochs, [], max(_LEAST_AHEAD, 2 * readers)
             self._ahead.clear()
             self._reading.clear()
             self._release_unused()
@@ -181,7 +181,7 @@ class FileStream:
         for name in self._wanted:
             if not self._files.holds(name) and name not in self._fetching:
                 return name, True
-        if self._pressed or len(self._ahead) + len(self._fetching) >= self._most_ahead:
+        if self._pressed or len(self._ahead) + len(self._fetching) >= self._ahead_limit:
             return None
         while len(self._plan) < 2 * self.files and (epoch := next(self._epochs, None)) is not None:
             self._plan.extend(epoch)

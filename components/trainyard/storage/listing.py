@@ -105,7 +105,7 @@ class _Folder:
         """Yield the files in no order. Raises `DataError` if there are too many entries."""
         if self._real == "/" and None in (self._parts or [None]):
             raise DataError(
-                f"{self._where()}: means the whole file system. Name the folder that holds the data, such as /data/**."
+                f"{self._place()}: means the whole file system. Name the folder that holds the data, such as /data/**."
             )
         seen = 0
         folders = [("", False)]  # the name, with a slash at its end, and whether a link led there
@@ -116,7 +116,7 @@ class _Folder:
                     seen += 1
                     if seen > MAX_ENTRIES:
                         raise DataError(
-                            f"{self._where()}: there are more than {MAX_ENTRIES:,} files and folders to look "
+                            f"{self._place()}: there are more than {MAX_ENTRIES:,} files and folders to look "
                             "through. Name a folder that holds the data alone."
                         )
                     if entry.name.startswith("."):
@@ -132,7 +132,7 @@ class _Folder:
                     elif self._matches(name):
                         yield _source_file(name, entry.stat())
 
-    def _where(self) -> str:
+    def _place(self) -> str:
         return bucket_source.in_field(_printable(self._path), self._field)
 
     def _matches(self, name: str) -> bool:

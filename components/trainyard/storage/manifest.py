@@ -115,10 +115,10 @@ def max_bytes(name: str, size: int) -> int:
     return _MAX_DOCUMENT_BYTES if name.endswith(_DOCUMENTS) else max(size, _MAX_DOCUMENT_BYTES)
 
 
-def too_large(where: str, limit: int) -> DataError:
+def too_large(place: str, limit: int) -> DataError:
     """Return the error for a file or object of more than `limit` bytes."""
     return DataError(
-        f"{where}: has more than {limit:,} bytes, the most that is read. "
+        f"{place}: has more than {limit:,} bytes, the most that is read. "
         "Trainyard writes none as large: name the folder of another output."
     )
 

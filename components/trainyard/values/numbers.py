@@ -8,14 +8,14 @@ MOST_OF_FEATURE, MOST_OF_TARGET = 1e-3, 1e-4
 """How large a step of a 32-bit float may be beside a column's standard deviation; chosen: below what a model tells."""
 
 
-def coarse(low: float, high: float, std: float, most: float) -> str | None:
+def coarse(low: float, high: float, std: float, limit: float) -> str | None:
     """Return in words how 32 bits cut numbers from `low` to `high` of deviation `std`, None if it does not show.
 
-    most: the largest step that is allowed, as a share of `std`.
+    limit: the largest step that is allowed, as a share of `std`.
     """
     largest = max(abs(low), abs(high))
     step = float(np.spacing(np.float32(largest)))
-    if not std or low == high or step <= most * std:  # of one value the deviation may be what rounding left
+    if not std or low == high or step <= limit * std:  # of one value the deviation may be what rounding left
         return None
     return (
         f"lies from {low:.12g} to {high:.12g} (standard deviation {std:.4g}), where a 32-bit float, in which networks "

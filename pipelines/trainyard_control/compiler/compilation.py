@@ -156,8 +156,8 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     if recipe.push.path and not reachable(recipe.push.path, environment):
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
     if faults:
-        where = f"{environment.name}: the steps of target {environment.target} run elsewhere"
-        raise ConfigurationError(*(f"{recipe.name}: {fault} ({where})" for fault in faults))
+        reason = f"{environment.name}: the steps of target {environment.target} run elsewhere"
+        raise ConfigurationError(*(f"{recipe.name}: {fault} ({reason})" for fault in faults))
 
 
 def reachable(path: str, environment: Environment) -> bool:

@@ -49,6 +49,6 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
             pace_note = f" ({pace})" if pace else ""
             return f"{name} is in {steps[-1]}{pace_note}, or was killed there; log: {log}", ExitCode.TRANSIENT
     code = known_code(number, ExitCode.BUG)
-    where = f" in {steps[-1]}" if event else ""
-    parts = [f"{name} failed{where}: {sentence.rstrip('.')}", advice(code, "run again")]
+    place = f" in {steps[-1]}" if event else ""
+    parts = [f"{name} failed{place}: {sentence.rstrip('.')}", advice(code, "run again")]
     return ". ".join(filter(None, parts)) + ".", code

@@ -44,8 +44,8 @@ def _shares(counts: Sequence[float]) -> list[float]:
     return [count / total if total else 0.0 for count in counts]
 
 
-def _divergence(shares: Sequence[float], others: Sequence[float]) -> float:
-    return sum(p * math.log2(p / q) for p, q in zip(shares, others, strict=True) if p)
+def _divergence(shares: Sequence[float], reference: Sequence[float]) -> float:
+    return sum(p * math.log2(p / q) for p, q in zip(shares, reference, strict=True) if p)
 
 
 def _rounded(value: float) -> float:

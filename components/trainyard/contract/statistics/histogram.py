@@ -31,14 +31,14 @@ class Histogram(FrozenModel):
             counts[wide] = counts.get(wide, 0) + count
         return Histogram(exponent=exponent, starts=list(counts), counts=list(counts.values()))
 
-    def limited(self, most: int) -> Histogram:
-        """Return the same counts in at most `most` bins."""
-        if len(self.starts) <= most:
+    def limited(self, limit: int) -> Histogram:
+        """Return the same counts in at most `limit` bins."""
+        if len(self.starts) <= limit:
             return self
         # Bins of a `most`-th of the range are coarse enough; finer ones may be, if there are gaps.
-        exponent = max(self.exponent, math.frexp((self.starts[-1] - self.starts[0]) / (most - 1))[1] + 1)
+        exponent = max(self.exponent, math.frexp((self.starts[-1] - self.starts[0]) / (limit - 1))[1] + 1)
         limited = self.coarsened(exponent)
-        while exponent > self.exponent and len((finer := self.coarsened(exponent - 1)).starts) <= most:
+        while exponent > self.exponent and len((finer := self.coarsened(exponent - 1)).starts) <= limit:
             exponent, limited = exponent - 1, finer
         return limited
 

@@ -112,7 +112,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
             sheet=[image for label in sorted(counts.sheet) for image in counts.sheet[label]][:_SHEET],
         ),
         findings=[],
-        others=source.others,
+        others=source.other_files,
     )
     return profile.model_copy(update={"findings": findings.of_images(profile)})
 

@@ -62,7 +62,7 @@ class Conformity:
     misfits: dict[str, dict[str, Misfit]] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)
+    extra_columns: dict[str, str] = field(default_factory=dict)
 
     def merge(self, other: Conformity) -> None:
         """Count what `other` counted."""
@@ -72,7 +72,7 @@ class Conformity:
                 self.note(name, reason, misfit)
         for name, count in other.missing.items():
             self.missing[name] = self.missing.get(name, 0) + count
-        for mine, theirs in ((self.absent, other.absent), (self.others, other.others)):
+        for mine, theirs in ((self.absent, other.absent), (self.extra_columns, other.extra_columns)):
             for name, file in theirs.items():
                 mine[name] = min(mine.get(name, file), file)
 
@@ -101,7 +101,7 @@ def check_rows(schema: TableSchema | ImageSchema, rows: Rows) -> Conformity:
     result = Conformity(rows=rows.count)
     result.absent = {name: file for name in schema.columns if name not in rows.columns}
     if schema.other_columns == "refused":
-        result.others = {name: file for name in rows.columns if name not in schema.columns}
+        result.extra_columns = {name: file for name in rows.columns if name not in schema.columns}
     for name, column in schema.columns.items():
         if name in rows.columns:
             _check_column(result, name, column, rows)
@@ -121,7 +121,7 @@ def anomalies(schema: TableSchema | ImageSchema, conformity: Conformity) -> list
             expected="no column besides those of the schema",
             received=f"one in {file}",
         )
-        for name, file in conformity.others.items()
+        for name, file in conformity.extra_columns.items()
     ]
     order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
     listed += [
@@ -154,8 +154,8 @@ def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
     if isinstance(column, CategoryColumn):
         return {"values": ~_is_in(parsed.texts, [canonical(value) for value in column.values])}
     if isinstance(column, TextColumn):
-        most = column.max_length
-        return {} if most is None else {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > most}
+        longest = column.max_length
+        return {} if longest is None else {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > longest}
     values = parsed.days if isinstance(column, DateColumn) else parsed.numbers
     wrong = {"type": np.isnan(values)}
     if column.type == "integer":

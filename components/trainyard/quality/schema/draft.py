@@ -61,9 +61,9 @@ def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
     if (column.type == "category" or is_class) and column.distinct <= TOP:
         drafted = {"type": "category", "values": sorted(entry.value for entry in column.top if entry.value)}
     elif column.type in ("integer", "number") and statistics.min is not None and statistics.max is not None:
-        room, (least, most) = _ROOM * (statistics.max - statistics.min), _ends(statistics)
-        low = _rounded(min(least, statistics.min - room), down=True)
-        high = _rounded(max(most, statistics.max + room), down=False)
+        room, (smallest, largest) = _ROOM * (statistics.max - statistics.min), _ends(statistics)
+        low = _rounded(min(smallest, statistics.min - room), down=True)
+        high = _rounded(max(largest, statistics.max + room), down=False)
         low, high = max(0.0, low) if statistics.min >= 0 else low, min(0.0, high) if statistics.max <= 0 else high
         whole = column.type == "integer"
         drafted |= {"min": math.floor(low) if whole else low, "max": math.ceil(high) if whole else high}

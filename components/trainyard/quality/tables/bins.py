@@ -35,7 +35,7 @@ class Numbers:
     histogram: Histogram | None = None
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], most: int = MOST) -> Numbers:
+    def of(cls, values: NDArray[np.float64], limit: int = MOST) -> Numbers:
         """Return those of `values` (n,), NaN counted as missing."""
         known = values[~np.isnan(values)]
         missing = len(values) - len(known)
@@ -45,9 +45,9 @@ class Numbers:
             mean = float(known.mean())
             squares = float(np.square(known - mean).sum())
         low, high = float(known.min()), float(known.max())
-        return cls(len(known), missing, mean, squares, low, high, counted(known, most))
+        return cls(len(known), missing, mean, squares, low, high, counted(known, limit))
 
-    def merge(self, other: Numbers, most: int = MOST) -> None:
+    def merge(self, other: Numbers, limit: int = MOST) -> None:
         """Count all that `other` counted."""
         self.missing += other.missing
         if other.count:
@@ -60,7 +60,7 @@ class Numbers:
             if self.histogram is None or other.histogram is None:
                 self.histogram = self.histogram or other.histogram
             else:
-                self.histogram = merged(self.histogram, other.histogram, most)
+                self.histogram = merged(self.histogram, other.histogram, limit)
 
     @property
     def digits(self) -> int:
@@ -83,21 +83,21 @@ class Numbers:
         return {"count": self.count, "missing": self.missing, **rounded, **drawn}
 
 
-def counted(values: NDArray[np.float64], most: int = MOST) -> Histogram:
-    """Return the histogram of `values`, all finite, in at most `most` bins.
+def counted(values: NDArray[np.float64], limit: int = MOST) -> Histogram:
+    """Return the histogram of `values`, all finite, in at most `limit` bins.
 
     Only as many neighbours are added up as that takes, so that the outcome does not depend on the order and the batches
     in which values come, and a far outlier costs one bin.
     """
     unique, counts = np.unique(values, return_counts=True)
-    exponent = _finest(unique, most)
+    exponent = _finest(unique, limit)
     starts = _starts(unique, exponent)
     first = np.flatnonzero(np.diff(starts, prepend=np.nan) != 0)
     together = np.add.reduceat(counts, first) if len(first) else counts
     return Histogram(exponent=exponent, starts=starts[first].tolist(), counts=together.tolist())
 
 
-def merged(first: Histogram, second: Histogram, most: int = MOST) -> Histogram:
+def merged(first: Histogram, second: Histogram, limit: int = MOST) -> Histogram:
     """Return the histogram of what both counted: the same that `counted` gives of all the values together."""
     first, second = aligned(first, second)
     counts = dict(zip(first.starts, first.counts, strict=True))
@@ -105,20 +105,20 @@ def merged(first: Histogram, second: Histogram, most: int = MOST) -> Histogram:
         counts[start] = counts.get(start, 0) + count
     starts = sorted(counts)
     together = Histogram(exponent=first.exponent, starts=starts, counts=[counts[start] for start in starts])
-    return together.limited(most)
+    return together.limited(limit)
 
 
-def _finest(unique: NDArray[np.float64], most: int) -> int:
-    """Return the smallest exponent with which `unique`, in order, lie in at most `most` bins."""
-    if len(unique) <= most:
+def _finest(unique: NDArray[np.float64], limit: int) -> int:
+    """Return the smallest exponent with which `unique`, in order, lie in at most `limit` bins."""
+    if len(unique) <= limit:
         return _FINEST
-    exponent = int(np.frexp((unique[-1] - unique[0]) / (most - 1))[1]) + 1
+    exponent = int(np.frexp((unique[-1] - unique[0]) / (limit - 1))[1]) + 1
     step = 1
-    while exponent - step > _FINEST and _bins(unique, exponent - step) <= most:
+    while exponent - step > _FINEST and _bins(unique, exponent - step) <= limit:
         exponent, step = exponent - step, 2 * step
     while step > 1:
         step //= 2
-        if exponent - step > _FINEST and _bins(unique, exponent - step) <= most:
+        if exponent - step > _FINEST and _bins(unique, exponent - step) <= limit:
             exponent -= step
     return exponent
 

@@ -61,10 +61,10 @@ def cells(column: Any) -> Cells:
     texts = canonical_texts(column)
     empty = _mask(pc.equal(texts, ""))
     numbers, parsed = _numbers(texts, empty)
-    others = ~parsed & ~empty
+    unparsed = ~parsed & ~empty
     # Without a number in it, `na` may well be a name.
-    missing = empty | (_listed_as_missing(texts) if parsed.any() and others.any() else False)
-    days = _days(texts) if others.any() else np.full(len(texts), np.nan)
+    missing = empty | (_listed_as_missing(texts) if parsed.any() and unparsed.any() else False)
+    days = _days(texts) if unparsed.any() else np.full(len(texts), np.nan)
     return Cells(texts, np.asarray(missing), numbers, days)
 
 

@@ -88,16 +88,16 @@ class ColumnCounter:
             statistics=FeatureStatistics.model_validate(statistics),
             distinct=self._distinct.distinct,
             mistyped=mistyped,
-            mistyped_such_as=[f"{where} {text!r}" for where, text in such_as.items()] if mistyped else [],
+            mistyped_such_as=[f"{place} {text!r}" for place, text in such_as.items()] if mistyped else [],
             quantiles={f"{share:g}": float(f"{value:.{digits}g}") for share, value in quantiles.items()},
             top=top,
             longest=self._longest,
             zoned=self._zoned,
         )
 
-    def most_common(self, most: int) -> dict[str, int]:
-        """Return how often each of the `most` frequent texts stands there, equal counts in the order of the texts."""
-        return dict(sorted(self._texts.items(), key=lambda item: (-item[1], item[0]))[:most])
+    def most_common(self, limit: int) -> dict[str, int]:
+        """Return how often each of the `limit` frequent texts stands there, equal counts in the order of the texts."""
+        return dict(sorted(self._texts.items(), key=lambda item: (-item[1], item[0]))[:limit])
 
     def _decide(self) -> None:
         """Count what is listed as missing, or as texts."""
@@ -125,8 +125,8 @@ class ColumnCounter:
             return "integer" if self._whole else "number"
         if self._is_mostly(self._days, count):
             return "date"
-        most, share = _CATEGORY
-        return "category" if self._distinct.distinct <= max(most, share * count) and self._longest <= 100 else "text"
+        limit, share = _CATEGORY
+        return "category" if self._distinct.distinct <= max(limit, share * count) and self._longest <= 100 else "text"
 
     def _note(
         self, such_as: dict[str, str], cells: Cells, wrong: NDArray[np.bool_], name: Callable[[int], str]

@@ -99,7 +99,7 @@ def profile_table(
         mislabelled=counts.mislabelled(telling, label_name) if label_name and classes else [],
         pictures=None,
         findings=[],
-        others=source.others,
+        others=source.other_files,
     )
     return profile.model_copy(update={"findings": findings.of_table(profile, certainty, counts.whole.exact)})
 

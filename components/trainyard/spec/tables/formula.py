@@ -142,10 +142,10 @@ def kinds(formulas: Iterable[str]) -> dict[str, Kind]:
     return by_column
 
 
-def mixed(node: Node, others: Mapping[str, Kind]) -> str | None:
-    """Return a column that `node` reads as another kind than `others`, except in a test for missing values."""
+def mixed(node: Node, kinds: Mapping[str, Kind]) -> str | None:
+    """Return a column that `node` reads as another kind than `kinds`, except in a test for missing values."""
     return next(
-        (cell.column for cell, is_asked in _cells(node) if not is_asked and others[cell.column] != cell.kind), None
+        (cell.column for cell, is_asked in _cells(node) if not is_asked and kinds[cell.column] != cell.kind), None
     )
 
 
@@ -228,8 +228,8 @@ def _node(tree: ast.expr, kind: Kind) -> Node:
         case ast.BoolOp(op=operator, values=values):
             kernel = "and_kleene" if isinstance(operator, ast.And) else "or_kleene"
             return _joined(kernel, [_node(value, "truth") for value in values])
-        case ast.Compare(left=left, ops=operators, comparators=others):
-            pairs = zip([left, *others], operators, others, strict=False)
+        case ast.Compare(left=left, ops=operators, comparators=comparators):
+            pairs = zip([left, *comparators], operators, comparators, strict=False)
             return _joined("and_kleene", [_comparison(*pair) for pair in pairs])
     raise ValueError(f"'{_source(tree)}' is not allowed. Allowed: {GRAMMAR}")
 

@@ -194,7 +194,7 @@ class _Interpreter:
         runner = interpreter.get_signature_runner()
         inputs = runner.get_input_details()
         names = {feature.name: input_name(feature.name) for feature in document.features}
-        used = {name: inputs[taken] for name, taken in names.items() if taken in inputs}
+        used = {name: inputs[tensor] for name, tensor in names.items() if tensor in inputs}
         outputs = runner.get_output_details()
         return cls(interpreter, used, [outputs[name] for name in target_outputs(document)])
 

@@ -97,9 +97,9 @@ class OnnxModel:
 
     def __init__(self, path: Path, document: Examples) -> None:
         self._session = session(path.read_bytes())
-        taken = {node.name for node in self._session.get_inputs()}
+        inputs = {node.name for node in self._session.get_inputs()}
         names = {feature.name: input_name(feature.name) for feature in document.features}
-        self._inputs = {name: given for name, given in names.items() if given in taken}
+        self._inputs = {name: given for name, given in names.items() if given in inputs}
         self._outputs = target_outputs(document)
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
 

@@ -150,12 +150,12 @@ class _Reporter:
             self._progress(results.predicted + results.reasons.total(), self._total, self._unit)
 
 
-def nothing(where: str, reasons: Counter[str], first: str) -> str:
+def nothing(place: str, reasons: Counter[str], first: str) -> str:
     """Return the sentence for an input without any answer; first: which input was rejected first, and why."""
     if not first:
-        return f"{where}: holds no rows. Name a file with data."
+        return f"{place}: holds no rows. Name a file with data."
     counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common(5))
     return (
-        f"{where}: none of {reasons.total():,} inputs could be read ({counts}), the first is "
+        f"{place}: none of {reasons.total():,} inputs could be read ({counts}), the first is "
         f"{first.rstrip('.')}. Name an input like the data that the model was trained on."
     )

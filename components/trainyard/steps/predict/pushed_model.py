@@ -101,16 +101,16 @@ def find_model(folder: str) -> PushedModel:
 
 def open_model(folder: str) -> PushedModel:
     """Return what the version in `folder` takes and gives. Raises `DataError` if Trainyard did not push it so."""
-    where = f"{EXTRA}/{PREPROCESSING}"
-    text = storage.read(folder, where) if storage.committed(folder) else None
+    name = f"{EXTRA}/{PREPROCESSING}"
+    text = storage.read(folder, name) if storage.committed(folder) else None
     if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}") is not None:
         raise DataError(f"{folder}: a program of its own trained it, and its files are for that program's own server.")
     if text is None:
-        raise DataError(f"{folder}: no {where}, so Trainyard did not push it. Name a version that `push` wrote.")
+        raise DataError(f"{folder}: no {name}, so Trainyard did not push it. Name a version that `push` wrote.")
     try:
         document = _Preprocessing.model_validate_json(text)
     except ValidationError as error:
-        raise DataError(f"{folder}/{where}: another version of Trainyard wrote it. Push the model again.") from error
+        raise DataError(f"{folder}/{name}: another version of Trainyard wrote it. Push the model again.") from error
     labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
     takes_images = document.image is not None or [
         (feature.name, feature.dtype, feature.column) for feature in document.inputs

@@ -35,7 +35,7 @@ class AttemptDir:
     """
 
     folder: Path
-    others: Sequence[Path] = ()
+    other_dirs: Sequence[Path] = ()
     uri: str = ""
     _superseded: set[Path] = field(default_factory=set)
 

@@ -177,7 +177,7 @@ def _results(
     """Return what each of `tasks` found, done now if it is not there."""
     work = space.work
     before = _done(work)
-    done = {name: its for name in tasks if (its := _reused(name, space, name in before))}
+    done = {name: result for name in tasks if (result := _reused(name, space, name in before))}
     if done:
         events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
 
@@ -304,7 +304,7 @@ def _reused(name: str, space: AttemptDir, has_document: bool) -> _Result | None:
     """
     if has_document and (result := _whole(name, space.work)):
         return result
-    for other in space.others:
+    for other in space.other_dirs:
         result = _whole(name, TaskStore(str(other)))
         if result and space.take_over(other, [*(part.name for part in result.parts), _document(name)]):
             return result

@@ -129,16 +129,16 @@ class CloudStorage(ObjectStore):
 
 
 class _Bounded(BytesIO):
-    """A buffer that takes at most `limit` bytes of the object `where`."""
+    """A buffer that takes at most `limit` bytes of the object `place`."""
 
-    def __init__(self, where: str, limit: int) -> None:
+    def __init__(self, place: str, limit: int) -> None:
         super().__init__()
-        self._where, self._limit = where, limit
+        self._place, self._limit = place, limit
 
     def write(self, content: Buffer) -> int:
         """Append `content`. Raises `DataError` if it is too much."""
         if self.tell() + memoryview(content).nbytes > self._limit:
-            raise too_large(self._where, self._limit)
+            raise too_large(self._place, self._limit)
         return super().write(content)
 
 

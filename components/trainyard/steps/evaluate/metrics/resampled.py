@@ -81,10 +81,10 @@ def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) ->
     result = np.empty(len(scores))
     for kind in (True, False):
         order = np.argsort(scores[positive != kind], kind="stable")
-        others = scores[positive != kind][order]
+        opposite = scores[positive != kind][order]
         up_to = np.concatenate([[0.0], np.cumsum(weights[positive != kind][order])])
         mine = scores[positive == kind]
-        below = up_to[np.searchsorted(others, mine, "left")] + up_to[np.searchsorted(others, mine, "right")]
+        below = up_to[np.searchsorted(opposite, mine, "left")] + up_to[np.searchsorted(opposite, mine, "right")]
         below = below / 2 / up_to[-1]
         result[positive == kind] = below if kind else 1 - below
     return result

@@ -31,8 +31,10 @@ def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
         return Baseline(answer=answer, metrics={name: values[name] for name in BASELINE_METRICS["regression"]})
     if examples.task == "multi_label":
         return _most_frequent(candidate, examples.labels, counts)[0]
-    most = int(np.argmax(counts))
-    return Baseline(answer=f"'{examples.labels[most]}'", metrics={"accuracy": candidate.mean(candidate.labels == most)})
+    count = int(np.argmax(counts))
+    return Baseline(
+        answer=f"'{examples.labels[count]}'", metrics={"accuracy": candidate.mean(candidate.labels == count)}
+    )
 
 
 def baseline_predictions(candidate: SplitPredictions, examples: Examples) -> SplitPredictions:
@@ -58,8 +60,8 @@ def _most_frequent(
 ) -> tuple[Baseline, NDArray[np.bool_]]:
     order = np.argsort(-np.asarray(counts), kind="stable")[:_MOST_CLASSES]
     scores = []
-    for most in range(len(order) + 1):
-        answer = np.isin(np.arange(len(labels)), order[:most])
+    for count in range(len(order) + 1):
+        answer = np.isin(np.arange(len(labels)), order[:count])
         answers = np.broadcast_to(answer.astype(np.float32), candidate.labels.shape)
         scores.append(candidate.mean(example_scores("multi_label", candidate.labels, answers)))
     best = int(np.argmax(scores))

@@ -22,14 +22,14 @@ def is_table(examples: ExampleFolder) -> bool:
     return bool(features) and all(len(feature.shape) <= 1 and not feature.encoded for feature in features)
 
 
-def first_examples(examples: ExampleFolder, split: Split, most: int) -> tuple[Arrays, NDArray[Any]]:
+def first_examples(examples: ExampleFolder, split: Split, limit: int) -> tuple[Arrays, NDArray[Any]]:
     """Return the first examples of `split`, which are in random order: features (n,) by name, and labels (n,)."""
     features, labels = [], []
-    for batch, label, _ in examples.batches(split, 4096).take(-(-most // 4096)):
+    for batch, label, _ in examples.batches(split, 4096).take(-(-limit // 4096)):
         features.append({name: values.numpy() for name, values in batch.items()})
         labels.append(label.numpy())
-    joined = {name: np.concatenate([batch[name] for batch in features])[:most] for name in features[0]}
-    return joined, np.concatenate(labels)[:most]
+    joined = {name: np.concatenate([batch[name] for batch in features])[:limit] for name in features[0]}
+    return joined, np.concatenate(labels)[:limit]
 
 
 def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, list[str]]:

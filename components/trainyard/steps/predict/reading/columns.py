@@ -24,14 +24,14 @@ _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
 Mask = npt.NDArray[np.bool_]
 
 
-def require_columns(names: list[str], model: PushedModel, key: str | None, where: str) -> None:
+def require_columns(names: list[str], model: PushedModel, key: str | None, place: str) -> None:
     """Raise `DataError` that names every column which the model takes, or `key`, and is not `names`, or one twice."""
-    require_names(names, where)
+    require_names(names, place)
     required = [*(feature.name for feature in model.inputs), *([key] if key else [])]
     missing = [name for name in required if name not in names]
     if missing:
         raise DataError(
-            f"{where}: no column {listed(list(map(repr, missing)), 5)}.{did_you_mean(missing[0], names[:1000])} "
+            f"{place}: no column {listed(list(map(repr, missing)), 5)}.{did_you_mean(missing[0], names[:1000])} "
             f"It has: {listed(names, _NAMES)}. The model takes: {listed(required, _NAMES)}. Rename or add the columns."
         )
 
@@ -43,8 +43,8 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     """
     rows = columns.num_rows
     arrays = {feature.name: _column(columns, feature.name, rows) for feature in model.inputs}
-    where = str(names[0].as_py()) if len(names) else "predict"
-    typed = {feature.name: _typed(arrays[feature.name], feature, where) for feature in model.inputs}
+    place = str(names[0].as_py()) if len(names) else "predict"
+    typed = {feature.name: _typed(arrays[feature.name], feature, place) for feature in model.inputs}
     bad = np.logical_or.reduce([wrong for _, wrong in typed.values()])
     for row in np.flatnonzero(bad).tolist():
         yield _rejected(names[row].as_py(), row, arrays, typed, model)
@@ -66,15 +66,15 @@ def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def _typed(column: pa.Array, of: RawInput, where: str) -> tuple[Array, Mask]:
-    """Return the values (n,) of a column, and which of them are none; `where` the rows begin."""
+def _typed(column: pa.Array, of: RawInput, place: str) -> tuple[Array, Mask]:
+    """Return the values (n,) of a column, and which of them are none; `place` the rows begin."""
     if is_list(column.type):
         if of.column is None or of.column.separator is None:
-            raise DataError(f"{where}: '{of.name}' is {column.type}, and the model takes one value a row. Choose one.")
+            raise DataError(f"{place}: '{of.name}' is {column.type}, and the model takes one value a row. Choose one.")
         try:
             column = joined(column, of.column.separator)
         except ValueError as error:
-            raise DataError(f"{where}: '{of.name}': {error}.") from error
+            raise DataError(f"{place}: '{of.name}': {error}.") from error
     if of.dtype == "string":
         texts = _texts(column, of.column)
         wrong = np.asarray(texts.is_null().to_numpy(zero_copy_only=False), np.bool_)

@@ -54,9 +54,9 @@ def items_of(inputs: Any, model: PushedModel, key: str | None) -> Items:
     return _rows(inputs, model, key)
 
 
-def _no_key(key: str | None, where: str) -> None:
+def _no_key(key: str | None, place: str) -> None:
     if key is not None:
-        raise ConfigurationError(f"--key {key}: {where} has no columns. Leave --key out: an image's key is its name.")
+        raise ConfigurationError(f"--key {key}: {place} has no columns. Leave --key out: an image's key is its name.")
 
 
 def _are_paths(inputs: Any) -> bool:

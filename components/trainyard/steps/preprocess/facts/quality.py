@@ -177,10 +177,10 @@ def _require_told_apart(collected: Collected, recipe: Recipe) -> None:
     statistics = collected.splits["train"].statistics
     inputs = [name for name, feature in recipe.data.inputs.items() if isinstance(feature, Numeric)]
     targets = recipe.data.labels if recipe.task == "regression" else []
-    for field, names, most in (("features", inputs, MOST_OF_FEATURE), ("label", targets, MOST_OF_TARGET)):
+    for field, names, limit in (("features", inputs, MOST_OF_FEATURE), ("label", targets, MOST_OF_TARGET)):
         for name in names:
             column = statistics[name]
-            if column["count"] and (why := coarse(column["min"], column["max"], column["std"], most)):
+            if column["count"] and (why := coarse(column["min"], column["max"], column["std"], limit)):
                 raise DataError(f"data.{field}: '{name}' {why}, or leave it out.")
     for name, text in recipe.data.derived_features.items():
         node = parse(text)

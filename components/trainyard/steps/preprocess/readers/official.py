@@ -33,9 +33,9 @@ def with_official(files: Files, data: Data) -> Files:
     Raises `DataError` if none trains or none judges, if images that judge have no class, or if a class is not on both
     sides, as far as it can be known without reading images.
     """
-    official, others = _splits(files, data)
+    official, rest = _splits(files, data)
     bad = tuple(item for item in files.bad if official.split(item.file))
-    ignored = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
+    ignored = {name for name in rest if name not in (_LIST, _KAGGLE, _KIT)}
     files = replace(
         files,
         states={path: state for path, state in files.states.items() if official.split(files.name(path))},
@@ -46,7 +46,7 @@ def with_official(files: Files, data: Data) -> Files:
     if data.format == "tfds":
         return files
     for source in (_LIST, _KAGGLE, _KIT):
-        if source in others:
+        if source in rest:
             files = replace(files, official=replace(official, labels=_labels(files.root, source), labels_from=source))
             break
     _check(files)
@@ -158,8 +158,8 @@ def _check(files: Files) -> None:
     if unseen or not classes["train"]:
         return
     train = next(part for part, split in official.parts.items() if split == "train")
-    for here, other, where in ((judge, train, "test"), (train, judge, "train")):
-        alone = sorted(str(name) for name in classes[where] - classes["train" if where == "test" else "test"])
+    for here, other, side in ((judge, train, "test"), (train, judge, "train")):
+        alone = sorted(str(name) for name in classes[side] - classes["train" if side == "test" else "test"])
         if alone:
             raise DataError(
                 f"data.path: {files.root}: {len(alone)} classes are in {here} and not in {other}, such as "

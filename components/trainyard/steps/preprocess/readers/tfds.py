@@ -54,9 +54,9 @@ class _Described(BaseModel):
             return cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = "".join(f"{part}: " for part in first["loc"])
+            place = "".join(f"{part}: " for part in first["loc"])
             raise DataError(
-                f"{root}/{name}: {where}{first['msg']}. It is not what TensorFlow Datasets writes. "
+                f"{root}/{name}: {place}{first['msg']}. It is not what TensorFlow Datasets writes. "
                 "Prepare the data set again."
             ) from error
 

@@ -41,8 +41,8 @@ def _name_input(model: keras.Model, path: Path, examples: Examples) -> keras.Mod
     tensors: Any = getattr(model, "input", None)
     if isinstance(tensors, dict):
         return model
-    feature, *others = examples.features
-    if others or not hasattr(tensors, "shape") or not _fits(tuple(tensors.shape), (None, *feature.shape)):
+    feature, *rest = examples.features
+    if rest or not hasattr(tensors, "shape") or not _fits(tuple(tensors.shape), (None, *feature.shape)):
         names = ", ".join(feature.name for feature in examples.features)
         raise _model_error(f"takes inputs without names. It must be a functional model that takes a dict of {names}")
     inputs = keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)

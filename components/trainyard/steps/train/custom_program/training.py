@@ -128,8 +128,8 @@ def _require_servable(folder: Path) -> None:
     if reserved:
         raise ConfigurationError(f"train.command: {folder.name}/{reserved} is a name of Trainyard's own. Rename it.")
     if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
-        where = link.relative_to(folder.parent)
-        raise ConfigurationError(f"train.command: {where} is a link. Leave the file itself there.")
+        link_name = link.relative_to(folder.parent)
+        raise ConfigurationError(f"train.command: {link_name} is a link. Leave the file itself there.")
 
 
 def _read_metrics(program_output: Path) -> dict[str, float]:

@@ -145,8 +145,8 @@ class Input:
     def _served_batches(self, worker: InputWorker, first: int) -> tf.data.Dataset[tuple[tf.Tensor, Batch]]:
         """Return (number, batch) of the micro-batches from `first` on that `worker` prepares."""
 
-        def numbered(number: tf.Tensor, *others: Any) -> tuple[tf.Tensor, Batch]:
-            return number, self._augment_and_weigh(number, *others)
+        def numbered(number: tf.Tensor, *rest: Any) -> tuple[tf.Tensor, Batch]:
+            return number, self._augment_and_weigh(number, *rest)
 
         theirs = replace(self, folder=self.folder.at(worker.examples), feed=None)
         batches = theirs._training_batches(first, worker.turn).map(no_autograph(numbered), **PARALLEL)

@@ -31,7 +31,7 @@ def call_seconds() -> float:
 def training_watchdog(rank: Rank) -> Watchdog:
     """Return the watchdog of this process's training, which ends the process on a stall."""
     seconds = call_seconds()
-    others = max(seconds, float(os.environ.get("TRAINYARD_COMPILE_SECONDS", _OTHER_SECONDS)))
+    other_seconds = max(seconds, float(os.environ.get("TRAINYARD_COMPILE_SECONDS", _OTHER_SECONDS)))
 
     def stalled(allowed: float) -> None:
         who = f"worker {rank.index} made" if rank.workers > 1 else "train:"
@@ -39,7 +39,7 @@ def training_watchdog(rank: Rank) -> Watchdog:
         # The main thread hangs in a call that nothing interrupts.
         end_with(PeerLost(text) if rank.workers > 1 else TransientError(text))
 
-    return Watchdog(seconds, others, stalled)
+    return Watchdog(seconds, other_seconds, stalled)
 
 
 class Watchdog:

@@ -184,26 +184,26 @@ class JaxSteps(SharedSteps):
         features, labels, weights = batch
         features = on_device.augment(features, self.settings.augment)
         model, shown = self.resizing.model(), self.resizing.resize_images(features)
-        others_of = self._names_of(model.non_trainable_variables)
+        state_names = self._names_of(model.non_trainable_variables)
 
         def loss_of(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
             values = {**state, **dict(zip(names, trained, strict=True))}
-            outputs, others, penalties = model.stateless_call(
+            outputs, layer_state, penalties = model.stateless_call(
                 [values[name] for name in self._names_of(model.trainable_variables)],
-                [state[name] for name in others_of],
+                [state[name] for name in state_names],
                 shown,
                 training=True,
                 return_losses=True,
             )
             loss = jnp.sum(weights * self._train_loss(features, outputs, labels, teacher))
-            return loss + sum(penalties) / self.settings.accumulation_steps, others
+            return loss + sum(penalties) / self.settings.accumulation_steps, layer_state
 
         names = self._names_of(self.phases.current.variables)
         trained = [state[name] for name in names]
-        (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        (loss, layer_state), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         if accumulated:
             gradients = [new + previous for new, previous in zip(gradients, accumulated, strict=True)]
-        now = {**state, **dict(zip(others_of, others, strict=True)), LOSS_SUM: state[LOSS_SUM] + loss}
+        now = {**state, **dict(zip(state_names, layer_state, strict=True)), LOSS_SUM: state[LOSS_SUM] + loss}
         return now, gradients
 
     def _train_loss(
@@ -217,8 +217,8 @@ class JaxSteps(SharedSteps):
     def _evaluate_batch(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:
         """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight summed over the batch."""
         features, labels, weights = batch
-        trained, others = ([state[name] for name in names] for names in (self._trainable, self._non_trainable))
-        outputs, _ = self.model.stateless_call(trained, others, on_device.as_floats(features), training=False)
+        trained, layer_state = ([state[name] for name in names] for names in (self._trainable, self._non_trainable))
+        outputs, _ = self.model.stateless_call(trained, layer_state, on_device.as_floats(features), training=False)
         return totals + self.eval_sums(outputs, labels, weights)
 
 

@@ -236,8 +236,8 @@ class TensorFlowSteps(SharedSteps):
         present = [(i, gradient) for i, gradient in enumerate(gradients) if gradient is not None]
         averages = self._averages_apart()
         sums, size = list(gradients), 0
-        others = [loss, *(tf.identity(average) for average in averages)]
-        bucket = [(-1 - number, value) for number, value in enumerate(others)]
+        extras = [loss, *(tf.identity(average) for average in averages)]
+        bucket = [(-1 - number, value) for number, value in enumerate(extras)]
         for i, gradient in reversed(present):
             bucket.append((i, gradient))
             size += gradient.shape.num_elements() * 4
@@ -246,13 +246,13 @@ class TensorFlowSteps(SharedSteps):
             reduced = self.all_reduce_vectors([vector for _, vector in bucket])
             for (number, _), value in zip(bucket, reduced, strict=True):
                 if number < 0:
-                    others[-1 - number] = value
+                    extras[-1 - number] = value
                 else:
                     sums[number] = value
             bucket, size = [], 0
-        for average, total in zip(averages, others[1:], strict=True):
+        for average, total in zip(averages, extras[1:], strict=True):
             average.assign(total / self.strategy.num_replicas_in_sync)
-        return sums, others[0]
+        return sums, extras[0]
 
     def _averages_apart(self) -> list[tf.Variable]:
         """Return this replica's copies of the moving averages that differ between replicas."""

@@ -194,7 +194,7 @@ def _exclusive_slice(gang: Gang, slice_label: str) -> Manifest:
     """
 
     ours: Manifest = {"key": labels.JOB, "operator": "In", "values": [gang.name]}
-    others: Manifest = {"key": labels.JOB, "operator": "NotIn", "values": [gang.name]}
+    other_gangs: Manifest = {"key": labels.JOB, "operator": "NotIn", "values": [gang.name]}
 
     def required(*expressions: Manifest) -> Manifest:
         term = {"labelSelector": {"matchExpressions": [*expressions]}, "topologyKey": slice_label}
@@ -202,7 +202,7 @@ def _exclusive_slice(gang: Gang, slice_label: str) -> Manifest:
 
     return {
         "podAffinity": required(ours),
-        "podAntiAffinity": required({"key": labels.JOB, "operator": "Exists"}, others),
+        "podAntiAffinity": required({"key": labels.JOB, "operator": "Exists"}, other_gangs),
     }
 
 

@@ -123,8 +123,8 @@ def _serve_clients(
 def _fetch_examples(examples: str, servers: _Servers) -> Message:
     """Fetch the files that a training reads through this worker; return the message that describes them."""
     splits = ExampleFolder(examples).document.splits
-    others = {file for name, split in splits.items() if name != "train" for file in split.files}
-    folder = storage.local(examples, "preprocess", lambda name: name not in others)
+    other_files = {file for name, split in splits.items() if name != "train" for file in split.files}
+    folder = storage.local(examples, "preprocess", lambda name: name not in other_files)
     events.emit("input_worker", examples=str(folder), port=servers.port)
     return {
         "examples": str(folder),
