@@ -48,7 +48,7 @@ def _here(module: str) -> str:
     return str(benchmark.section(benchmark.measure()))
 
 
-def _of_a_process(module: str, *options: str) -> str:
+def _process_output(module: str, *options: str) -> str:
     # Its own: what TensorFlow's import leaves in the environment is no part of the others.
     command = [sys.executable, "-m", f"benchmarks.{module}", *options]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -63,16 +63,16 @@ def _scaling() -> dict[str, str]:
 # What gives a benchmark's part of the page, or its parts by name.
 BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "run_digits": partial(_here, "training.run_digits"),
-    "training_loop": partial(_of_a_process, "training.training_loop", "--part"),
-    "fine_tuning": partial(_of_a_process, "training.fine_tuning"),
+    "training_loop": partial(_process_output, "training.training_loop", "--part"),
+    "fine_tuning": partial(_process_output, "training.fine_tuning"),
     "command_line": partial(_here, "commands.command_line"),
     "planning": partial(_here, "commands.planning"),
     "scaling": _scaling,
     "data": partial(_here, "data.data"),
-    "input": partial(_of_a_process, "data.input"),
-    "predict": partial(_of_a_process, "commands.predict"),
-    "on_device": partial(_of_a_process, "commands.on_device"),
-    "scale": partial(_of_a_process, "data.scale"),
+    "input": partial(_process_output, "data.input"),
+    "predict": partial(_process_output, "commands.predict"),
+    "on_device": partial(_process_output, "commands.on_device"),
+    "scale": partial(_process_output, "data.scale"),
 }
 
 

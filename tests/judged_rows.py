@@ -14,4 +14,4 @@ from trainyard.steps.preprocess.readers.tables.judged import judged_rows
 def judged(path: str | Path, recipe: Recipe, piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow]:
     """Yield the good rows in batches and the bad ones. Raises `DataError` if the file is wrong as a whole."""
     name = str(path).rpartition("/")[2]
-    return judged_rows(TableFile(str(path), name, dialect=Dialect.of(recipe.data)), recipe, piece)
+    return judged_rows(TableFile(str(path), name, dialect=Dialect.from_data(recipe.data)), recipe, piece)

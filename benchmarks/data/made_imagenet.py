@@ -66,25 +66,25 @@ def write(folder: Path, form: str, train: int, val: int, side: int, classes: int
     folder.mkdir(parents=True, exist_ok=True)
     names = CLASSES[:classes]
     numbers = np.random.default_rng(_SEED).permutation(np.repeat(np.arange(classes), val)).tolist()
-    of_train = {
+    train_images = {
         name: [(f"{name}_{number}.JPEG", image(label, number, side)) for number in range(train)]
         for label, name in enumerate(names)
     }
-    of_val = [
+    val_images = [
         (f"ILSVRC2012_val_{place:08}.JPEG", image(label, train + place, side)) for place, label in enumerate(numbers, 1)
     ]
     if form == "archives":
-        _write_archives(folder, of_train, of_val)
+        _write_archives(folder, train_images, val_images)
         _write_kit(folder, names, numbers)
     elif form == "folders":
-        for name, images in of_train.items():
+        for name, images in train_images.items():
             _write_files(folder / "train" / name, images)
         for label, name in enumerate(names):
-            chosen = zip(numbers, of_val, strict=True)
+            chosen = zip(numbers, val_images, strict=True)
             _write_files(folder / "val" / name, [item for number, item in chosen if number == label])
     else:
-        pairs = [(content, label) for label, name in enumerate(names) for _, content in of_train[name]]
-        _write_tfds(folder, names, pairs, [(item[1], label) for item, label in zip(of_val, numbers, strict=True)])
+        pairs = [(content, label) for label, name in enumerate(names) for _, content in train_images[name]]
+        _write_tfds(folder, names, pairs, [(item[1], label) for item, label in zip(val_images, numbers, strict=True)])
 
 
 def _write_files(folder: Path, images: list[tuple[str, bytes]]) -> None:
@@ -109,11 +109,11 @@ def _add(archive: tarfile.TarFile, files: list[tuple[str, bytes]]) -> None:
 
 
 def _write_archives(
-    folder: Path, of_train: dict[str, list[tuple[str, bytes]]], of_val: list[tuple[str, bytes]]
+    folder: Path, train_images: dict[str, list[tuple[str, bytes]]], val_images: list[tuple[str, bytes]]
 ) -> None:
-    inner = [(f"{name}.tar", archive(images)) for name, images in of_train.items()]
+    inner = [(f"{name}.tar", archive(images)) for name, images in train_images.items()]
     (folder / "ILSVRC2012_img_train.tar").write_bytes(archive(inner))
-    (folder / "ILSVRC2012_img_val.tar").write_bytes(archive(of_val))
+    (folder / "ILSVRC2012_img_val.tar").write_bytes(archive(val_images))
 
 
 def _write_kit(folder: Path, names: list[str], numbers: list[int]) -> None:
@@ -134,13 +134,13 @@ def _write_kit(folder: Path, names: list[str], numbers: list[int]) -> None:
 
 
 def _write_tfds(
-    folder: Path, names: list[str], of_train: list[tuple[bytes, int]], of_val: list[tuple[bytes, int]]
+    folder: Path, names: list[str], train_images: list[tuple[bytes, int]], val_images: list[tuple[bytes, int]]
 ) -> None:
     """Write what TensorFlow Datasets prepares, in one shard a split."""
     import tensorflow as tf
 
     splits = []
-    for split, pairs in (("train", of_train), ("validation", of_val)):
+    for split, pairs in (("train", train_images), ("validation", val_images)):
         with tf.io.TFRecordWriter(str(folder / f"imagenet2012-{split}.tfrecord-00000-of-00001")) as writer:
             for serialized in _examples(tf, pairs):
                 writer.write(serialized)

@@ -34,7 +34,7 @@ class Run:
     peak_mib: float
 
 
-def of_rows(count: int) -> Run:
+def rows_run(count: int) -> Run:
     """Run the step on a table of `count` rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
@@ -43,7 +43,7 @@ def of_rows(count: int) -> Run:
         return _run("rows", count, path.stat().st_size, command)
 
 
-def of_images(what: str, count: int, store: str, height: int, width: int) -> Run:
+def images_run(what: str, count: int, store: str, height: int, width: int) -> Run:
     """Run the step on `count` JPEG files."""
     with tempfile.TemporaryDirectory() as folder:
         images.write(Path(folder, "in"), count, height, width)
@@ -61,10 +61,10 @@ def _run(what: str, count: int, size: int, command: list[str]) -> Run:
 def section() -> str:
     """Measure, and return the part of the page."""
     small, photograph = f"images of {_SIDE} x {_SIDE}", "photographs of 500 x 375, stored at training size"
-    rows = [of_rows(_FEW_ROWS), of_rows(_ROWS)]
-    thumbs = [of_images(small, count, "original", _SIDE, _SIDE) for count in (_FEW_IMAGES, _IMAGES)]
+    rows = [rows_run(_FEW_ROWS), rows_run(_ROWS)]
+    thumbs = [images_run(small, count, "original", _SIDE, _SIDE) for count in (_FEW_IMAGES, _IMAGES)]
     counts = (_FEW_PHOTOGRAPHS, _PHOTOGRAPHS)
-    photographs = [of_images(photograph, count, "training_size", 375, 500) for count in counts]
+    photographs = [images_run(photograph, count, "training_size", 375, 500) for count in counts]
     ran = "\n".join(
         f"| {run.count:,} {run.what} | {run.bytes / 1e6:,.0f} | {run.cpu_seconds:,.0f} | {run.wall_seconds:,.0f} "
         f"| {run.peak_mib:,.0f} |"

@@ -80,12 +80,12 @@ def sections(results: list[dict[str, Any]]) -> dict[str, str]:
     for result in results:
         model, parts = result["model"], result["parts"]
         middle = {name: statistics.median(result[name]) for name in ("alone", "both", "gang", "all_reduce", "blocked")}
-        of_one = [one / two for one, two in zip(result["alone"], result["gang"], strict=True)]
-        of_both = [both / two for both, two in zip(result["both"], result["gang"], strict=True)]
+        one_ratio = [one / two for one, two in zip(result["alone"], result["gang"], strict=True)]
+        both_ratio = [both / two for both, two in zip(result["both"], result["gang"], strict=True)]
         rows.append(
             f"| `{model}` | {result['images']} | {parts} | {result['of']} | {result['gradient_bytes'] / 1e6:.1f} | "
             f"{middle['alone'] / parts:.1f} | {middle['both'] / parts:.1f} | {middle['gang'] / parts:.1f} | "
-            f"{middle['all_reduce']:.1f} | {_spread(of_one)} | {_spread(of_both)} |"
+            f"{middle['all_reduce']:.1f} | {_spread(one_ratio)} | {_spread(both_ratio)} |"
         )
         if parts > 1 or result["of"] != CASES[0][4]:
             continue

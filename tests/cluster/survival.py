@@ -26,14 +26,14 @@ def difference(folder: str | Path, undisturbed: str | Path) -> float:
     import h5py
     import numpy as np
 
-    def weights(of: str | Path) -> np.ndarray:
+    def weights(folder: str | Path) -> np.ndarray:
         arrays: list[np.ndarray] = []
 
         def add(name: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and name.startswith("layers/"):
                 arrays.append(item[()].ravel().astype(np.float64))
 
-        with zipfile.ZipFile(f"{of}/model.keras") as model:
+        with zipfile.ZipFile(f"{folder}/model.keras") as model:
             h5py.File(io.BytesIO(model.read("model.weights.h5"))).visititems(add)
         return np.concatenate(arrays)
 

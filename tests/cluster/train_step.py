@@ -163,9 +163,9 @@ class Run:
         lines = [line for line in self.log.splitlines() if line.startswith('{"event"')]
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    def worker(self, index: int, of: str = "") -> str:
-        """The name of the newest pod of a worker. of: '-input' for an input worker."""
-        job = self.gang + of
+    def worker(self, index: int, suffix: str = "") -> str:
+        """The name of the newest pod of a worker. suffix: '-input' for an input worker."""
+        job = self.gang + suffix
         pods = [pod for pod in self.namespace.pods(job) if f"{job}-{index}-" in pod["metadata"]["name"]]
         return str(max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"])
 

@@ -33,6 +33,7 @@ if __name__ == "__main__":
         for average in (layer.moving_mean, layer.moving_variance)
     ]
     expected = [
-        0.7 * start + 0.3 * np.mean(of, axis=0) for start, of in zip((0, 1), np.swapaxes(moments, 0, 1), strict=True)
+        0.7 * start + 0.3 * np.mean(values, axis=0)
+        for start, values in zip((0, 1), np.swapaxes(moments, 0, 1), strict=True)
     ]
     print(json.dumps([averages, [[np.ravel(value).tolist()] * 2 for value in expected]]))

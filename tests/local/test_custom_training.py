@@ -118,7 +118,7 @@ def start(folder: Path, examples: str, program: str, workers: int = 1, arguments
     return gang_processes.resume(folder, examples)
 
 
-def of_how_to(language: str) -> str:
+def how_to_example(language: str) -> str:
     return re.findall(rf"```{language}\n(.*?)```", HOW_TO.read_text(), re.DOTALL)[0]
 
 
@@ -150,8 +150,10 @@ def pod(folder: Path, examples: str, root: str, worker: int, ports: list[int]) -
 def test_the_example_of_the_how_to_trains_in_pods_on_a_bucket_and_loses_one(
     store: Store, tmp_path: Path, examples: str
 ) -> None:
-    (tmp_path / "recipe.yaml").write_text(of_how_to("yaml").replace("epochs: 3", "epochs: 12"))  # time to lose a worker
-    (tmp_path / "my_train.py").write_text(of_how_to("python"))
+    (tmp_path / "recipe.yaml").write_text(
+        how_to_example("yaml").replace("epochs: 3", "epochs: 12")
+    )  # time to lose a worker
+    (tmp_path / "my_train.py").write_text(how_to_example("python"))
     root, ports = f"{store.uri}/{secrets.token_hex(4)}", [gang_processes.free_port(), gang_processes.free_port()]
     pods = [pod(tmp_path, examples, root, worker, ports) for worker in (0, 1)]
     chief = pods[0]  # both write into the same log

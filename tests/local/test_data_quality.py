@@ -103,7 +103,7 @@ def test_a_batch_without_rows_counts_nothing(kind):
     rows = record_batch([], recipe.data)
     assigned, digests = assign(rows, recipe.seed, recipe.data)
     targets = recipe.data.labels if recipe.task == "regression" else []
-    summary = Summary.of(assigned, targets)
+    summary = Summary.from_rows(assigned, targets)
     assert summary.examples == 0 and set(digests.values()) == {0} and not summary.labels
     assert {numbers.count for numbers in summary.numbers.values()} <= {0} and set(targets) <= set(summary.numbers)
     assert conformity(rows, recipe.data) == Conformity()
@@ -193,7 +193,7 @@ def test_repeated_examples_and_contradicting_labels_are_warned_of():
 
 def test_statistics_do_not_depend_on_how_they_were_merged():
     values = np.array([1e9, 1e9 + 1, 1e9 + 2, np.nan, 1e9 + 3])
-    left, right, whole = (Numbers.of(some) for some in (values[::2], values[1::2], values))
+    left, right, whole = (Numbers.from_values(some) for some in (values[::2], values[1::2], values))
     left.merge(right)
     assert left.document() == whole.document()
     # Six digits are kept, of the extremes as many as tell them apart. The deviation of 0, 1, 2, 3 is sqrt(5) / 2.
@@ -204,28 +204,28 @@ def test_statistics_do_not_depend_on_how_they_were_merged():
 def test_a_mean_far_from_zero_has_digits_enough_to_tell_of_drift():
     """Days written as 20240101 are within months far closer to each other than to 0."""
     days = np.tile(np.arange(20240101.0, 20240131.0), 100)
-    before, now = (Numbers.of(days + later).document() for later in (0, 9))
+    before, now = (Numbers.from_values(days + later).document() for later in (0, 9))
     assert (before["mean"], now["mean"], before["std"]) == (20240115.5, 20240124.5, 8.65544)
-    (moved,) = drift(*(of_feature(document) for document in (before, now)), Bounds())
+    (moved,) = drift(*(feature_of(document) for document in (before, now)), Bounds())
     assert moved == "x: mean 20240115.5 before, 20240124.5 now (standard deviation 8.65544)"
 
 
-def of_feature(document):
+def feature_of(document):
     feature = FeatureStatistics.model_validate(document)
     return Statistics(examples={"train": 3000, "eval": 0, "test": 0}, classes={}, features={"x": {"train": feature}})
 
 
 @pytest.mark.parametrize("values", [[1e300, -1e300], [1e308, 1e308], [5e-324, 0.0], [0.1] * 3, [0.0, 0.0]])
 def test_the_statistics_of_any_numbers_can_be_written(values):
-    assert Numbers.of(np.array(values)).document()["count"] == len(values)
+    assert Numbers.from_values(np.array(values)).document()["count"] == len(values)
 
 
 def test_texts_that_are_forgotten_still_count_as_present():
     """What drift calls the missing ones' share is theirs of all examples, however many different texts there are."""
     parts = [pa.array([f"{part} {row}" for row in range(25_000)] + [""] * 500 + ["often"] * 100) for part in range(3)]
-    texts = Texts.of(parts[0])
+    texts = Texts.from_values(parts[0])
     for part in parts[1:]:
-        texts.merge(Texts.of(part))
+        texts.merge(Texts.from_values(part))
     document = texts.document()
     assert (document["count"], document["missing"]) == (75_300, 1500)
     assert document["top"][0] == {"value": "often", "count": 300}

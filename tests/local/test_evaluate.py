@@ -209,9 +209,9 @@ def test_a_champion_is_compared_on_the_same_examples_whatever_the_order_of_its_l
     gates = [{"metric": "accuracy", "min_difference": 0.1}, {"metric": "accuracy", "max_difference": 0.1}]
     gates += [{"metric": "recall", "class": NAMES[7], "min_difference": -0.5, "confidence": 0.8}]
     evaluation, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
-    better, worse, of_class = evaluation.gate.thresholds
-    assert of_class.champion == 1 and of_class.value == pytest.approx(evaluation.classes[7].recall - 1)
-    assert of_class.name == f"recall of {NAMES[7]} - champion >= -0.5 by its 80 % interval"
+    better, worse, class_recall = evaluation.gate.thresholds
+    assert class_recall.champion == 1 and class_recall.value == pytest.approx(evaluation.classes[7].recall - 1)
+    assert class_recall.name == f"recall of {NAMES[7]} - champion >= -0.5 by its 80 % interval"
     assert better.champion == pytest.approx(shares[7] / 180) == evaluation.champion_metrics["accuracy"]
     assert better.value == pytest.approx(evaluation.metrics["accuracy"] - better.champion)
     assert better.interval.low < better.value < better.interval.high

@@ -63,7 +63,7 @@ def pushed(root: Path, recipe: str) -> str:
     return str(root / "models" / "1")
 
 
-def of_parts(folder: Path) -> dict[str, list]:
+def part_answers(folder: Path) -> dict[str, list]:
     """Return the columns of all parts of a prediction's folder, in their order."""
     parts = [parquet.read_table(folder / name) for name in Predicted.read(str(folder)).parts]
     return pa.concat_tables(parts).to_pydict()
@@ -98,7 +98,7 @@ def scores(columns: dict[str, list], labels: list[str]) -> np.ndarray:
     return np.array([columns[f"score_{label}"] for label in labels], np.float32).T
 
 
-def of_evaluate(root: Path, size: int) -> dict[str, np.ndarray]:
+def evaluated(root: Path, size: int) -> dict[str, np.ndarray]:
     """Return the probabilities that evaluate measures on the eval split, by the examples' keys."""
     examples = open_examples(str(root / "examples"))
     predictions, keys = model_predictions(
@@ -137,7 +137,7 @@ def test_images_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones_c
     assert '3/cut.png,truncated_image,"Invalid PNG data' in (tmp_path / "p.parquet.rejected.csv").read_text()
 
     serve = tf.saved_model.load(str(digits / "models" / "1"))
-    measured = of_evaluate(digits, 397)
+    measured = evaluated(digits, 397)
     keys = [Path(key).stem for key in got["key"]]
     bare = serve.signatures["serving_default"](image=tf.constant([raw[key] for key in keys]))
     np.testing.assert_allclose(scores(got, labels), bare["probabilities"].numpy(), atol=1e-6)
@@ -155,7 +155,7 @@ def test_images_of_a_tfrecord_file_get_the_answers_of_the_files(digits: Path, tm
     summary, got = run(digits, tmp_path / "a.tfrecord", tmp_path / "p.parquet")
     assert summary.reasons == {"not_an_image": 1}
     assert got["key"] == [f"a.tfrecord:{number}" for number in range(1, 21)]
-    measured = of_evaluate(digits, 397)
+    measured = evaluated(digits, 397)
     labels = [f"digit {label}" for label in range(10)]
     np.testing.assert_allclose(scores(got, labels), [measured[key] for key, _ in raw], atol=1e-5)
 
@@ -182,7 +182,7 @@ def test_rows_get_the_probabilities_of_the_file_and_of_evaluate(table: Path, tmp
         net_worth=tf.constant([row["net worth"] for row in raw.values()]),
         city=tf.constant([row["city"] for row in raw.values()]),
     )
-    measured = of_evaluate(table, 1000)
+    measured = evaluated(table, 1000)
     np.testing.assert_allclose(scores(got, ["poor", "rich"]), bare["probabilities"].numpy(), atol=1e-6)
     np.testing.assert_allclose(scores(got, ["poor", "rich"]), [measured[key] for key in raw], atol=1e-5)
     assert got["prediction"] == [label.decode() for label in bare["label"].numpy()]
@@ -332,7 +332,7 @@ def test_the_parts_of_a_folder_hold_the_answers_of_the_one_file(
     assert (predicted.predicted, predicted.reasons, predicted.classes) == (
         summary.predicted, summary.reasons, summary.classes,
     )  # fmt: skip
-    assert of_parts(tmp_path / "out") == whole
+    assert part_answers(tmp_path / "out") == whole
     rejected = (tmp_path / "out" / "rejected.csv").read_text().splitlines()
     assert sorted(rejected) == sorted((tmp_path / "whole.parquet.rejected.csv").read_text().splitlines())
     assert rejected[0] == "key,reason,detail" and len(rejected) == 4
@@ -404,7 +404,7 @@ def test_the_pipeline_predicts_as_a_task_of_kfp(digits: Path, tmp_path: Path) ->
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"), raise_on_error=True)
     places = {"model": str(digits / "models" / "1"), "inputs": str(photos), "predictions": str(tmp_path / "out")}
     predict_pipeline(**places, code=code_digest())
-    assert of_parts(tmp_path / "out")["key"] == ["0.png", "1.png", "2.png"]
+    assert part_answers(tmp_path / "out")["key"] == ["0.png", "1.png", "2.png"]
     with pytest.raises(RuntimeError):
         predict_pipeline(**places, code="0" * 64)
     record = json.loads((tmp_path / "out.failure.json").read_text())

@@ -55,7 +55,7 @@ def made(tmp_path_factory):
     return {f"shop.csv.gz:{number + 2}": row for number, row in enumerate(rows)}, examples
 
 
-def of_split(made, split):
+def split_rows(made, split):
     """The rows of a split in stored order, and its features (n,) by name."""
     rows, examples = made
     features, _, keys = zip(*examples.batches(split, 64), strict=True)
@@ -71,7 +71,7 @@ def test_every_row_arrives_once_with_its_label(made):
     _, examples = made
     row_ids = []
     for split in ("train", "eval", "test"):
-        members, _ = of_split(made, split)
+        members, _ = split_rows(made, split)
         assert [examples.document.labels[label] for label in examples.labels(split)] == [
             row["bought"] for row in members
         ]
@@ -82,8 +82,8 @@ def test_every_row_arrives_once_with_its_label(made):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_numbers_are_imputed_and_scaled_by_what_train_says(made, split):
-    train, _ = of_split(made, "train")
-    rows, features = of_split(made, split)
+    train, _ = split_rows(made, "train")
+    rows, features = split_rows(made, split)
     tiny = numbers(train, "tiny")
     filled = np.where(np.isnan(numbers(rows, "tiny")), np.nanmean(tiny), numbers(rows, "tiny"))
     np.testing.assert_allclose(features["tiny"], (filled - np.nanmean(tiny)) / np.nanstd(tiny), atol=2e-6)
@@ -102,7 +102,7 @@ def test_numbers_are_imputed_and_scaled_by_what_train_says(made, split):
 
 
 def test_buckets_are_quantiles_of_train(made):
-    rows, features = of_split(made, "train")
+    rows, features = split_rows(made, "train")
     known = ~np.isnan(numbers(rows, "age"))
     counts = np.bincount(features["age"][known], minlength=4)
     assert counts.shape == (4,)
@@ -115,8 +115,8 @@ def test_buckets_are_quantiles_of_train(made):
 
 
 def test_categories_have_ids_by_frequency_missing_its_own_and_rare_ones_share(made):
-    train, _ = of_split(made, "train")
-    rows, features = of_split(made, "test")
+    train, _ = split_rows(made, "train")
+    rows, features = split_rows(made, "test")
     counts = Counter(row["colour, or none"] or "[missing]" for row in train)
     vocabulary = [name for name, count in counts.most_common() if count >= 2]
     assert vocabulary == ["red", "green", "blue", "[missing]"]
@@ -134,8 +134,8 @@ def test_dates_become_days_month_weekday_and_hour(made):
     def days(row):
         return (datetime.date.fromisoformat(row["since"][:10]) - datetime.date(1970, 1, 1)).days
 
-    train, _ = of_split(made, "train")
-    rows, features = of_split(made, "eval")
+    train, _ = split_rows(made, "train")
+    rows, features = split_rows(made, "eval")
     known = [days(row) for row in train if row["since"]]
     times = [row["since"] and (row["since"][11:13] or "00") for row in rows]  # a day without a time is midnight
     hours = dict(zip(times, features["since_hour"], strict=True))
@@ -156,8 +156,8 @@ def test_words_and_pairs_have_ids_by_frequency_and_a_short_text_is_filled_up(mad
         plain = "".join(letter if letter.isalnum() else " " for letter in row["note"].lower()).split()
         return [*plain, *(" ".join(pair) for pair in pairwise(plain))][:5]
 
-    train, _ = of_split(made, "train")
-    rows, features = of_split(made, "test")
+    train, _ = split_rows(made, "train")
+    rows, features = split_rows(made, "test")
     counts = Counter(word for row in train for word in terms(row))
     frequent = [word for word, _ in counts.most_common(6)]
     assert frequent[0] == "the" and features["note"].shape == (len(rows), 5)
@@ -286,7 +286,7 @@ def test_schema_and_statistics_describe_the_columns(made):
     _, examples = made
     schema = text_format.Parse(Path(examples.uri, "schema.pbtxt").read_text(), schema_pb2.Schema())
     assert [feature.name for feature in schema.feature] == sorted(COLUMNS)
-    train, _ = of_split(made, "train")
+    train, _ = split_rows(made, "train")
     statistics = json.loads(Path(examples.uri, "statistics.json").read_text())["features"]
     assert statistics["tiny"]["train"]["missing"] == int(np.isnan(numbers(train, "tiny")).sum())
     assert statistics["income"]["train"]["mean"] == pytest.approx(np.nanmean(numbers(train, "income")), rel=1e-5)

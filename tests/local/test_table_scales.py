@@ -61,7 +61,7 @@ def made(tmp_path_factory):
     return recipe, {f"a.csv:{number + 2}": row for number, row in enumerate(table)}, examples
 
 
-def of_split(made, split):
+def split_rows(made, split):
     """The rows of a split in stored order, and its features (n, ...) by name."""
     _, table, examples = made
     features, _, keys = zip(*examples.batches(split, 64), strict=True)
@@ -82,8 +82,8 @@ def computed(row):
 
 
 def test_a_feature_is_computed_before_it_is_scaled_or_counted(made):
-    train, _ = of_split(made, "train")
-    table, features = of_split(made, "eval")
+    train, _ = split_rows(made, "train")
+    table, features = split_rows(made, "eval")
     known = np.nan_to_num([computed(numbers(row))["share"] for row in train], nan=0.0)
     shares = np.nan_to_num([computed(numbers(row))["share"] for row in table], nan=0.0)
     np.testing.assert_allclose(features["share"], (shares - known.min()) / np.ptp(known), rtol=1e-4)
@@ -100,8 +100,8 @@ def logarithm(text):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split):
-    train, _ = of_split(made, "train")
-    table, features = of_split(made, split)
+    train, _ = split_rows(made, "train")
+    table, features = split_rows(made, split)
     known = np.array([logarithm(row["debt"]) for row in train])
     values = np.array([logarithm(row["debt"]) for row in table])
     expected = np.nan_to_num((values - np.nanmean(known)) / np.nanstd(known))  # the mean stands in: 0
@@ -116,7 +116,7 @@ def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split)
 def test_one_and_the_same_number_everywhere_says_nothing_in_logarithms_either(made):
     """Its logarithm has digits beyond those of 32 bits, and so a rounding error where its deviation should be."""
     for split in ("train", "test"):
-        assert not of_split(made, split)[1]["fee"].any()
+        assert not split_rows(made, split)[1]["fee"].any()
     (fee,) = [feature for feature in made[2].document.raw_features if feature.name == "fee"]
     assert fee.learned.standard_deviation == 0
 
@@ -125,8 +125,8 @@ def test_values_of_a_list_have_ids_by_frequency_as_they_are_written(made):
     def values(row):
         return [value for part in row["tags"].split(";") if (value := part.strip())]
 
-    train, _ = of_split(made, "train")
-    table, features = of_split(made, "eval")
+    train, _ = split_rows(made, "train")
+    table, features = split_rows(made, "eval")
     counts = Counter(value for row in train for value in values(row)[:3])
     vocabulary = [value for value, _ in counts.most_common(4)]
     assert vocabulary == ["Rock", "rock", "hip hop", "R&B"]

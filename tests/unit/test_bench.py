@@ -18,7 +18,7 @@ from trainyard_control.search.bench_report import BenchmarkReport, Speed, interv
 def report(rates: dict[str, list[float]], hardware: str = "CPU", **more: object) -> BenchmarkReport:
     """Return what the settings make of the speeds of their rounds."""
     trainings: dict[str, list[Training]] = {
-        name: [trained(rate, 1, hardware) for rate in of_rounds] for name, of_rounds in rates.items()
+        name: [trained(rate, 1, hardware) for rate in round_rates] for name, round_rates in rates.items()
     }
     base = next(iter(trainings.values()))
     speeds = [over_rounds(Setting(name, {}), 64, runs, base) for name, runs in trainings.items()]
@@ -95,11 +95,11 @@ def test_the_verdict_follows_from_the_source_that_the_recipe_reads(model: float,
 
 
 def test_the_input_of_several_rounds_has_an_interval_that_covers_them() -> None:
-    def of(rate: float) -> list[InputSpeed]:
+    def speeds(rate: float) -> list[InputSpeed]:
         return [InputSpeed(source="memory", examples_per_second=rate, low=0.99 * rate, high=1.01 * rate, used=True)]
 
-    assert bench.mean_inputs([]) == [] and bench.mean_inputs([of(10)]) == of(10)
-    (speed,) = bench.mean_inputs([of(100), of(400)])
+    assert bench.mean_inputs([]) == [] and bench.mean_inputs([speeds(10)]) == speeds(10)
+    (speed,) = bench.mean_inputs([speeds(100), speeds(400)])
     assert speed.examples_per_second == 200 and speed.low < 100 and speed.high > 400 and speed.used
 
 

@@ -29,7 +29,7 @@ def drawn(seed: int = 0) -> Cell:
     return lambda row: f"{numbers[row]:.3f}"
 
 
-def of(values: Iterable[object], seed: int = 1) -> Cell:
+def cell(values: Iterable[object], seed: int = 1) -> Cell:
     """One of `values` for each row, without a pattern."""
     listed = list(values)
     places = np.random.default_rng(seed).integers(0, len(listed), 50_000)
@@ -51,7 +51,7 @@ def index(row: int) -> object:
     return row + 1
 
 
-YES_NO = of(["yes", "no"])
+YES_NO = cell(["yes", "no"])
 FITTING: dict[str, tuple[str, str, set[str]]] = {
     "row names as R writes them": (table({'"rownames"': index, "z": drawn(), "y": YES_NO}), "classification", {"z"}),
     "an index as pandas writes it": (table({"": index, "z": drawn(), "y": YES_NO}), "classification", {"z"}),
@@ -66,26 +66,26 @@ FITTING: dict[str, tuple[str, str, set[str]]] = {
         {"z"},
     ),
     "padded cells": (
-        table({"work": of([" Private", " State-gov", " ?"]), "z": drawn(), "y": of([" <=50K", " >50K."])}),
+        table({"work": cell([" Private", " State-gov", " ?"]), "z": drawn(), "y": cell([" <=50K", " >50K."])}),
         "classification",
         {"work", "z"},
     ),
     "factors of R": (
-        table({'"sex"': of(['"male"', '"female"', "NA"]), "z": drawn(), "y": of(['"a"', '"b"', '"c"'], 7)}),
+        table({'"sex"': cell(['"male"', '"female"', "NA"]), "z": drawn(), "y": cell(['"a"', '"b"', '"c"'], 7)}),
         "classification",
         {"sex", "z"},
     ),
     "logicals of R": (
-        table({"ok": of(["TRUE", "FALSE", "NA"]), "z": drawn(), "y": of(["TRUE", "FALSE"])}),
+        table({"ok": cell(["TRUE", "FALSE", "NA"]), "z": drawn(), "y": cell(["TRUE", "FALSE"])}),
         "classification",
         {"ok", "z"},
     ),
     "numbers with gaps": (
-        table({"z": of(["NA", "", "1.5", "2", "7e2"]), "y": of(["0.0", "1.0", ""])}),
+        table({"z": cell(["NA", "", "1.5", "2", "7e2"]), "y": cell(["0.0", "1.0", ""])}),
         "classification",
         {"z"},
     ),
-    "targets with gaps": (table({"z": drawn(), "y": of(["1.5", "2.25", "8", "NA"])}), "regression", {"z"}),
+    "targets with gaps": (table({"z": drawn(), "y": cell(["1.5", "2.25", "8", "NA"])}), "regression", {"z"}),
     "days": (
         table({"day": lambda row: datetime.date(1967, 7, 1) + datetime.timedelta(row), "z": drawn(), "y": drawn(3)}),
         "regression",
@@ -97,11 +97,11 @@ FITTING: dict[str, tuple[str, str, set[str]]] = {
         {"z"},
     ),
     "counts": (table({"z": drawn(), "y": counts}), "regression", {"z"}),
-    "half stars": (table({"z": drawn(), "y": of(["3.5", "4", "4.5", "5"])}), "regression", {"z"}),
-    "grades": (table({"z": drawn(), "y": of([1, 2, 3, 4, 5])}), "classification", {"z"}),
+    "half stars": (table({"z": drawn(), "y": cell(["3.5", "4", "4.5", "5"])}), "regression", {"z"}),
+    "grades": (table({"z": drawn(), "y": cell([1, 2, 3, 4, 5])}), "classification", {"z"}),
     "a rare grade": (table({"z": drawn(), "y": lambda row: 9 if row == 7 else row * 7 % 5}), "classification", {"z"}),
     "postal codes": (
-        table({"zip": of(["01067", "80331", "04109"]), "z": drawn(), "y": YES_NO}),
+        table({"zip": cell(["01067", "80331", "04109"]), "z": drawn(), "y": YES_NO}),
         "classification",
         {"zip", "z"},
     ),
@@ -127,19 +127,19 @@ FITTING: dict[str, tuple[str, str, set[str]]] = {
         "classification",
         {"z"},
     ),
-    "lists": (table({"z": drawn(), "y": of(["rock;pop", "pop", "rock", "folk;rock"])}), "multi_label", {"z"}),
+    "lists": (table({"z": drawn(), "y": cell(["rock;pop", "pop", "rock", "folk;rock"])}), "multi_label", {"z"}),
     "prose": (
         table({"said": lambda row: f"it was bought for {row} francs by a friend", "z": drawn(), "y": YES_NO}),
         "classification",
         {"said", "z"},
     ),
     "names that mean something to programs": (
-        table({"class": drawn(), "from": drawn(2), "image": drawn(3), "self": YES_NO, "y": of("ab", 7)}),
+        table({"class": drawn(), "from": drawn(2), "image": drawn(3), "self": YES_NO, "y": cell("ab", 7)}),
         "classification",
         {"class", "from", "image", "self"},
     ),
     "questions as names": (
-        table({'"How often, <br>if ""ever"", do you fly?"': of(["never", "daily"]), "y": of("ab", 7)}),
+        table({'"How often, <br>if ""ever"", do you fly?"': cell(["never", "daily"]), "y": cell("ab", 7)}),
         "classification",
         {'How often, <br>if "ever", do you fly?'},
     ),
@@ -153,7 +153,7 @@ REFUSED = {
     "a label that is missing": (table({"z": drawn(), "y": lambda _: ""}), "label 'y' is missing in all rows"),
     "two rows": (table({"z": drawn(), "y": index}, 2), "'y' has 2 different values in 2 rows, too many for classes"),
     "addresses": (table({"z": drawn(), "y": lambda row: f"{row} Main St"}, 90), "too many for classes"),
-    "a label of texts": (table({"z": of([1, 2]), "y": lambda row: f"tweet {row}"}), "too many for classes"),
+    "a label of texts": (table({"z": cell([1, 2]), "y": lambda row: f"tweet {row}"}), "too many for classes"),
     "nothing but ids": (
         table({"rownames": index, "y": YES_NO}),
         r"no column to learn from is left \(left out: rownames",

@@ -42,7 +42,7 @@ def recipe(task="classification", **more) -> Recipe:
 
 
 def table_file(path, recipe) -> TableFile:
-    return TableFile(str(path), path.name, path.stat().st_size, Dialect.of(recipe.data))
+    return TableFile(str(path), path.name, path.stat().st_size, Dialect.from_data(recipe.data))
 
 
 def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str]:

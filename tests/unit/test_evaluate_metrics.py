@@ -123,7 +123,7 @@ def test_a_metric_stands_in_two_files_and_its_function_in_a_third():
     assert named == {"gates.py", "registry.py"}
 
 
-def of_scikit_learn(task, answers):
+def scikit_learn_metrics(task, answers):
     """Return the metrics that scikit-learn has, as it computes them."""
     labels, outputs, how = answers.labels, answers.outputs, {"sample_weight": answers.weights}
     if task == "regression":
@@ -157,7 +157,7 @@ def answers_of(task, weighed):
 def test_metrics_are_those_of_scikit_learn(task, weighed):
     answers = answers_of(task, weighed)
     metrics = measure(task, answers)
-    for name, value in of_scikit_learn(task, answers).items():
+    for name, value in scikit_learn_metrics(task, answers).items():
         assert metrics[name] == pytest.approx(value, rel=1e-12, abs=1e-12), name
 
 
@@ -165,7 +165,7 @@ def test_metrics_are_those_of_scikit_learn(task, weighed):
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
 def test_the_metrics_of_one_class_are_those_of_scikit_learn_and_are_resampled(task, weighed):
     answers = answers_of(task, weighed)
-    one = answers.of_class(2)
+    one = answers.one_class(2)
     metrics, how = measure(task, one), {"sample_weight": answers.weights}
     for name in ("precision", "recall", "f1"):
         value = getattr(sklearn_metrics, f"{name}_score")(one.actual, one.predicted, **how)
@@ -174,7 +174,7 @@ def test_the_metrics_of_one_class_are_those_of_scikit_learn_and_are_resampled(ta
         value = getattr(sklearn_metrics, area)(one.actual, one.scores, **how)
         assert metrics[name] == pytest.approx(value, abs=1e-12), name
     times = np.random.default_rng(0).integers(0, 3, 300)
-    repeated = measure(task, answers.take(np.repeat(np.arange(300), times)).of_class(2))
+    repeated = measure(task, answers.take(np.repeat(np.arange(300), times)).one_class(2))
     for name, statistic in statistics(task, one).items():
         found = statistic(times[None].astype(float))[0]
         assert found == pytest.approx(repeated[name], rel=CLASS_METRICS[name].tolerance), name
@@ -187,13 +187,13 @@ def test_the_metrics_of_one_class_are_those_of_scikit_learn_and_are_resampled(ta
 
 def test_a_class_that_was_never_predicted_has_no_precision_and_one_without_examples_no_recall():
     answers = predictions([0, 0, 1], [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.6, 0.4, 0]])
-    assert measure("classification", answers.of_class(1)).keys() == {"recall", "f1", "roc_auc", "pr_auc"}
-    assert measure("classification", answers.of_class(2)) == {}
+    assert measure("classification", answers.one_class(1)).keys() == {"recall", "f1", "roc_auc", "pr_auc"}
+    assert measure("classification", answers.one_class(2)) == {}
 
 
 def test_the_interval_of_a_class_that_is_always_found_follows_from_its_examples():
     """Recall 12 of 12: (0.025)^(1/12) = 0.7354 (Clopper and Pearson)."""
-    one = predictions([0] * 40 + [1] * 12, [[1, 0]] * 40 + [[0, 1]] * 12).of_class(1)
+    one = predictions([0] * 40 + [1] * 12, [[1, 0]] * 40 + [[0, 1]] * 12).one_class(1)
     bounds = intervals("classification", one, measure("classification", one), 50, seed=1)
     assert [bounds[name].low for name in ("recall", "precision", "f1", "roc_auc")] == pytest.approx(
         [0.7354] * 4, abs=1e-4
@@ -328,8 +328,8 @@ def test_an_example_of_weight_three_counts_as_three_and_one_of_none_not_at_all(t
     for name, statistic in statistics(task, weighed).items():
         assert statistic(once)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6), name
         resampled = draw.integers(0, 3, (4, 300)).astype(np.float64)
-        of_repeated = statistics(task, repeated)[name](np.repeat(resampled, times, axis=1))
-        np.testing.assert_allclose(statistic(resampled), of_repeated, rtol=1e-6, err_msg=name)
+        repeated_values = statistics(task, repeated)[name](np.repeat(resampled, times, axis=1))
+        np.testing.assert_allclose(statistic(resampled), repeated_values, rtol=1e-6, err_msg=name)
         assert statistics(task, repeated)[name](alike)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6)
 
 

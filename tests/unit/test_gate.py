@@ -14,7 +14,7 @@ BOUNDS = Interval(low=0.95, high=0.99)
 
 
 def one(gate, measured=None, champion=NONE, slices=()):
-    subject = Subject.of(Gate(**gate))
+    subject = Subject.from_gate(Gate(**gate))
     verdict = judge([Gate(**gate)], {subject: measured} if measured else {}, slices, champion)
     (threshold,) = verdict.thresholds
     assert (verdict.verdict == "blessed") == threshold.passed

@@ -204,7 +204,7 @@ def test_beyond_its_size_a_sample_of_hashes_estimates() -> None:
     exact, small = hashes.HashSample(), hashes.HashSample(1 << 10)
     for start in range(0, 100_000, 10_000):
         rows = np.arange(start, start + 10_000)
-        values = hashes.of_numbers(rows % 40_000 * 1.0)
+        values = hashes.hash_numbers(rows % 40_000 * 1.0)
         exact.add(values, rows)
         small.add(values, rows)
     assert (exact.distinct, exact.repeats, exact.repeated(1)) == (40_000, 60_000, [(0, 3)])

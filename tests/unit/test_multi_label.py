@@ -102,7 +102,7 @@ def test_many_rows_at_once_have_the_labels_that_each_has_alone(
         row = {name: texts[int(source[2:])] for name, texts in columns.items()}
         alone = check_row(row, source, read.data, read.task)
         assert alone is not None and batch["label"][index].as_py() == alone.label
-    counted = Summary.of(batch, read.data.targets)
+    counted = Summary.from_rows(batch, read.data.targets)
     if read.task == "multi_label":
         assert counted.labels == {"a": 1, "b": 1} and counted.examples == 2
     else:
@@ -149,7 +149,7 @@ def test_the_resampled_metrics_of_several_labels_are_those_of_the_examples_drawn
 def test_several_targets_are_judged_by_the_mean_over_them_and_each_alone() -> None:
     judged = SplitPredictions(np.float32([[1, 100], [3, 300]]), np.float32([[2, 100], [3, 260]]))
     assert measure("regression", judged)["mae"] == pytest.approx((0.5 + 20) / 2)
-    assert measure("regression", judged.of_target(1))["mae"] == pytest.approx(20)
+    assert measure("regression", judged.one_target(1))["mae"] == pytest.approx(20)
     # Each is a share of its own variance, 1 and 10,000.
     np.testing.assert_allclose(judged.losses, [1 / 2, 1600 / 10_000 / 2])
 

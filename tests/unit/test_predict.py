@@ -122,10 +122,10 @@ def test_parquet_gives_what_csv_gives(tmp_path: Path, model: PushedModel) -> Non
     )
     parquet.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_text(HEADER + GOOD)
-    (of_parquet, rejected), (of_csv, _) = rows(tmp_path / "a.parquet", model), rows(tmp_path / "a.csv", model)
-    assert rejected == [] and of_parquet.pop("key") == ["a.parquet:1", "a.parquet:2", "a.parquet:3"]
-    for name, values in of_parquet.items():
-        np.testing.assert_array_equal(values, of_csv[name])
+    (parquet_rows, rejected), (csv_rows, _) = rows(tmp_path / "a.parquet", model), rows(tmp_path / "a.csv", model)
+    assert rejected == [] and parquet_rows.pop("key") == ["a.parquet:1", "a.parquet:2", "a.parquet:3"]
+    for name, values in parquet_rows.items():
+        np.testing.assert_array_equal(values, csv_rows[name])
 
 
 def test_a_missing_column_is_named_with_the_nearest_and_in_a_later_file_sets_that_file_aside(
@@ -243,11 +243,11 @@ def test_of_many_classes_the_best_five_are_written_and_of_a_regression_the_numbe
     labels = tuple(f"class {number}" for number in range(results.MOST_CLASSES + 1))
     scores = np.zeros((1, len(labels)), np.float32)
     scores[0, [7, 3, 9]] = 0.5, 0.25, 0.125
-    for out, of, outputs in (
+    for out, names, outputs in (
         (tmp_path / "many.parquet", labels, scores),
         (tmp_path / "one.parquet", None, scores[0, 7:8]),
     ):
-        with results.Results(out, gives(of)) as written:
+        with results.Results(out, gives(names)) as written:
             written.add(pa.array(["a"]), outputs)
             written.publish()
     (row,) = parquet.read_table(tmp_path / "many.parquet").to_pylist()

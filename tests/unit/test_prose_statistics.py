@@ -11,7 +11,7 @@ MAILS = ["Dear Ann Miller, my number is 555-1234.", "", "dear all: the (number) 
 
 def test_texts_leave_words_and_lengths_and_no_text() -> None:
     rows = pa.RecordBatch.from_pydict({"source": [""] * 4, "label": ["a"] * 4, "raw/mail": MAILS})
-    halves = [Summary.of(rows.slice(start, 2), [], {"mail": None}) for start in (0, 2)]
+    halves = [Summary.from_rows(rows.slice(start, 2), [], {"mail": None}) for start in (0, 2)]
     halves[0].merge(halves[1])
     statistics = halves[0].document({}).statistics["mail"]
     assert statistics["top"] == [
@@ -22,14 +22,14 @@ def test_texts_leave_words_and_lengths_and_no_text() -> None:
     assert (statistics["count"], statistics["missing"], statistics["words"]) == (3, 1, 14)
     assert (statistics["min"], statistics["max"]) == (12, 39)
     assert not any("miller" in f"{value}".lower() or "555" in f"{value}" for value in statistics.values())
-    assert Summary.of(rows.slice(0, 0), [], {"mail": None}).document({}).statistics["mail"]["count"] == 0
+    assert Summary.from_rows(rows.slice(0, 0), [], {"mail": None}).document({}).statistics["mail"]["count"] == 0
 
 
 def test_texts_with_a_separator_leave_its_parts() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"source": [""] * 2, "label": ["a"] * 2, "raw/tags": ["New York;b", "b; New York"]}
     )
-    statistics = Summary.of(rows, [], {"tags": ";"}).document({}).statistics["tags"]
+    statistics = Summary.from_rows(rows, [], {"tags": ";"}).document({}).statistics["tags"]
     assert statistics["top"] == [{"value": "New York", "count": 2}, {"value": "b", "count": 2}]
-    kept = Summary.of(rows, []).document({}).statistics["tags"]
+    kept = Summary.from_rows(rows, []).document({}).statistics["tags"]
     assert kept["top"][0] == {"value": "New York;b", "count": 1}

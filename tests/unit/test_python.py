@@ -41,8 +41,8 @@ def test_the_import_loads_nothing_and_the_functions_load_no_tensorflow() -> None
     heavy = "[name for name in ('tensorflow', 'apache_beam', 'kfp', 'optuna', 'pyarrow') if name in sys.modules]"
     code = "import sys; before = len(sys.modules); import trainyard as ty; print(len(sys.modules) - before); ty.run"
     code += f"; print({heavy})"
-    loaded, of_functions = python(code).splitlines()
-    assert int(loaded) <= 3 and of_functions == "[]"
+    loaded, names = python(code).splitlines()
+    assert int(loaded) <= 3 and names == "[]"
 
 
 def test_without_the_control_plane_the_sentence_names_what_is_missing_and_submodules_are_there() -> None:

@@ -282,10 +282,10 @@ def test_each_combination_is_tried_once_in_an_order_of_the_seed(tmp_path: Path) 
 
 
 def test_a_sweep_of_programs_whose_cost_nobody_counts_has_a_page_without_it(tmp_path: Path) -> None:
-    of_program = [Trial(number=n, values={"seed": n}, state="complete", metric=0.5, best_epoch=1) for n in (1, 2)]
+    program_trials = [Trial(number=n, values={"seed": n}, state="complete", metric=0.5, best_epoch=1) for n in (1, 2)]
     recipe = recipes.load("digits")
     over = [Dimension("seed", values=(1, 2))]
-    page = Result(str(tmp_path), over, of_program, of_program[0], recipe, None, {}).page()
+    page = Result(str(tmp_path), over, program_trials, program_trials[0], recipe, None, {}).page()
     assert "The search" in page and "What it costs" not in page
 
 

@@ -15,7 +15,7 @@ def why(thresholds: Iterable[Threshold]) -> str:
     return "; ".join(_reason(threshold) for threshold in thresholds if not threshold.passed)
 
 
-def of_record(record: Mapping[str, Any]) -> str:
+def from_record(record: Mapping[str, Any]) -> str:
     """Return why the gate refused the model of the run with the run.json `record`; '' if it did not."""
     gate = record.get("gate") or {}
     if gate.get("verdict") != "refused":

@@ -101,10 +101,10 @@ def _where_matching(texts: tf.Tensor, pattern: str, other: str, change: Callable
 
 def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
     """Return numbers that match `patterns.EXPONENT` in digits alone."""
-    sign, digits, of_exponent, places = (
+    sign, digits, exponent, places = (
         tf.strings.regex_replace(texts, f"^{patterns.EXPONENT}$", group) for group in (r"\1", r"\2\4", r"\5\6", r"\7")
     )
-    is_small, moved = tf.equal(of_exponent, "-"), tf.strings.to_number(places, tf.int32)
+    is_small, moved = tf.equal(exponent, "-"), tf.strings.to_number(places, tf.int32)
     zeros = tf.fill(tf.shape(texts), "0" * _MOST_ZEROS)
     none = tf.zeros_like(moved)
     before = tf.strings.substr(zeros, none, tf.where(is_small, moved, none))

@@ -26,7 +26,7 @@ _IMBALANCE = 0.01  # chosen: share of a class that a split of a tenth may hardly
 _FEW = 10  # chosen: examples of a class that three splits can share
 
 
-def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list[str]:
+def table_findings(profile: Profile, giveaways: dict[str, float], exact: bool) -> list[str]:
     """Return what is worth a look about rows, the gravest first. giveaways: columns that tell the label alone."""
     sentences = list(_giveaways(profile, giveaways))
     sentences += _classes(profile)
@@ -64,7 +64,7 @@ def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list
     return sentences + _other_files(profile)
 
 
-def of_images(profile: Profile) -> list[str]:
+def image_findings(profile: Profile) -> list[str]:
     """Return what is worth a look about images, the gravest first."""
     sentences = []
     images = profile.pictures

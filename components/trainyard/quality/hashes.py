@@ -125,12 +125,12 @@ def combined(hashes: Hashes, second: Hashes) -> Hashes:
     return mixed(hashes * np.uint64(0x9E3779B97F4A7C15) + second)
 
 
-def of_texts(texts: list[str]) -> Hashes:
+def hash_texts(texts: list[str]) -> Hashes:
     """Return a hash of each text, the same in every process."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, np.uint64)
 
 
-def of_numbers(numbers: NDArray[np.float64]) -> Hashes:
+def hash_numbers(numbers: NDArray[np.float64]) -> Hashes:
     """Return a hash of each number; 0.0 and -0.0 are equal."""
     return mixed((numbers + 0.0).view(np.uint64))

@@ -38,7 +38,7 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     Columns that tell the label alone or nothing are left out. Raises `ConfigurationError` if there is no label to
     predict or no column to learn from.
     """
-    content = _of_images(profile) if profile.kind == "image_folder" else _of_table(profile)
+    content = _image_content(profile) if profile.kind == "image_folder" else _table_content(profile)
     guesses = content.pop("guesses")
     delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}
     content["data"] = {"format": profile.kind, "path": path, **delimiter, **content["data"]}
@@ -50,7 +50,7 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     ), guesses
 
 
-def _of_images(profile: Profile) -> dict[str, Any]:
+def _image_content(profile: Profile) -> dict[str, Any]:
     if len(profile.classes) < 2:
         raise ConfigurationError(
             f"{profile.source}: the images lie in {len(profile.classes)} class folders, and a classifier needs two "
@@ -79,7 +79,7 @@ def _of_images(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _of_table(profile: Profile) -> dict[str, Any]:
+def _table_content(profile: Profile) -> dict[str, Any]:
     if profile.label is None:
         names = ", ".join(column.name for column in profile.columns)
         raise ConfigurationError(
@@ -117,7 +117,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         left = "; ".join(excluded)[:400] or "the label is the only one"
         raise ConfigurationError(f"{profile.source}: no column to learn from is left ({left}).")
     if separator:
-        return _of_lists(profile, separator, features, excluded)
+        return _list_content(profile, separator, features, excluded)
     rare = _too_rare(profile)
     if rare:
         kept = {name: count for name, count in profile.classes.items() if name not in rare}
@@ -157,7 +157,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _of_lists(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
+def _list_content(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
     """Return the draft of a table whose label holds several classes a cell, between them the `separator`."""
     names = {part.strip() for cell in profile.classes for part in cell.split(separator)} - {""}
     return {
@@ -342,8 +342,8 @@ def _class_guesses(profile: Profile) -> Iterator[str]:
         yield f"'{majority}' as the answer to everything has accuracy {share:.3f}"
     else:
         yield (
-            f"more accurate on the test split than '{majority}' as the answer to everything (about {share:.3f}), beyond "
-            "the difference's 95 % interval; add a min for the accuracy you need"
+            f"more accurate on the test split than '{majority}' as the answer to everything (about {share:.3f}), "
+            "beyond the difference's 95 % interval; add a min for the accuracy you need"
         )
 
 

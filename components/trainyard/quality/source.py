@@ -95,12 +95,12 @@ def find_source(
     other_files = []
     for file in listed.files:
         is_of_split = not has_splits or image_formats.split_of(tar.as_folder(file.name.partition("/")[0]))
-        of = _kind(file.name, listed.is_folder) if is_of_split else None
-        of = of or (kind if not listed.is_folder and kind == "csv" else None)
-        if of is None:
+        file_kind = _kind(file.name, listed.is_folder) if is_of_split else None
+        file_kind = file_kind or (kind if not listed.is_folder and kind == "csv" else None)
+        if file_kind is None:
             other_files.append(file.name)
         else:
-            by_kind[of].append(file)
+            by_kind[file_kind].append(file)
     loose = {name: sum(not tar.is_archive(file.name) for file in several) for name, several in by_kind.items()}
     commonest: Kind = max(by_kind, key=lambda name: (loose[name], len(by_kind[name])))  # an archive may hold anything
     chosen = kind or commonest

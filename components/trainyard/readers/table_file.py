@@ -18,7 +18,7 @@ class Dialect:
     quote: Quote = '"'
 
     @classmethod
-    def of(cls, data: Data) -> Dialect:
+    def from_data(cls, data: Data) -> Dialect:
         """Return what the recipe says."""
         return cls(data.delimiter, data.quote)
 

@@ -181,8 +181,8 @@ def _scale_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     model = recipe.model
     for key, value, scaled in (("width", model.width, WIDTH_SCALABLE), ("depth", model.depth, DEPTH_SCALABLE)):
         if value != 1 and model.name not in scaled:
-            of = f"'{model.name}' has none" if model.name else "the module's network has none"
-            yield ("model", key), f"{of}. Leave it out, or name one of {', '.join(scaled)}"
+            fault = f"'{model.name}' has none" if model.name else "the module's network has none"
+            yield ("model", key), f"{fault}. Leave it out, or name one of {', '.join(scaled)}"
     published = model.weights == IMAGENET and model.name in KERAS_APPLICATIONS
     if published and model.name in WIDTH_SCALABLE and model.width not in PUBLISHED_WIDTHS:
         known = " and ".join(f"{width:g}" for width in PUBLISHED_WIDTHS)
@@ -194,8 +194,8 @@ def _block_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if model.blocks is None:
         return
     if model.name not in BLOCK_SCALABLE:
-        of = f"'{model.name}' has none" if model.name else "the module's network has none"
-        yield ("model", "blocks"), f"{of} to choose. Leave it out, or name {', '.join(BLOCK_SCALABLE)}"
+        fault = f"'{model.name}' has none" if model.name else "the module's network has none"
+        yield ("model", "blocks"), f"{fault} to choose. Leave it out, or name {', '.join(BLOCK_SCALABLE)}"
     elif data.image_size and min(data.image_size) < (side := smallest_side(model.blocks)):
         height, width = data.image_size
         yield (

@@ -36,12 +36,12 @@ MetricName = Literal[
 class MetricSpec:
     """What recipes may ask of a metric; `steps.evaluate.metrics.registry` computes it.
 
-    tasks: those whose models it judges over all examples. of_class: of a classification or multi_label, it judges one
+    tasks: those whose models it judges over all examples. per_class: of a classification or multi_label, it judges one
     class, too, which a gate names. low, high: its range. title: as prose names it.
     """
 
     tasks: tuple[Task, ...] = ()
-    of_class: bool = False
+    per_class: bool = False
     low: float = 0.0
     high: float = 1.0
     smaller_is_better: bool = False
@@ -50,15 +50,15 @@ class MetricSpec:
 
 METRIC_SPECS: dict[MetricName, MetricSpec] = {
     "accuracy": MetricSpec(("classification",), title="accuracy"),
-    "f1": MetricSpec(("multi_label",), of_class=True, title="F1"),
+    "f1": MetricSpec(("multi_label",), per_class=True, title="F1"),
     "mae": MetricSpec(("regression",), high=math.inf, smaller_is_better=True, title="mean absolute error"),
     "top5_accuracy": MetricSpec(("classification",)),
     "macro_f1": MetricSpec(("classification", "multi_label")),
     "exact_match": MetricSpec(("multi_label",)),
-    "roc_auc": MetricSpec(("classification", "multi_label"), of_class=True),
-    "pr_auc": MetricSpec(("classification", "multi_label"), of_class=True),
-    "precision": MetricSpec(of_class=True),
-    "recall": MetricSpec(of_class=True),
+    "roc_auc": MetricSpec(("classification", "multi_label"), per_class=True),
+    "pr_auc": MetricSpec(("classification", "multi_label"), per_class=True),
+    "precision": MetricSpec(per_class=True),
+    "recall": MetricSpec(per_class=True),
     "log_loss": MetricSpec(("classification", "multi_label"), high=math.inf, smaller_is_better=True),
     "calibration_error": MetricSpec(("classification",), smaller_is_better=True),
     "rmse": MetricSpec(("regression",), high=math.inf, smaller_is_better=True),
@@ -68,7 +68,7 @@ METRICS: dict[Task, tuple[MetricName, ...]] = {
     task: tuple(name for name, spec in METRIC_SPECS.items() if task in spec.tasks) for task in get_args(Task)
 }
 """The metrics of each task over all examples; the first is the main one."""
-CLASS_METRICS = tuple(name for name, spec in METRIC_SPECS.items() if spec.of_class)
+CLASS_METRICS = tuple(name for name, spec in METRIC_SPECS.items() if spec.per_class)
 ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 MAIN_METRIC: dict[Task, str] = {task: names[0] for task, names in METRICS.items()}
 """The metric of epochs, sweeps and export checks, a mean over the examples."""

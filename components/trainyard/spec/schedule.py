@@ -47,7 +47,7 @@ class Bounds(Strict):
         description="Refuse a model whose data have drifted, instead of a warning.",
     )
 
-    def of(self, feature: str) -> Bounds:
+    def for_feature(self, feature: str) -> Bounds:
         """Return the bounds of `feature`."""
         own = self.features.get(feature)
         return self.model_copy(update=own.model_dump(exclude_none=True)) if own else self

@@ -173,8 +173,8 @@ def _cluster(environment: str, instead: str) -> Environment:
     return loaded_environment
 
 
-def _run_name(of: str) -> str:
-    return f"{of}-{local_runs.new_name()}"
+def _run_name(recipe: str) -> str:
+    return f"{recipe}-{local_runs.new_name()}"
 
 
 def send(submission: Submission) -> Submitted:

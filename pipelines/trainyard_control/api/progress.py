@@ -68,8 +68,8 @@ class Screen:
         """Show progress and warnings of a step."""
         with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print lines that look like events
             if event["event"] == "progress" and self._task is not None:
-                of = f"/{event['total']}" if event["total"] else ""  # unknown for the rows of a file
-                text = markup(" ".join([f"{event['done']}{of} {event['unit']}", *_facts(event)]))
+                total = f"/{event['total']}" if event["total"] else ""  # unknown for the rows of a file
+                text = markup(" ".join([f"{event['done']}{total} {event['unit']}", *_facts(event)]))
                 self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
             elif event["event"] == "epoch":
                 self._show_epoch(step, event)
@@ -176,8 +176,8 @@ class BenchScreen(TrialScreen):
 
     def training_ended(self, setting: str, turn: int, rounds: int, rate: float) -> None:
         """Show the speed of a training."""
-        of = f"round {turn}/{rounds}, " if rounds > 1 else ""
-        self._console.print(f"[green]✓[/] {of}{setting}: {rate:,.0f} examples/s")
+        prefix = f"round {turn}/{rounds}, " if rounds > 1 else ""
+        self._console.print(f"[green]✓[/] {prefix}{setting}: {rate:,.0f} examples/s")
 
     def speed_measured(self, speed: Speed, base: Speed) -> None:
         """Show the speed of a setting."""

@@ -21,8 +21,8 @@ def print_answer(output: Output, document: Any, show: Callable[[], None]) -> Non
     if output is Output.TEXT:
         show()
     else:
-        of_model = getattr(document, "model_dump_json", None)
-        print(of_model() if of_model else json.dumps(document))
+        dump = getattr(document, "model_dump_json", None)
+        print(dump() if dump else json.dumps(document))
 
 
 def say(line: object, err: bool = False) -> None:

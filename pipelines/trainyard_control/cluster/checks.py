@@ -80,15 +80,15 @@ def worst(checks: list[Check]) -> ExitCode:
 
 def version(server: str, sdk: str) -> Check:
     """Compare the server's version with that of the compiler."""
-    of_server, of_sdk = _numbers(server), _numbers(sdk)
-    if not of_server:
+    server_numbers, sdk_numbers = _numbers(server), _numbers(sdk)
+    if not server_numbers:
         return unknown("kubeflow version", f"the server does not say its version ('{server}'); packages are of {sdk}")
-    if of_server[0] != of_sdk[0]:
+    if server_numbers[0] != sdk_numbers[0]:
         return bad(
             "kubeflow version",
-            f"the server is {server}, packages are of {sdk}. Upgrade Kubeflow Pipelines to {of_sdk[0]}.x",
+            f"the server is {server}, packages are of {sdk}. Upgrade Kubeflow Pipelines to {sdk_numbers[0]}.x",
         )
-    if of_server < of_sdk[:2]:
+    if server_numbers < sdk_numbers[:2]:
         return unknown(
             "kubeflow version",
             f"the server is {server}, older than the packages' {sdk}: new features may fail. "

@@ -44,7 +44,7 @@ def about(recipe: str, environment: Environment) -> About:
     return About(recipe, slug[:_LONGEST])
 
 
-def of_run(run: Any) -> About:
+def from_run(run: Any) -> About:
     """Return what Kubeflow's `run`, or recurring run, is for."""
     return read(run.runtime_config.parameters if run.runtime_config else None)
 

@@ -50,7 +50,7 @@ def compiled(
         more["when"] = when.model_dump_json()
     if again:
         more["again"] = again
-    return _of_recipe(pipeline, recipe, environment, more, day)
+    return _placed(pipeline, recipe, environment, more, day)
 
 
 def compiled_benchmark(recipe: Recipe, environment: Environment, label: str) -> PlacedSpec:
@@ -62,12 +62,10 @@ def compiled_benchmark(recipe: Recipe, environment: Environment, label: str) -> 
     _check_gang(recipe, environment)
     from trainyard_control.catalog.benchmark import benchmark_pipeline
 
-    return _of_recipe(benchmark_pipeline, recipe, environment, {"label": label})
+    return _placed(benchmark_pipeline, recipe, environment, {"label": label})
 
 
-def _of_recipe(
-    pipeline: Any, recipe: Recipe, environment: Environment, more: dict[str, str], day: str = ""
-) -> PlacedSpec:
+def _placed(pipeline: Any, recipe: Recipe, environment: Environment, more: dict[str, str], day: str = "") -> PlacedSpec:
     """Return the placed pipeline, its parameters' defaults those of the recipe and the environment, and `more`."""
     defaults = {
         "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),

@@ -85,7 +85,7 @@ class Schedules:
 
 def schedule_name(run: Any) -> str:
     """Return the schedule that made the recurring `run`, '' if no schedule file did."""
-    return about.of_run(run).schedule or older_schedule(str(run.display_name))
+    return about.from_run(run).schedule or older_schedule(str(run.display_name))
 
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:

@@ -153,7 +153,7 @@ class RunView:
         if self.state != "SUCCEEDED":
             return ""
         if self.record:
-            return refusal.of_record(self.record)
+            return refusal.from_record(self.record)
         ran = {step.name for step in self.steps}
         if Evaluation.made_by in ran and not ran & readers(Evaluation.made_by):
             return "its record cannot be read from here; the log of evaluate and the report say why"

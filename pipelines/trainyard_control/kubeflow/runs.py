@@ -224,7 +224,7 @@ class KubeflowRuns:
             time.sleep(_POLL_SECONDS)
 
     def _bare(self, run: Any) -> RunView:
-        purpose = about.of_run(run)
+        purpose = about.from_run(run)
         created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         last = _end(run)
         return RunView(
@@ -244,7 +244,7 @@ class KubeflowRuns:
 
         by_task: the steps that Kubeflow knows, for their durations.
         """
-        purpose, environment = about.of_run(run), self.environment
+        purpose, environment = about.from_run(run), self.environment
         ours = purpose != about.UNKNOWN
         if ours and purpose.environment != about.about("", environment).environment:
             return views
@@ -278,7 +278,7 @@ class KubeflowRuns:
 
     def _note(self, run: Any) -> str:
         """Return the path of the note that `cancel` writes."""
-        return keys.cancellation(self._folder(about.of_run(run).recipe, str(run.run_id)))
+        return keys.cancellation(self._folder(about.from_run(run).recipe, str(run.run_id)))
 
     def _folder(self, recipe: str, run_id: str) -> str:
         return storage.join(self.environment.storage, recipe, "runs", run_id)

@@ -24,7 +24,7 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
     name = run or list(folders)[-1]
     record = storage.read_json(storage.join(folders[name], "run.json"))
     if record and not record.get("failure") and not record.get("exit_code"):
-        refused = refusal.of_record(record)
+        refused = refusal.from_record(record)
         ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"
         return f"{name} {ended}. Report: {record['report']}", ExitCode.DONE
     sentence, code = _failure(name, folders[name], str(record.get("failure") or ""), record.get("exit_code"))

@@ -55,7 +55,7 @@ class LocalRunView:
     @property
     def reason(self) -> str:
         """Why it failed or was refused; '' otherwise."""
-        return str(self.record.get("failure") or refusal.of_record(self.record)) if self.record else ""
+        return str(self.record.get("failure") or refusal.from_record(self.record)) if self.record else ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -180,4 +180,4 @@ def _state(record: dict[str, Any]) -> str:
         return "failed"
     if record.get("pushed"):
         return "pushed"
-    return "refused" if refusal.of_record(record) else "done"
+    return "refused" if refusal.from_record(record) else "done"

@@ -181,12 +181,12 @@ def measure(
         for setting in measured
         if setting.name in trainings
     ]
-    done = [training for of_setting in trainings.values() for training in of_setting]
+    done = [training for runs in trainings.values() for training in runs]
     trained = sum(sum(training.seconds.values()) for training in done)
     spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
     seconds = {part: round(value, 1) for part, value in spent.items()}
-    of_sources = mean_inputs(inputs)
-    return report_from_trainings(recipe.name, done, _machine_name(), speeds, skipped, of_sources, seconds)
+    sources = mean_inputs(inputs)
+    return report_from_trainings(recipe.name, done, _machine_name(), speeds, skipped, sources, seconds)
 
 
 def _trained(
@@ -229,10 +229,10 @@ def mean_inputs(rounds: Sequence[Sequence[InputSpeed]]) -> list[InputSpeed]:
     if len(rounds) < 2:
         return list(rounds[0]) if rounds else []
     speeds = []
-    for of_source in zip(*rounds, strict=True):
-        rate, low, high = interval([speed.examples_per_second for speed in of_source])
+    for source_rounds in zip(*rounds, strict=True):
+        rate, low, high = interval([speed.examples_per_second for speed in source_rounds])
         values = {"examples_per_second": round(rate, 1), "low": round(low, 1), "high": round(high, 1)}
-        speeds.append(of_source[0].model_copy(update=values))
+        speeds.append(source_rounds[0].model_copy(update=values))
     return speeds
 
 

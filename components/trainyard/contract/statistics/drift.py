@@ -91,9 +91,9 @@ def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movemen
         elif (old.top is None) != (new.top is None):
             moved.append(_changed(name, f"was a {_kind(old)}, is a {_kind(new)}"))
         else:
-            moved.append(_movement(name, old, new, bounds.of(name)))
+            moved.append(_movement(name, old, new, bounds.for_feature(name)))
     if before.classes or now.classes:
-        moved.append(_moved_classes(before, now, bounds.of(LABEL)))
+        moved.append(_moved_classes(before, now, bounds.for_feature(LABEL)))
     return moved
 
 
@@ -106,22 +106,22 @@ class _Shares:
     whole: bool = True
 
     @classmethod
-    def of_classes(cls, statistics: Statistics) -> _Shares:
+    def from_classes(cls, statistics: Statistics) -> _Shares:
         counts = {name: split.get("train", 0) for name, split in statistics.classes.items()}
         return cls(counts, sum(counts.values()))
 
     @classmethod
-    def of_top(cls, top: list[TopValue], statistics: FeatureStatistics) -> _Shares:
+    def from_top(cls, top: list[TopValue], statistics: FeatureStatistics) -> _Shares:
         total = statistics.count if statistics.words is None else statistics.words
         return cls({entry.value: entry.count for entry in top}, total, len(top) == statistics.distinct)
 
-    def of(self, value: str) -> float:
+    def share(self, value: str) -> float:
         return self.counts.get(value, 0) / max(1, self.total)
 
     def at_most(self, value: str) -> float:
         """The share of `value`, or the most that it can be if it is not among the most frequent ones."""
         if value in self.counts or self.whole:
-            return self.of(value)
+            return self.share(value)
         return min(self.counts.values(), default=0) / max(1, self.total)
 
 
@@ -134,7 +134,7 @@ def _kind(statistics: FeatureStatistics) -> str:
 
 
 def _moved_classes(before: Statistics, now: Statistics, bounds: Bounds) -> Movement:
-    old, new = _Shares.of_classes(before), _Shares.of_classes(now)
+    old, new = _Shares.from_classes(before), _Shares.from_classes(now)
     apart = _text_distance(old, new)
     sentences = _frequencies(LABEL, old, new, bounds.max_frequency_change) + _out_of_bounds(LABEL, apart, bounds)
     return Movement(feature=LABEL, distance=apart, shift=None, missing=None, sentences=sentences)
@@ -149,7 +149,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
     if (old.words is None) != (new.words is None):
         return Movement(feature=name, distance=None, shift=None, missing=(missing[0], missing[1]), sentences=sentences)
     if old.top is not None and new.top is not None:
-        before, now = _Shares.of_top(old.top, old), _Shares.of_top(new.top, new)
+        before, now = _Shares.from_top(old.top, old), _Shares.from_top(new.top, new)
         apart = _text_distance(before, now)
         moved = _frequencies(name, before, now, bounds.max_frequency_change)
         sentences += moved
@@ -193,8 +193,8 @@ def _text_distance(old: _Shares, new: _Shares) -> Distance:
     A value that is not among the most frequent ones of one data set is taken to be as frequent there as it can be.
     """
     values = sorted({**old.counts, **new.counts})
-    before = [min(old.at_most(value), max(old.of(value), new.of(value))) for value in values]
-    now = [min(new.at_most(value), max(old.of(value), new.of(value))) for value in values]
+    before = [min(old.at_most(value), max(old.share(value), new.share(value))) for value in values]
+    now = [min(new.at_most(value), max(old.share(value), new.share(value))) for value in values]
     return distance([*before, max(0.0, 1 - sum(before))], [*now, max(0.0, 1 - sum(now))])
 
 
@@ -213,8 +213,8 @@ def _out_of_bounds(name: str, apart: Distance | None, bounds: Bounds) -> list[st
 
 
 def _frequencies(name: str, old: _Shares, new: _Shares, bound: float) -> list[str]:
-    moved = sorted(value for value in {**old.counts, **new.counts} if abs(new.of(value) - old.of(value)) > bound)
+    moved = sorted(value for value in {**old.counts, **new.counts} if abs(new.share(value) - old.share(value)) > bound)
     if not moved:
         return []
-    moves = [f"'{value}' {old.of(value):.1%} → {new.of(value):.1%}" for value in moved]
+    moves = [f"'{value}' {old.share(value):.1%} → {new.share(value):.1%}" for value in moved]
     return [f"{name}: {listed(moves, _LISTED)}"]

@@ -114,7 +114,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         findings=[],
         others=source.other_files,
     )
-    return profile.model_copy(update={"findings": findings.of_images(profile)})
+    return profile.model_copy(update={"findings": findings.image_findings(profile)})
 
 
 @dataclass(frozen=True)

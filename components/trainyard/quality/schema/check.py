@@ -23,8 +23,10 @@ def check_source(schema: TableSchema | ImageSchema, source: SourceFiles) -> list
     block_pandas_import()
     if isinstance(schema, ImageSchema) != (source.kind == "image_folder"):
         what = "a table" if source.is_table else "images"
-        of = "images" if isinstance(schema, ImageSchema) else "a table"
-        raise ConfigurationError(f"{source.path} is {what}, and the schema that of {of}. Name another schema.")
+        expected_kind = "images" if isinstance(schema, ImageSchema) else "a table"
+        raise ConfigurationError(
+            f"{source.path} is {what}, and the schema that of {expected_kind}. Name another schema."
+        )
     conformity = Conformity()
     if isinstance(schema, ImageSchema):
         measured = [(file.name, measure(source, file)) for file in source.files]

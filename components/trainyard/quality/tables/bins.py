@@ -23,7 +23,7 @@ _MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of t
 class Numbers:
     """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares.
 
-    most, of `of` and `merge` alike: as `counted`.
+    most, of `from_values` and `merge` alike: as `counted`.
     """
 
     count: int = 0
@@ -35,7 +35,7 @@ class Numbers:
     histogram: Histogram | None = None
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], limit: int = MOST) -> Numbers:
+    def from_values(cls, values: NDArray[np.float64], limit: int = MOST) -> Numbers:
         """Return those of `values` (n,), NaN counted as missing."""
         known = values[~np.isnan(values)]
         missing = len(values) - len(known)
@@ -76,8 +76,13 @@ class Numbers:
         """
         std = math.sqrt(self.squares / max(1, self.count))
         digits = self.digits
-        of_mean = digits if digits <= _MEAN_DIGITS else 6
-        values = {"mean": (self.mean, of_mean), "std": (std, 6), "min": (self.low, digits), "max": (self.high, digits)}
+        mean_digits = digits if digits <= _MEAN_DIGITS else 6
+        values = {
+            "mean": (self.mean, mean_digits),
+            "std": (std, 6),
+            "min": (self.low, digits),
+            "max": (self.high, digits),
+        }
         rounded = {name: float(f"{value:.{kept}g}") for name, (value, kept) in values.items() if self.count}
         drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
         return {"count": self.count, "missing": self.missing, **rounded, **drawn}

@@ -57,7 +57,7 @@ def cells(column: Any) -> Cells:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not is_text(column.type):
-        return _of_numbers(column)
+        return _number_cells(column)
     texts = canonical_texts(column)
     empty = _mask(pc.equal(texts, ""))
     numbers, parsed = _numbers(texts, empty)
@@ -95,7 +95,7 @@ def number_texts(values: NDArray[np.float64]) -> Any:
     return texts
 
 
-def _of_numbers(column: Any) -> Cells:
+def _number_cells(column: Any) -> Cells:
     numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan))
     return Cells(canonical_texts(column), np.isnan(numbers), numbers, np.full(len(numbers), np.nan))
 

@@ -59,8 +59,8 @@ class ColumnCounter:
             self._zoned += int((is_day & np.asarray(pc.ends_with(cells.texts, "+00:00"))).sum())
         numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
-        self._numbers.merge(Numbers.of(numbers))
-        self._days.merge(Numbers.of(cells.days))
+        self._numbers.merge(Numbers.from_values(numbers))
+        self._days.merge(Numbers.from_values(cells.days))
         cell_hashes, present = self._hash(cells, is_number)
         self._note(self._not_numbers, cells, ~is_number & present, name)
         self._note(self._not_days, cells, ~is_day & ~cells.empty, name)
@@ -105,7 +105,7 @@ class ColumnCounter:
             self._missing += self._listed.total()
         elif self._listed:
             self._texts.update(self._listed)
-            self._distinct.add(hashes.of_texts([*self._listed]), np.zeros(len(self._listed), np.int64))
+            self._distinct.add(hashes.hash_texts([*self._listed]), np.zeros(len(self._listed), np.int64))
         self._listed.clear()
 
     @staticmethod
@@ -156,9 +156,9 @@ class ColumnCounter:
         if len(self._texts) > 2 * _KEPT:
             self._texts = Counter(dict(self._texts.most_common(_KEPT)))
         if is_number.all():
-            return hashes.of_numbers(cells.numbers), present
-        of_values = hashes.of_texts(values)
-        return np.where(is_number, hashes.of_numbers(cells.numbers), of_values[indices]), present
+            return hashes.hash_numbers(cells.numbers), present
+        value_hashes = hashes.hash_texts(values)
+        return np.where(is_number, hashes.hash_numbers(cells.numbers), value_hashes[indices]), present
 
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:

@@ -101,7 +101,7 @@ def profile_table(
         findings=[],
         others=source.other_files,
     )
-    return profile.model_copy(update={"findings": findings.of_table(profile, certainty, counts.whole.exact)})
+    return profile.model_copy(update={"findings": findings.table_findings(profile, certainty, counts.whole.exact)})
 
 
 @dataclass
@@ -173,12 +173,12 @@ class _ColumnCounters:
         features = whole = np.zeros(len(ids), np.uint64)
         for name, column in self.columns.items():
             parsed: Cells = cells(batch.columns[name])
-            of_cells = column.add(parsed, batch.name, self.rows)
+            cell_hashes = column.add(parsed, batch.name, self.rows)
             if not self._tells(name):
                 continue
-            whole = combined(whole, of_cells)
+            whole = combined(whole, cell_hashes)
             if name != self.label:
-                features = combined(features, of_cells)
+                features = combined(features, cell_hashes)
         self.whole.add(whole, ids)
         if self.label is not None:
             self.conflicts.add(features, whole)

@@ -84,7 +84,7 @@ def _hardest(predictions: SplitPredictions, present: list[int]) -> list[int]:
         return present
     areas = [
         sklearn_metrics.roc_auc_score(
-            predictions.of_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
+            predictions.one_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
         )
         for label in present
     ]
@@ -93,7 +93,7 @@ def _hardest(predictions: SplitPredictions, present: list[int]) -> list[int]:
 
 def _curve(predictions: SplitPredictions, label: int, name: str) -> Roc:
     false, true, threshold = sklearn_metrics.roc_curve(
-        predictions.of_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
+        predictions.one_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
     )
     indices = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(

@@ -39,7 +39,7 @@ class Subject:
     confidence: float | None = None
 
     @classmethod
-    def of(cls, gate: Gate) -> Self:
+    def from_gate(cls, gate: Gate) -> Self:
         """Return what `gate` is about."""
         return cls(gate.metric, gate.slice, gate.against, gate.target, gate.class_name, gate.confidence)
 
@@ -70,7 +70,7 @@ def judge(
     What was not measured, or is not a number, refuses, with the reason as the threshold's note. A difference holds if
     there is no champion. `slices` are the names of the slices that have examples.
     """
-    thresholds = [_judge(gate, measured.get(Subject.of(gate)), slices, champion) for gate in gates]
+    thresholds = [_judge(gate, measured.get(Subject.from_gate(gate)), slices, champion) for gate in gates]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 

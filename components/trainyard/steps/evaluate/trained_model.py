@@ -82,7 +82,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         baseline=baseline(candidate, folder.document),
         boosted=_beside(recipe, candidate, *trees) if trees else None,
         importance=importances(recipe, folder, SPLIT, predict),
-        targets=[_target(recipe, name, candidate.of_target(at)) for at, name in enumerate(recipe.data.targets)],
+        targets=[_target(recipe, name, candidate.one_target(at)) for at, name in enumerate(recipe.data.targets)],
         unknown=unknown_values(recipe.data, folder, SPLIT),
     )
     evaluation.write(output)
@@ -161,7 +161,7 @@ def _measured(
     """Return what the recipe's gates are about, as far as it is defined; rivals: the other answers to the examples."""
     measured: dict[Subject, MetricPair] = {}
     for gate in recipe.evaluate.gates:
-        subject, rival = Subject.of(gate), rivals[gate.against]
+        subject, rival = Subject.from_gate(gate), rivals[gate.against]
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
         judged, beside = (answers and _part(recipe, gate, answers, masks, labels) for answers in (candidate, rival))
@@ -175,8 +175,8 @@ def _part(recipe: Recipe, gate: Gate, answers: SplitPredictions, masks: Masks, l
     """Return what of the `answers` `gate` is about."""
     part = answers if gate.slice is None else answers.take(masks[gate.slice])
     if gate.class_name is not None:
-        return part.of_class(labels.index(gate.class_name))
-    return part if gate.target is None else part.of_target(recipe.data.targets.index(gate.target))
+        return part.one_class(labels.index(gate.class_name))
+    return part if gate.target is None else part.one_target(recipe.data.targets.index(gate.target))
 
 
 def _measure(

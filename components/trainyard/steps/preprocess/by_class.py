@@ -41,18 +41,18 @@ def class_limits(parts: list[SortedRun], work: TaskStore, split: SplitRows) -> L
     for classes in batched(sorted(counts), str, lambda name: counts[name], len(counts), _DRAWS):
         ends = np.cumsum([counts[name] for name in classes])
         draws = _draws_of(parts, work, classes, ends)
-        for name, of_class in zip(classes, np.split(draws, ends[:-1]), strict=True):
-            of_class.sort()
-            limits[name] = cut(of_class, split)
+        for name, class_draws in zip(classes, np.split(draws, ends[:-1]), strict=True):
+            class_draws.sort()
+            limits[name] = cut(class_draws, split)
     return limits
 
 
 def split_by_class(rows: pa.RecordBatch, limits: Limits) -> list[Split]:
     """Return the split of each of `rows`, whose `order` begins with the draw."""
     encoded = rows["label"].dictionary_encode()
-    of_class = np.array([limits[name] for name in encoded.dictionary.to_pylist()], np.uint64)
-    of_row = of_class[encoded.indices.to_numpy()]
-    return [SPLITS[number] for number in (_draws(rows)[:, None] > of_row).sum(axis=1)]
+    class_limits = np.array([limits[name] for name in encoded.dictionary.to_pylist()], np.uint64)
+    row_limits = class_limits[encoded.indices.to_numpy()]
+    return [SPLITS[number] for number in (_draws(rows)[:, None] > row_limits).sum(axis=1)]
 
 
 def cut(draws: Draws, split: SplitRows) -> tuple[int, int]:
@@ -108,11 +108,11 @@ def _draws_of(parts: Iterable[SortedRun], work: TaskStore, classes: list[str], e
         encoded = rows["label"].dictionary_encode()
         by_class = np.argsort(encoded.indices.to_numpy(), kind="stable")
         sizes = np.bincount(encoded.indices.to_numpy(), minlength=len(encoded.dictionary))
-        of_part = np.split(_draws(rows)[by_class], np.cumsum(sizes)[:-1])
-        for name, of_class in zip(encoded.dictionary.to_pylist(), of_part, strict=True):
+        part_draws = np.split(_draws(rows)[by_class], np.cumsum(sizes)[:-1])
+        for name, class_draws in zip(encoded.dictionary.to_pylist(), part_draws, strict=True):
             if name in starts:
-                draws[starts[name] : starts[name] + len(of_class)] = of_class
-                starts[name] += len(of_class)
+                draws[starts[name] : starts[name] + len(class_draws)] = class_draws
+                starts[name] += len(class_draws)
     return draws
 
 

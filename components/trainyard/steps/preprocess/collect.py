@@ -222,7 +222,7 @@ class _TaskFn(Generic[_Work]):
     def _count(self, result: _Result, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:
             if result.splits:  # not while the rows are only read, by class
-                result.splits[split].merge(Summary.of(rows, self._targets, self._prose))
+                result.splits[split].merge(Summary.from_rows(rows, self._targets, self._prose))
 
 
 class _Collect(_TaskFn[_Task]):

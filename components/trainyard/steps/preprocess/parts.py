@@ -121,12 +121,12 @@ class SortedRunWriter:
         counts = np.bincount(rows["split"].to_numpy(), minlength=len(SPLITS))
         rows = rows.drop_columns(["split"])
         ends = np.cumsum(counts).tolist()
-        of_split = {
+        by_split = {
             split: rows.slice(end - count, count)
             for split, end, count in zip(SPLITS, ends, counts.tolist(), strict=True)
         }
-        self.parts.append(self._write(of_split))
-        yield from of_split.items()
+        self.parts.append(self._write(by_split))
+        yield from by_split.items()
 
     def _write(self, rows: dict[Split, pa.RecordBatch]) -> SortedRun:
         part = SortedRun(

@@ -29,7 +29,7 @@ from trainyard.steps.preprocess.transforming.features import (
     raw_spec,
     with_computed,
 )
-from trainyard.steps.preprocess.transforming.label import of_label
+from trainyard.steps.preprocess.transforming.label import label_types
 from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
 
@@ -59,7 +59,7 @@ def _preprocess(
     image = _image_shape(collected, recipe)
     labels = quality.class_names(collected) if recipe.task != "regression" else None
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
-    types = of_label(recipe.data, labels)
+    types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(inputs, types)) if custom else None
     settings = TransformSettings(
         work=collected.work,

@@ -82,13 +82,13 @@ def read_shard(
     rows = pa.Table.from_batches([item.select(names) for item in slices]).combine_chunks()
     keys = np.concatenate([fixed_bytes(item["order"]) for item in slices]).copy().view(">u8")
     order = np.lexsort((keys[:, 1], keys[:, 0]))
-    of_slice = np.repeat(np.arange(len(slices)), [len(item) for item in slices])
-    of_row = np.concatenate([np.arange(len(item)) for item in slices])
+    slice_index = np.repeat(np.arange(len(slices)), [len(item) for item in slices])
+    row_index = np.concatenate([np.arange(len(item)) for item in slices])
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         batch = rows.take(pa.array(chosen)).combine_chunks().to_batches()[0]
         if has_images:
-            images = [slices[of_slice[row]][_IMAGE][of_row[row]].as_py() for row in chosen]
+            images = [slices[slice_index[row]][_IMAGE][row_index[row]].as_py() for row in chosen]
             batch = batch.append_column(_IMAGE, pa.array(images, pa.binary()))
         yield batch
 

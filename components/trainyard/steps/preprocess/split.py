@@ -77,10 +77,10 @@ def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
     encoded = batch["split_by"].dictionary_encode()
     values = encoded.dictionary.to_pylist()
     if split.by == "group":
-        of_value = assign_splits([value.encode() for value in values], seed, split)
+        splits = assign_splits([value.encode() for value in values], seed, split)
     else:
-        of_value = [_split_of(value, split) for value in values]
-    return [of_value[index] for index in encoded.indices.to_pylist()]
+        splits = [_split_of(value, split) for value in values]
+    return [splits[index] for index in encoded.indices.to_pylist()]
 
 
 def _split_of(value: str, split: SplitRows) -> Split:

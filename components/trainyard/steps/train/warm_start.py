@@ -27,7 +27,9 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
     pushed = {variable.path: variable for variable in trained.load_pushed(champion).weights}
     own = {variable.path: variable for variable in model.weights}
     for name in sorted(own.keys() | pushed.keys()):
-        shape, pushed_shape = (tuple(of[name].shape) if name in of else "missing" for of in (own, pushed))
+        shape, pushed_shape = (
+            tuple(weights[name].shape) if name in weights else "missing" for weights in (own, pushed)
+        )
         if shape != pushed_shape:
             raise ConfigurationError(
                 f"{_FIELD}: {champion} is another model: its variable '{name}' is {pushed_shape}, and "

@@ -39,7 +39,7 @@ def measure(
     values = _call(metrics, predictions)
     _require_own(values)
     draws = _draws(metrics, predictions, resamples, seed)
-    bounds = {name: percentiles(_of(name, draws)) for name in values}
+    bounds = {name: percentiles(_values(name, draws)) for name in values}
     return values, {name: bound for name, bound in bounds.items() if bound is not None}
 
 
@@ -56,11 +56,11 @@ def compare(
     value = _call_if_defined(metrics, candidate).get(name)
     if value is None:
         return None
-    draws = _of(name, _draws(metrics, candidate, resamples, seed))
+    draws = _values(name, _draws(metrics, candidate, resamples, seed))
     interval = percentiles(draws, confidence)
     if rival is None:
         return MetricPair(value, interval)
-    paired = percentiles(draws - _of(name, _draws(metrics, rival, resamples, seed)), confidence)
+    paired = percentiles(draws - _values(name, _draws(metrics, rival, resamples, seed)), confidence)
     return MetricPair(value, interval, _call_if_defined(metrics, rival).get(name), paired)
 
 
@@ -72,7 +72,7 @@ def _draws(metrics: Metrics, predictions: SplitPredictions, resamples: int, seed
     return [_call_if_defined(metrics, resample) for resample in resampled]
 
 
-def _of(name: str, draws: list[dict[str, float]]) -> Floats:
+def _values(name: str, draws: list[dict[str, float]]) -> Floats:
     return np.array([draw.get(name, math.nan) for draw in draws])
 
 

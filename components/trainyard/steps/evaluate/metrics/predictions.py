@@ -91,7 +91,7 @@ class SplitPredictions:
     @property
     def ranked_classes(self) -> list[int]:
         """The classes that some of the examples which count have and others have not."""
-        return [int(index) for index in self.present_classes if self.of_class(index).negatives]
+        return [int(index) for index in self.present_classes if self.one_class(index).negatives]
 
     @property
     def losses(self) -> Floats:
@@ -118,7 +118,7 @@ class SplitPredictions:
         weights = None if self.weights is None else self.weights[chosen]
         return SplitPredictions(self.labels[chosen], self.outputs[chosen], weights)
 
-    def of_class(self, index: int) -> OneClass:
+    def one_class(self, index: int) -> OneClass:
         """Return one class against the rest."""
         several = self.labels.ndim == 2
         return OneClass(
@@ -132,7 +132,7 @@ class SplitPredictions:
         """Return `effective_count` of the examples that are `counted`."""
         return effective_count(self.weights, counted)
 
-    def of_target(self, index: int) -> SplitPredictions:
+    def one_target(self, index: int) -> SplitPredictions:
         """Return the predictions of one of several targets alone."""
         return SplitPredictions(self.labels[:, index], self.outputs[:, index], self.weights)
 

@@ -96,13 +96,13 @@ def _calibration_error(predictions: SplitPredictions) -> Statistic:
 def _over_targets(statistic: Callable[[SplitPredictions], Statistic]) -> Callable[[SplitPredictions], Statistic]:
     """Return the mean of `statistic` over the targets of a regression."""
 
-    def of_all(predictions: SplitPredictions) -> Statistic:
+    def mean_of_targets(predictions: SplitPredictions) -> Statistic:
         if predictions.labels.ndim == 1:
             return statistic(predictions)
-        targets = [statistic(predictions.of_target(index)) for index in range(predictions.labels.shape[1])]
+        targets = [statistic(predictions.one_target(index)) for index in range(predictions.labels.shape[1])]
         return lambda weights: np.mean([target(weights) for target in targets], axis=0)
 
-    return of_all
+    return mean_of_targets
 
 
 def _errors(predictions: SplitPredictions) -> Floats:
@@ -129,7 +129,7 @@ def _r2(predictions: SplitPredictions) -> Statistic:
 
 def _present(predictions: SplitPredictions) -> list[OneClass]:
     """Return the classes that have examples which count."""
-    return [predictions.of_class(index) for index in predictions.present_classes]
+    return [predictions.one_class(index) for index in predictions.present_classes]
 
 
 def _columns(parts: list[NDArray[np.bool_]] | list[Floats]) -> Floats:
@@ -161,7 +161,7 @@ def _rarest(predictions: SplitPredictions) -> float:
 
 def _mean_area(area: Area, tolerance: float) -> Metric[SplitPredictions]:
     return Metric(
-        lambda predictions: _area(area, list(map(predictions.of_class, predictions.ranked_classes))),
+        lambda predictions: _area(area, list(map(predictions.one_class, predictions.ranked_classes))),
         _rarest,
         tolerance=tolerance,
     )

@@ -27,18 +27,18 @@ def macro_f1(is_actual: Floats, is_predicted: Floats, weights: Floats | None) ->
     """
     is_both = is_actual * is_predicted
 
-    def of_classes(weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    def f1_by_class(weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         actual, predicted, both = weights @ is_actual, weights @ is_predicted, weights @ is_both
         return 2 * both / np.where(actual + predicted > 0, actual + predicted, 1), actual > 0
 
     own = np.ones((1, len(is_actual))) if weights is None else weights[None].astype(np.float64)
-    of_all, (has_examples,) = of_classes(own)
+    overall, (has_examples,) = f1_by_class(own)
 
     def statistic(weights: Floats) -> Floats:
         if not has_examples.any():
             return np.full(len(weights), np.nan)
-        f1, is_there = of_classes(weights)
-        result: Floats = np.where(is_there, f1, of_all)[:, has_examples].mean(axis=1)
+        f1, is_there = f1_by_class(weights)
+        result: Floats = np.where(is_there, f1, overall)[:, has_examples].mean(axis=1)
         return result
 
     return statistic
@@ -58,16 +58,16 @@ def roc_auc(scores: Floats, is_positive: Floats, weights: Floats | None) -> Stat
     own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
     pairs = zip(scores.T, is_positive.T > 0, strict=True)
     placements = np.stack([_placements(class_scores, positive, own) for class_scores, positive in pairs], axis=1)
-    of_positives = placements * is_positive
-    of_negatives = placements - of_positives
-    areas = own @ of_positives / (own @ is_positive)
+    positive_placements = placements * is_positive
+    negative_placements = placements - positive_placements
+    areas = own @ positive_placements / (own @ is_positive)
 
     def areas_of(weights: Floats) -> Floats:
         positives = weights @ is_positive
         negatives = weights.sum(axis=1, keepdims=True) - positives
         with np.errstate(invalid="ignore", divide="ignore"):
-            among_negatives = weights @ of_positives / positives
-            among_positives = weights @ of_negatives / negatives
+            among_negatives = weights @ positive_placements / positives
+            among_positives = weights @ negative_placements / negatives
             area = np.clip(among_negatives + among_positives - areas, 0, 1)
             defined = np.isfinite(area)
             result: Floats = np.where(defined, area, 0).sum(axis=1) / defined.sum(axis=1)
@@ -97,7 +97,7 @@ def average_precision(scores: Floats, is_positive: Floats, weights: Floats | Non
     among 200 to 2,000 examples, the ends of intervals are within 0.04 of those of the whole bootstrap.
     """
     own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
-    parts = [_average_precision(*of_class, own) for of_class in zip(scores.T, is_positive.T, strict=True)]
+    parts = [_average_precision(*class_scores, own) for class_scores in zip(scores.T, is_positive.T, strict=True)]
     areas = np.array([area for area, _ in parts])
     moves = np.stack([move for _, move in parts], axis=1)
 

@@ -25,7 +25,7 @@ def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
     """
     counts = examples.splits["train"].class_counts
     if not examples.labels or not counts:
-        answers = _of_mean(candidate, examples)
+        answers = _mean_answer(candidate, examples)
         values = measure("regression", answers)
         answer = "Each target's mean" if examples.targets else f"The mean {answers.outputs[0]:.6g}"
         return Baseline(answer=answer, metrics={name: values[name] for name in BASELINE_METRICS["regression"]})
@@ -41,7 +41,7 @@ def baseline_predictions(candidate: SplitPredictions, examples: Examples) -> Spl
     """Return the answer of `baseline` to every example."""
     counts = examples.splits["train"].class_counts
     if not examples.labels or not counts:
-        return _of_mean(candidate, examples)
+        return _mean_answer(candidate, examples)
     if examples.task == "multi_label":
         answer = _most_frequent(candidate, examples.labels, counts)[1]
     else:
@@ -49,7 +49,7 @@ def baseline_predictions(candidate: SplitPredictions, examples: Examples) -> Spl
     return replace(candidate, outputs=np.broadcast_to(answer.astype(np.float32), candidate.outputs.shape))
 
 
-def _of_mean(candidate: SplitPredictions, examples: Examples) -> SplitPredictions:
+def _mean_answer(candidate: SplitPredictions, examples: Examples) -> SplitPredictions:
     labels = candidate.labels if examples.targets else candidate.labels.astype(np.float64)
     mean = np.average(labels, axis=0, weights=candidate.weights)
     return replace(candidate, outputs=np.broadcast_to(mean.astype(np.float32), labels.shape))

@@ -10,13 +10,13 @@ def fingerprint64(text: bytes) -> int:
     """Return the fingerprint of `text`, unsigned."""
     size = len(text)
     if size <= 16:
-        return _of_16(text)
+        return _hash_to_16(text)
     if size <= 32:
-        return _of_32(text)
-    return _of_64(text) if size <= 64 else _of_more(text)
+        return _hash_to_32(text)
+    return _hash_to_64(text) if size <= 64 else _hash_long(text)
 
 
-def _of_16(text: bytes) -> int:
+def _hash_to_16(text: bytes) -> int:
     size, factor = len(text), _K2 + 2 * len(text)
     if size >= 8:
         a, b = _integer(text, 0) + _K2 & _64_BITS, _integer(text, size - 8)
@@ -29,14 +29,14 @@ def _of_16(text: bytes) -> int:
     return _shift(y * _K2 & _64_BITS ^ z * _K0 & _64_BITS) * _K2 & _64_BITS
 
 
-def _of_32(text: bytes) -> int:
+def _hash_to_32(text: bytes) -> int:
     size, factor = len(text), _K2 + 2 * len(text)
     a, b = _integer(text, 0) * _K1 & _64_BITS, _integer(text, 8)
     c, d = _integer(text, size - 8) * factor & _64_BITS, _integer(text, size - 16) * _K2
     return _mix(_rotate(a + b, 43) + _rotate(c, 30) + d, a + _rotate(b + _K2, 18) + c, factor)
 
 
-def _of_64(text: bytes) -> int:
+def _hash_to_64(text: bytes) -> int:
     size, factor = len(text), _K2 + 2 * len(text)
     a, b = _integer(text, 0) * _K2 & _64_BITS, _integer(text, 8)
     c, d = _integer(text, size - 8) * factor & _64_BITS, _integer(text, size - 16) * _K2
@@ -47,7 +47,7 @@ def _of_64(text: bytes) -> int:
     return _mix(_rotate(e + f, 43) + _rotate(g, 30) + h, e + _rotate(f + a, 18) + g, factor)
 
 
-def _of_more(text: bytes) -> int:
+def _hash_long(text: bytes) -> int:
     seed = 81
     x, y = seed, seed * _K1 + 113 & _64_BITS
     z = _shift(y * _K2 + 113 & _64_BITS) * _K2 & _64_BITS

@@ -66,21 +66,23 @@ def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def _typed(column: pa.Array, of: RawInput, place: str) -> tuple[Array, Mask]:
+def _typed(column: pa.Array, feature: RawInput, place: str) -> tuple[Array, Mask]:
     """Return the values (n,) of a column, and which of them are none; `place` the rows begin."""
     if is_list(column.type):
-        if of.column is None or of.column.separator is None:
-            raise DataError(f"{place}: '{of.name}' is {column.type}, and the model takes one value a row. Choose one.")
+        if feature.column is None or feature.column.separator is None:
+            raise DataError(
+                f"{place}: '{feature.name}' is {column.type}, and the model takes one value a row. Choose one."
+            )
         try:
-            column = joined(column, of.column.separator)
+            column = joined(column, feature.column.separator)
         except ValueError as error:
-            raise DataError(f"{place}: '{of.name}': {error}.") from error
-    if of.dtype == "string":
-        texts = _texts(column, of.column)
+            raise DataError(f"{place}: '{feature.name}': {error}.") from error
+    if feature.dtype == "string":
+        texts = _texts(column, feature.column)
         wrong = np.asarray(texts.is_null().to_numpy(zero_copy_only=False), np.bool_)
         return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
     numbers, wrong = _numbers(column)
-    if of.dtype == "float32":
+    if feature.dtype == "float32":
         return numbers.astype(np.float32), wrong
     wrong = wrong | ~(np.floor(numbers) == numbers)  # NaN too: the signature knows no missing integer
     return np.where(wrong, 0, numbers).astype(np.int64), wrong
@@ -109,12 +111,12 @@ def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
     return values if len(values) and np.abs(values).max() <= MAX_FLOAT32 else None
 
 
-def _texts(column: pa.Array, of: RawColumn | None) -> pa.Array:
+def _texts(column: pa.Array, spec: RawColumn | None) -> pa.Array:
     """Return the texts of a column as the recipe reads it, null where a day is expected and none is found."""
-    if of is not None and of.type == "date":
-        return days(column, hour=of.hour)
-    if of is not None and of.separator is not None:
-        return canonical_lists(column, of.separator)
+    if spec is not None and spec.type == "date":
+        return days(column, hour=spec.hour)
+    if spec is not None and spec.separator is not None:
+        return canonical_lists(column, spec.separator)
     return canonical_texts(column)
 
 

@@ -41,7 +41,7 @@ _EncodedImage = tuple[str, bytes] | BadRow
 
 def read_images(source: InputFiles, form: PixelForm) -> Items:
     """Yield the images in batches, each named by its file, or by the file and the number of its record."""
-    return batches(_of(source, form))
+    return batches(_source_images(source, form))
 
 
 def read_all(sources: Iterable[InputFiles], form: PixelForm) -> Items:
@@ -52,7 +52,7 @@ def read_all(sources: Iterable[InputFiles], form: PixelForm) -> Items:
             return replace(item, file=source.path_of(item.file))
         return source.path_of(item[0]), item[1]
 
-    return batches(renamed(source, item) for source in sources for item in _of(source, form))
+    return batches(renamed(source, item) for source in sources for item in _source_images(source, form))
 
 
 def batches(images: Iterable[_EncodedImage]) -> Items:
@@ -91,11 +91,11 @@ def _batch(images: list[tuple[str, bytes]]) -> InputBatch:
     return InputBatch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
 
 
-def _of(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
-    return _of_files(source, form) if source.kind == "pictures" else _of_records(source, form)
+def _source_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
+    return _file_images(source, form) if source.kind == "pictures" else _record_images(source, form)
 
 
-def _of_files(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
+def _file_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
     with ThreadPoolExecutor(_READERS) as readers:
         waiting: deque[Future[list[_EncodedImage]]] = deque()
         for start in range(0, len(source.files), _FILES):
@@ -120,7 +120,7 @@ def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _EncodedImag
     return checked(file.name, encoded, form)
 
 
-def _of_records(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
+def _record_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
     for file in source.files:
         if file.reason:
             yield BadRow(file.name, None, file.reason, file.detail)
@@ -141,8 +141,8 @@ def _plain_size(encoded: bytes) -> tuple[int, int] | None:
     if encoded.startswith(jpeg.MAGIC):
         header = jpeg.read_header(encoded)
         return (header.height, header.width) if header and header.plain else None
-    of_png = png.read_header(encoded) if encoded.startswith(PNG_MAGIC) else None
-    return (of_png.height, of_png.width) if of_png and png.is_still_and_upright(encoded) else None
+    png_header = png.read_header(encoded) if encoded.startswith(PNG_MAGIC) else None
+    return (png_header.height, png_header.width) if png_header and png.is_still_and_upright(encoded) else None
 
 
 def _is_plain(image: Image.Image) -> bool:

@@ -32,7 +32,7 @@ class Texts:
     values: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, values: pa.Array) -> Texts:
+    def from_values(cls, values: pa.Array) -> Texts:
         """Return those of `values`, the empty text counted as missing."""
         texts = cls(values=_counts(values))
         texts.missing = texts.values.pop("", 0)
@@ -72,15 +72,15 @@ class Prose:
     lengths: Numbers = field(default_factory=Numbers)
 
     @classmethod
-    def of(cls, values: pa.Array, separator: str | None) -> Prose:
+    def from_values(cls, values: pa.Array, separator: str | None) -> Prose:
         """Return that of the texts `values`, cut at `separator`, or into words without the punctuation around them."""
         present = values.filter(pc.not_equal(values, ""))
-        lengths = Numbers.of(pc.utf8_length(present).to_numpy(zero_copy_only=False).astype(np.float64), _BINS)
+        lengths = Numbers.from_values(pc.utf8_length(present).to_numpy(zero_copy_only=False).astype(np.float64), _BINS)
         if separator is None:
             parts = pc.utf8_trim(pc.utf8_lower(_flattened(pc.utf8_split_whitespace(present))), _AROUND)
         else:
             parts = pc.utf8_trim_whitespace(_flattened(pc.split_pattern(present, separator)))
-        words = Texts.of(parts)
+        words = Texts.from_values(parts)
         words.missing = 0
         return cls(len(present), len(values) - len(present), words, lengths)
 
@@ -144,7 +144,7 @@ class Summary:
     digests: str = "0"
 
     @classmethod
-    def of(
+    def from_rows(
         cls, rows: pa.RecordBatch, targets: Sequence[str], prose: Mapping[str, str | None] = MappingProxyType({})
     ) -> Summary:
         """Return that of `rows`; `targets` names the numbers to predict, for regression.
@@ -155,19 +155,21 @@ class Summary:
         if targets:
             numbers = np.array([[float(part) for part in label] for label in labels_apart(rows["label"])], np.float64)
             numbers = numbers.reshape(len(rows), len(targets))  # of no rows too
-            summary.numbers = {name: Numbers.of(numbers[:, index], _BINS) for index, name in enumerate(targets)}
+            summary.numbers = {
+                name: Numbers.from_values(numbers[:, index], _BINS) for index, name in enumerate(targets)
+            }
         else:
             for label, count in _counts(rows["label"]).items():
                 summary.labels.update(dict.fromkeys(_apart(label), count))
         for column in rows.schema:
             kind, _, name = column.name.partition("/")
             if kind in ("raw", "measure") and pa.types.is_floating(column.type):
-                summary.numbers[name] = Numbers.of(rows[column.name].to_numpy(zero_copy_only=False), _BINS)
+                summary.numbers[name] = Numbers.from_values(rows[column.name].to_numpy(zero_copy_only=False), _BINS)
             elif kind in ("raw", "measure") and pa.types.is_string(column.type):
                 if name in prose:
-                    summary.prose[name] = Prose.of(rows[column.name], prose[name])
+                    summary.prose[name] = Prose.from_values(rows[column.name], prose[name])
                 else:
-                    summary.texts[name] = Texts.of(rows[column.name])
+                    summary.texts[name] = Texts.from_values(rows[column.name])
         if "measure/height" in rows.schema.names and len(rows):
             first = pc.index(rows["source"], pc.min(rows["source"])).as_py()
             height, width = (int(rows[f"measure/{side}"][first].as_py()) for side in ("height", "width"))

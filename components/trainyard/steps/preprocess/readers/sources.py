@@ -117,13 +117,13 @@ class Reader:
 
     def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | BadRow]:
         recipe, dataset = self._recipe, self._dataset
-        file = TableFile(path, name, dialect=Dialect.of(recipe.data))
+        file = TableFile(path, name, dialect=Dialect.from_data(recipe.data))
         if recipe.data.is_image:
             items = in_batches(_example_images(file, recipe, dataset), recipe.data)
         else:
             items = judged_rows(file, recipe, piece, dataset)
         split = self._root.official.split(name) if self._root.official else None
-        return items if split is None else (_of_split(item, split) for item in items)
+        return items if split is None else (_with_split(item, split) for item in items)
 
 
 def _example_images(file: TableFile, recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | BadRow]:
@@ -146,7 +146,7 @@ def _example_images(file: TableFile, recipe: Recipe, dataset: Dataset | None) ->
         dataset.require_count(file.name, count)
 
 
-def _of_split(item: pa.RecordBatch | BadRow, split: str) -> pa.RecordBatch | BadRow:
+def _with_split(item: pa.RecordBatch | BadRow, split: str) -> pa.RecordBatch | BadRow:
     if isinstance(item, BadRow):
         return item
     return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
@@ -157,7 +157,7 @@ def pieces(path: str, size: int, data: Data) -> list[Piece]:
     with bucket_source.source_errors(path):
         if data.format == "image_folder":
             return tar_pieces(path, path)
-        return FORMATS[table_format(data)].pieces(TableFile(path, path, size, Dialect.of(data)))
+        return FORMATS[table_format(data)].pieces(TableFile(path, path, size, Dialect.from_data(data)))
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:

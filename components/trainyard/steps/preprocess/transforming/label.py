@@ -20,17 +20,17 @@ class Columns(Tensors):
     stand_ins: those of the latter that were read.
     """
 
-    def __init__(self, inputs: Tensors, of_label: Mapping[str, tf.DType]) -> None:
+    def __init__(self, inputs: Tensors, label_types: Mapping[str, tf.DType]) -> None:
         super().__init__(inputs)
         self.stand_ins: Tensors = {}
-        self._of_label = of_label
+        self._label_types = label_types
 
     def __missing__(self, name: str) -> tf.Tensor:
-        if name not in self._of_label:
+        if name not in self._label_types:
             raise KeyError(name)
         if name not in self.stand_ins:
             rows = tf.shape(next(iter(self.values())))[:1]
-            self.stand_ins[name] = tf.fill(rows, "" if self._of_label[name] == tf.string else math.nan)
+            self.stand_ins[name] = tf.fill(rows, "" if self._label_types[name] == tf.string else math.nan)
         return self.stand_ins[name]
 
     def depending(self, outputs: Tensors) -> set[str]:
@@ -56,7 +56,7 @@ class Columns(Tensors):
         return next(iter(self.values())).graph
 
 
-def of_label(data: Data, labels: list[str] | None) -> dict[str, tf.DType]:
+def label_types(data: Data, labels: list[str] | None) -> dict[str, tf.DType]:
     """Return the type of each column that the label, or a target, is read or computed from: string or float32.
 
     labels: the names of the classes, None for a regression.

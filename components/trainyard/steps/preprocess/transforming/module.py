@@ -27,8 +27,8 @@ def load_preprocessing(module: str | None) -> Preprocessing | None:
         return None
     place = f"module: {module}: preprocessing_fn"
 
-    def preprocessing_fn(inputs: Tensors, of_label: Mapping[str, tf.DType]) -> Tensors:
-        columns = Columns(inputs, of_label)
+    def preprocessing_fn(inputs: Tensors, label_types: Mapping[str, tf.DType]) -> Tensors:
+        columns = Columns(inputs, label_types)
         try:
             outputs = dict(custom(columns))
         except Exception as error:

@@ -132,7 +132,9 @@ def mix_targets(
     the class weight of each of the two images, `class_weights` (classes,), enters both target and weight.
     """
     partners = tf.reshape(tf.reverse(tf.reshape(labels, (-1, 2)), axis=[1]), (-1,))
-    own, other = (part * tf.gather(class_weights, of) for part, of in ((share, labels), (1 - share, partners)))
+    own, other = (
+        part * tf.gather(class_weights, indices) for part, indices in ((share, labels), (1 - share, partners))
+    )
     total = own + other
     targets = own[:, None] * tf.one_hot(labels, classes) + other[:, None] * tf.one_hot(partners, classes)
     return tf.math.divide_no_nan(targets, total[:, None]), total

@@ -215,8 +215,8 @@ class Input:
     def _keys(self, start: int, end: int, turn: Turn) -> tf.data.Dataset[_Key]:
         """Return (number, replica) of the micro-batches of `turn` from `start` to `end`, for each local replica."""
         local, first = self.replicas.count, turn.first(start)
-        return tf.data.Dataset.range(len(range(first, end, turn.of)) * local).map(
-            no_autograph(lambda key: (first + key // local * turn.of, self.replicas.first + key % local))
+        return tf.data.Dataset.range(len(range(first, end, turn.count)) * local).map(
+            no_autograph(lambda key: (first + key // local * turn.count, self.replicas.first + key % local))
         )
 
     def _shuffled_batches(self, examples: InMemory, first: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
@@ -269,9 +269,9 @@ class Input:
         records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(no_autograph(epoch))
         if self.feed is not None:
             records = self.feed.with_threads(records, ranges.count)
-        if turn.of > 1:
+        if turn.count > 1:
             batches = records.batch(size * self.replicas.count)
-            records = batches.shard(turn.of, turn.first(start) - start).unbatch()
+            records = batches.shard(turn.count, turn.first(start) - start).unbatch()
 
         def masked(key: _Key, batch: tuple[Tensors, tf.Tensor]) -> _KeyedBatch:
             mask = ranges.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size)

@@ -76,8 +76,8 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
     """Return the error that ended the gang, with exit code and message of the worker that caused it."""
     ended = [(pod, end) for pod in pods if (end := _failed_exit(pod)) is not None]
     out_of_memory = [pod for pod, end in ended if end.out_of_memory]
-    of_job = conditions(job)
-    condition = of_job.get("Failed") or of_job.get("FailureTarget")
+    job_conditions = conditions(job)
+    condition = job_conditions.get("Failed") or job_conditions.get("FailureTarget")
     if len(out_of_memory) > 1 or (condition and out_of_memory):
         return _memory_error(gang, out_of_memory[-1])
     if condition is None:

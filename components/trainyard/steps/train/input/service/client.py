@@ -35,14 +35,14 @@ def service_key(token: str) -> bytes:
 
 @dataclass(frozen=True)
 class Turn:
-    """The turn of an input worker: micro-batches whose number modulo `of` is `number`."""
+    """The turn of an input worker: micro-batches whose number modulo `count` is `number`."""
 
     number: int = 0
-    of: int = 1
+    count: int = 1
 
     def first(self, start: int) -> int:
         """Return the first number of this turn from `start` on."""
-        return start + (self.number - start) % self.of
+        return start + (self.number - start) % self.count
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class InputWorker:
     stream: MessageStream
 
     def __str__(self) -> str:
-        return f"input worker {self.turn.number} of {self.turn.of} ({self.address})"
+        return f"input worker {self.turn.number} of {self.turn.count} ({self.address})"
 
     def prepare(self, elements: tf.data.Dataset[_Element]) -> tf.data.Dataset[_Element]:
         """Return `elements` in order, computed by this worker for this training only."""
@@ -173,7 +173,7 @@ def _connect_worker(turn: Turn, address: str, token: str, end: float) -> InputWo
             time.sleep(0.2)
             continue
         if (hello := _wait_until_serving(stream)) is not None:
-            _check_version(f"input worker {turn.number} of {turn.of} ({address})", str(hello["tensorflow"]))
+            _check_version(f"input worker {turn.number} of {turn.count} ({address})", str(hello["tensorflow"]))
             return InputWorker(
                 turn=turn,
                 address=address,
@@ -186,7 +186,7 @@ def _connect_worker(turn: Turn, address: str, token: str, end: float) -> InputWo
             )
         problem = "it ended while it fetched the examples"
     raise TransientError(
-        f"train: is waiting for input worker {turn.number} of {turn.of} ({address}: {problem}) for "
+        f"train: is waiting for input worker {turn.number} of {turn.count} ({address}: {problem}) for "
         f"{time.monotonic() - start:.0f} s, the deadline. Look why it does not start, or run the same command again."
     )
 
