@@ -19,14 +19,14 @@ _START = '{"event": "'
 _ALIVE = "alive"
 
 
-def emit(event: str, **facts: object) -> None:
-    """Write one line that `event` happened, with its facts."""
-    write(escape.lines(json.dumps(fields_of(event, **facts), default=str, ensure_ascii=False)))
+def emit(event: str, **fields: object) -> None:
+    """Write one line that `event` happened, with its fields."""
+    write(escape.lines(json.dumps(fields_of(event, **fields), default=str, ensure_ascii=False)))
 
 
-def fields_of(event: str, **facts: object) -> dict[str, Any]:
-    """Return `event` with its facts as `parse` does."""
-    return {"event": event, **facts}
+def fields_of(event: str, **fields: object) -> dict[str, Any]:
+    """Return `event` with its fields as `parse` does."""
+    return {"event": event, **fields}
 
 
 def emit_alive() -> None:

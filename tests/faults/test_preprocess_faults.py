@@ -103,7 +103,8 @@ def test_a_killed_preprocess_goes_on_from_its_tasks_and_from_its_shards(
     monkeypatch.setattr(tasks, "_BYTES", 1)
     assert files == preprocess(table(tmp_path / "tables"), tmp_path / "elsewhere" / "1f0a")
     lines = capfd.readouterr().err
-    assert [event["count"] for event in events(lines) if event["event"] == "helpers"] == [tasks._cores() - 1] * 2
+    counts = [event["count"] for event in events(lines) if event["event"] == "worker_processes"]
+    assert counts == [tasks._cores() - 1] * 2
     assert kept(lines) == {}
     assert list((output.parent / ".staging").iterdir()) == []
     assert not Path(keys.parts(str(output))).exists()

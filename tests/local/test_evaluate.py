@@ -20,8 +20,8 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.runtime import step
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.baselines.boosted import _columns
 from trainyard.steps.evaluate.run import run
-from trainyard.steps.evaluate.yardsticks.boosted import _columns
 from trainyard.storage import storage
 
 NAMES = [f"digit {number}" for number in range(10)]

@@ -67,7 +67,7 @@ def test_a_gang_micro_batches_and_a_late_start_see_the_same_images_and_targets(
             assert_equal(batch, [late[step - 3]])
         assert float(np.sum(batch[2])) == pytest.approx(1)
         np.testing.assert_allclose(np.sum(batch[1], axis=1), 1, rtol=1e-6)
-    if memory_bytes:  # lanes take other examples for a micro-batch
+    if memory_bytes:  # shard ranges take other examples for a micro-batch
         parts = list(Input(recipe(EVERYTHING, accumulation_steps=2), folder, None).train(0))
         for step, batch in enumerate(alone):
             assert_equal(batch, parts[2 * step : 2 * step + 2])

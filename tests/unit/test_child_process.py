@@ -207,13 +207,13 @@ def test_a_child_starts_where_the_folder_of_temporary_files_has_a_long_path(tmp_
 def test_threads_that_start_and_end_children_at_a_time_get_the_exit_code_of_their_own() -> None:
     codes: dict[int, set[int | None]] = {number: set() for number in (1, 2, 3, 4)}
 
-    def lane(number: int) -> None:
+    def work_on(number: int) -> None:
         for _ in range(8):
             child = ChildProcess(leave, (number,))
             child.join()
             codes[number].add(child.code)
 
-    threads = [threading.Thread(target=lane, args=(number,)) for number in codes]
+    threads = [threading.Thread(target=work_on, args=(number,)) for number in codes]
     for thread in threads:
         thread.start()
     for thread in threads:

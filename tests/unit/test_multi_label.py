@@ -21,10 +21,10 @@ from trainyard.steps.evaluate.metrics.bootstrap import intervals
 from trainyard.steps.evaluate.metrics.measure import measure, statistics
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import METRICS
-from trainyard.steps.preprocess.facts.summary import Summary
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
 from trainyard.steps.preprocess.readers.tables.rows import check_row
+from trainyard.steps.preprocess.statistics.summary import Summary
 from trainyard_control.search.learning_curve import _point
 
 

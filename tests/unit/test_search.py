@@ -16,8 +16,8 @@ from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.spec.recipe import Recipe
 from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen
-from trainyard_control.local import lanes
-from trainyard_control.local.lanes import Lane
+from trainyard_control.local import slots
+from trainyard_control.local.slots import Slot
 from trainyard_control.planning import cost
 from trainyard_control.search import latencies
 from trainyard_control.search import sweep as sweeps
@@ -153,13 +153,13 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
     again = Study(sweep)
     sampled: list[Trial] = []
 
-    def lane(_: Lane) -> None:
+    def work_on(_: Slot) -> None:
         while entry := again.take():
             trial, drawn = entry
             sampled.append(trial)
             again.end(ended(trial, 0.5), drawn)
 
-    lanes.work([None, None], lane)
+    slots.work([None, None], work_on)
     assert sorted(trial.number for trial in sampled) == [0, 3, 4, 5, 6, 7]
     begun = {trial.number: trial.values for trial, _ in filter(None, first)}
     assert all(trial.values == begun[trial.number] for trial in sampled if trial.number in begun)
@@ -186,11 +186,11 @@ def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: 
     assert timed == [1]  # the first of the cheapest meets it
     trained: list[Trial] = []
 
-    def train(trial: Trial, _: object, __: Lane) -> Trial:
+    def train(trial: Trial, _: object, __: Slot) -> Trial:
         trained.append(trial)
         return ended(trial, len(trained) / 10)
 
-    sweeps.in_lanes(study, [None], train, SweepScreen(5, "accuracy"))
+    sweeps.in_slots(study, [None], train, SweepScreen(5, "accuracy"))
     assert len(trained) == 5 and max(timed) > 3
     assert sum(trial.draws for trial in Study(study.sweep).trials) == len(
         [block_count for block_count in timed if block_count > 3]
@@ -203,7 +203,7 @@ def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_pl
 ) -> None:
     few, many = ["conv:8"], ["conv:8", "conv:8", "conv:8"]
     study = Study(Sweep("digits", [], [Dimension("model.blocks", values=(few, many))], here, latency_budget=2.0))
-    sweeps.in_lanes(study, [None], lambda trial, *_: ended(trial, 0.5), SweepScreen(2, "accuracy"))
+    sweeps.in_slots(study, [None], lambda trial, *_: ended(trial, 0.5), SweepScreen(2, "accuracy"))
     left = next(trial for trial in study.trials if trial.state == "skipped")
     assert (left.values["model.blocks"], left.milliseconds) == (many, 3.0) and len(timed) == 2
     assert "takes 3 ms on one core, and the budget is 2 ms" in left.why
@@ -227,14 +227,14 @@ def ended(trial: Trial, metric: float) -> Trial:
     return trial.model_copy(update={"state": "complete", "metric": metric, "seconds": 36.0})
 
 
-def test_the_first_error_ends_the_other_lanes() -> None:
-    def lane(lane: Lane) -> None:
-        if lane.cores == {0}:
+def test_the_first_error_ends_the_other_slots() -> None:
+    def work_on(slot: Slot) -> None:
+        if slot.cores == {0}:
             raise ValueError("a")
-        lane.stop.interrupted.wait(60)
+        slot.stop.interrupted.wait(60)
 
     with pytest.raises(ValueError, match="a"):
-        lanes.work([frozenset({0}), frozenset({1}), frozenset({2})], lane)
+        slots.work([frozenset({0}), frozenset({1}), frozenset({2})], work_on)
 
 
 def test_a_trial_costs_what_the_environment_says_of_its_share_of_the_machine(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _worker_pool(
     module: str,
 ) -> Iterator[None]:
     """Run `count` worker processes beside the block, then wait for the `pending` tasks that they claimed."""
-    events.emit("helpers", count=count)
+    events.emit("worker_processes", count=count)
     workers: list[ChildProcess] = []
 
     def start() -> None:

@@ -18,7 +18,7 @@ MOST_ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB."""
 
 PIECE_BYTES = 64 << 20
-"""About that many of a large file are read apart; chosen: half of what a helper of preprocess is started for."""
+"""About that many of a large file are read apart; chosen: half of the bytes per worker process of preprocess."""
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,12 @@ def plain_table(first: str, *columns: str) -> Table:
     return table
 
 
-def facts_table() -> Table:
+def key_value_table() -> Table:
     """Create a table of names and values without a header. Values, such as paths, are never cut."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
-    return facts
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

@@ -69,7 +69,7 @@ class Screen:
         with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print lines that look like events
             if event["event"] == "progress" and self._task is not None:
                 total = f"/{event['total']}" if event["total"] else ""  # unknown for the rows of a file
-                text = markup(" ".join([f"{event['done']}{total} {event['unit']}", *_facts(event)]))
+                text = markup(" ".join([f"{event['done']}{total} {event['unit']}", *_field_texts(event)]))
                 self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
             elif event["event"] == "epoch":
                 self._show_epoch(step, event)
@@ -212,7 +212,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _facts(event: dict[str, Any]) -> list[str]:
+def _field_texts(event: dict[str, Any]) -> list[str]:
     """Format the extra fields of a progress event."""
-    facts = {name: event[name] for name in event if name not in ("event", "step", "done", "total", "unit")}
-    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()]
+    fields = {name: event[name] for name in event if name not in ("event", "step", "done", "total", "unit")}
+    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in fields.items()]

@@ -11,7 +11,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import shell
 from trainyard.storage import storage
-from trainyard_control.api.drawing import facts_table, markup, plain_table, table_console
+from trainyard_control.api.drawing import key_value_table, markup, plain_table, table_console
 from trainyard_control.api.run import Run
 
 
@@ -24,7 +24,7 @@ def show(run: Run) -> None:
     badge = "[bold green]✓ blessed[/]" if blessed else "[bold red]✗ refused[/]"
     console.print()
     console.rule(f"[bold]{markup(run.recipe)}[/] · {badge}", align="left")
-    console.print(_facts(record, run.settings["model"].get("name")))
+    console.print(_summary(record, run.settings["model"].get("name")))
     console.print(_metrics(record, run.intervals))
     if record.get("remark"):
         console.print(_remark(record["remark"]))
@@ -34,40 +34,40 @@ def show(run: Run) -> None:
         console.print(_exports(record["exports"]))
 
 
-def _facts(record: dict[str, Any], network: str | None) -> Table:
+def _summary(record: dict[str, Any], network: str | None) -> Table:
     data, train = record["data"], record["train"]
-    facts = facts_table()
+    table = key_value_table()
     if data:
         counts = [f"{data[name]:,} {name}" for name in ("train", "eval", "test", "quarantined")]
-        facts.add_row("data", " · ".join(counts))
+        table.add_row("data", " · ".join(counts))
     bound = "bound unclear" if train["bottleneck"] == "unclear" else f"{train['bottleneck']}-bound"
     speed = f", {train['examples_per_second']:,.0f} examples/s" if train["examples_per_second"] else ""
     bound = "" if train.get("command") else f", {bound}"
-    facts.add_row(
+    table.add_row(
         "training", f"{network or 'own model'}, {train['epochs']} epochs, {train['steps']:,} steps{speed}{bound}"
     )
     if record.get("predicted"):
         predicted = Prediction.model_validate(record["predicted"])
-        facts.add_row("plan", predicted.beside(train["examples_per_second"]))
+        table.add_row("plan", predicted.beside(train["examples_per_second"]))
     if train.get("command"):
-        facts.add_row("by", markup(" ".join(train["command"])))
+        table.add_row("by", markup(" ".join(train["command"])))
     else:
         input_workers = f" · {train['input_workers']} input workers" if train.get("input_workers") else ""
-        facts.add_row("devices", markup(", ".join(train["devices"])) + input_workers)
+        table.add_row("devices", markup(", ".join(train["devices"])) + input_workers)
     if reached := record.get("time_to"):
-        facts.add_row("time to", markup(_reached(reached)))
+        table.add_row("time to", markup(_reached(reached)))
         if published := reached.get("published"):
-            facts.add_row("published", markup(_published(published)))
+            table.add_row("published", markup(_published(published)))
     if record["pushed"]:
-        facts.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
+        table.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
         if override := record["pushed"].get("override"):
-            facts.add_row("override", markup(f"{override['name']}: {override['reason']}"))
-    facts.add_row("report", markup(record["report"]))
+            table.add_row("override", markup(f"{override['name']}: {override['reason']}"))
+    table.add_row("report", markup(record["report"]))
     curves = storage.join(record["folders"]["train"], "tensorboard")
     if storage.children(curves):  # a custom program may write none
-        facts.add_row("curves", markup(f"tensorboard --logdir {shell(curves)}"))
-    facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
-    return facts
+        table.add_row("curves", markup(f"tensorboard --logdir {shell(curves)}"))
+    table.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
+    return table
 
 
 def _reached(reached: dict[str, Any]) -> str:

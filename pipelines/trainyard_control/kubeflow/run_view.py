@@ -11,7 +11,7 @@ that waits for a gang.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -116,7 +116,6 @@ class RunView:
     overdue: int | None = None
     stuck: str = ""
     expected: Expectation | None = None
-    facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:

@@ -102,11 +102,10 @@ class KubeflowRuns:
         # By default Argo deletes pods an hour after the run, and a cached step has none.
         by_task = _by_task(run)
         views = self._priced(run, with_lost_attempts(with_podless(views_by_pod, by_task, cached), by_task), by_task)
-        folder = self._folder(view.recipe, run_id)
-        record = self._record(folder)
+        record = self._record(self._folder(view.recipe, run_id))
         folders = (record or {}).get("folders", {})
         views = tuple(replace(step, output=folders.get(step.name, "")) for step in views)
-        view = replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
+        view = replace(view, steps=views, record=record, overdue=overdue)
         return replace(view, stuck=self._controller_fault()) if view.idle else view
 
     def _controller_fault(self) -> str:

@@ -27,11 +27,11 @@ from trainyard_control.compiler.submission import Submission
 from trainyard_control.kubeflow.run_view import RunView, StepView
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
 from trainyard_control.kubeflow.submit import submit
-from trainyard_control.local.lanes import Lane
+from trainyard_control.local.slots import Slot
 from trainyard_control.search.bench import find_training
 from trainyard_control.search.result import Result
 from trainyard_control.search.study import Study, Sweep
-from trainyard_control.search.sweep import SweepListener, in_lanes, require_possible, result, write_winner
+from trainyard_control.search.sweep import SweepListener, in_slots, require_possible, result, write_winner
 from trainyard_control.search.trials import Pruned, Trial, as_pruned, judge_new, with_training
 
 PREPROCESS = OUTPUTS[0]
@@ -61,7 +61,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
     with storage.lease(sweep.folder):
         study = Study(sweep)
         cluster = _ClusterTrials(study, listener, pending_limit, runs)
-        in_lanes(study, [None] * sweep.max_parallel, cluster.train, listener)
+        in_slots(study, [None] * sweep.max_parallel, cluster.train, listener)
         return result(study, write_winner(study), None)
 
 
@@ -109,18 +109,18 @@ class _ClusterTrials:
     examples: threading.Event = field(default_factory=threading.Event)
     _first: threading.Lock = field(default_factory=threading.Lock)
 
-    def train(self, trial: Trial, sampled: optuna.Trial, lane: Lane) -> Trial:
+    def train(self, trial: Trial, sampled: optuna.Trial, slot: Slot) -> Trial:
         """Train a trial, and return it as it ended."""
         try:
             submission = _submission(self.study.sweep, trial)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)})
-        self._wait_for_examples(lane)
+        self._wait_for_examples(slot)
         run_id, attached = submit(submission, self.runs.server)
         self.listener.trial_sent(trial, submission.run, run_id, attached)
         epochs: list[Epoch] = []
         try:
-            view = self._followed(trial, run_id, lane, lambda: self._judge(sampled, run_id, epochs))
+            view = self._followed(trial, run_id, slot, lambda: self._judge(sampled, run_id, epochs))
         except Pruned as pruned:
             self.runs.cancel(run_id)
             trial = as_pruned(trial, epochs, sum(epoch.seconds for epoch in epochs), pruned)
@@ -129,11 +129,11 @@ class _ClusterTrials:
         self.examples.set()
         return trial
 
-    def _wait_for_examples(self, lane: Lane) -> None:
+    def _wait_for_examples(self, slot: Slot) -> None:
         """Wait until the first run has preprocessed; the first caller returns at once."""
         first = self._first.acquire(blocking=False)
         while not (first or self.examples.wait(_POLL_SECONDS)):
-            _require_going_on(lane)
+            _require_going_on(slot)
 
     def _judge(self, sampled: optuna.Trial, run_id: str, epochs: list[Epoch]) -> None:
         """Add new epochs from the log of the run's training to `epochs`. Raises `Pruned` as the study does.
@@ -146,14 +146,14 @@ class _ClusterTrials:
             return
         judge_new(epochs, map(events.parse, log.splitlines()), partial(self.study.require_promising, sampled))
 
-    def _followed(self, trial: Trial, run_id: str, lane: Lane, judge: Callable[[], None]) -> RunView:
+    def _followed(self, trial: Trial, run_id: str, slot: Slot, judge: Callable[[], None]) -> RunView:
         """Follow the trial's run to its end; `judge` is called while it trains.
 
         Raises `TransientError` if it waits too long for a node.
         """
         views = changes(self.runs.watch(run_id), lambda step: self.listener.trial_step(trial, step))
         for view in views:
-            _require_going_on(lane)
+            _require_going_on(slot)
             if any(step.name == PREPROCESS and step.state == "done" for step in view.steps):
                 self.examples.set()
             if self.study.sweep.prune and any(step.name == TRAIN and step.state == "running" for step in view.steps):
@@ -183,6 +183,6 @@ class _ClusterTrials:
         return trial.model_copy(update={"state": "failed", "why": why})
 
 
-def _require_going_on(lane: Lane) -> None:
-    if lane.stop.begun:  # the runs continue
+def _require_going_on(slot: Slot) -> None:
+    if slot.stop.begun:  # the runs continue
         raise KeyboardInterrupt

@@ -23,9 +23,9 @@ from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardE
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.local import lanes
-from trainyard_control.local.lanes import Lane
+from trainyard_control.local import slots
 from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.local.slots import Slot
 from trainyard_control.local.step_process import Stop
 from trainyard_control.planning import data
 from trainyard_control.planning.data import DataSummary
@@ -50,7 +50,7 @@ class SweepListener(Listener, Protocol):
         """Called when a trial is complete, pruned, failed or skipped. best: of all so far."""
 
 
-Train = Callable[[Trial, optuna.Trial, Lane], Trial]
+Train = Callable[[Trial, optuna.Trial, Slot], Trial]
 
 
 def run(sweep: Sweep, listener: SweepListener) -> Result:
@@ -59,12 +59,12 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
     Raises the error of a trial if the others would have it too, `ConfigurationError` if there are fewer cores than
     trials at a time or nothing meets the latency budget, and `DataError` if no trial is complete.
     """
-    cores = lanes.shares(sweep.max_parallel)
+    cores = slots.shares(sweep.max_parallel)
     require_possible(sweep)
     with storage.lease(sweep.folder), storage.reading(storage.join(sweep.environment.storage, sweep.recipe.name)):
         study = Study(sweep)
         local = _Local(study, listener)
-        in_lanes(study, cores, local.train, listener)
+        in_slots(study, cores, local.train, listener)
         study.trials = latencies.with_latencies(study.trials, listener)
         winner = write_winner(study)
         judged = LocalRun(winner, sweep.environment, "", None, listener, folder=storage.join(sweep.folder, "best"))
@@ -73,21 +73,21 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
         return result(study, winner, Evaluation.read(judged.evaluate(None)))
 
 
-def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train, listener: SweepListener) -> None:
-    """Train all trials of the study, one at a time per lane, without those over the latency budget."""
+def in_slots(study: Study, cores: Sequence[frozenset[int] | None], train: Train, listener: SweepListener) -> None:
+    """Train all trials of the study, one at a time per slot, without those over the latency budget."""
     inputs: dict[str, DataSummary] = {}
     timing = threading.Lock()  # two networks at a time would slow each other
 
-    def lane(lane: Lane) -> None:
-        while not lane.stop.begun and (next_trial := study.take()):
+    def work_on(slot: Slot) -> None:
+        while not slot.stop.begun and (next_trial := study.take()):
             with timing:
-                trial, sampled = _within_budget(study, *next_trial, lane, inputs)
+                trial, sampled = _within_budget(study, *next_trial, slot, inputs)
             if trial.state == "begun":
-                trial = train(trial, sampled, lane)
+                trial = train(trial, sampled, slot)
             best = study.end(trial, sampled)
             listener.trial_ended(study.trials[trial.number], best)
 
-    lanes.work(cores, lane)
+    slots.work(cores, work_on)
 
 
 @dataclass
@@ -99,14 +99,14 @@ class _Local:
     preprocessing: threading.Lock = field(default_factory=threading.Lock)
     _equal: dict[str, threading.Lock] = field(default_factory=dict)
 
-    def train(self, trial: Trial, sampled: optuna.Trial, lane: Lane) -> Trial:
+    def train(self, trial: Trial, sampled: optuna.Trial, slot: Slot) -> Trial:
         """Train a trial, and return it as it ended."""
         sweep = self.study.sweep
         folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.for_trial(trial)
         try:
             variant = sweep.variant(trial.values)
             run = LocalRun(
-                variant, sweep.environment, "", None, listener, folder=folder, cores=lane.cores, stop=lane.stop
+                variant, sweep.environment, "", None, listener, folder=folder, cores=slot.cores, stop=slot.stop
             )
             # Trials with equal values run one after another: the second reuses the first's training.
             with self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock()):
@@ -119,7 +119,7 @@ class _Local:
 
 
 def _within_budget(
-    study: Study, trial: Trial, sampled: optuna.Trial, lane: Lane, inputs: dict[str, DataSummary]
+    study: Study, trial: Trial, sampled: optuna.Trial, slot: Slot, inputs: dict[str, DataSummary]
 ) -> tuple[Trial, optuna.Trial]:
     """Return the trial, if needed with other values, so that its untrained network meets the latency budget.
 
@@ -130,7 +130,7 @@ def _within_budget(
         return trial, sampled
     for draw in itertools.count(1):
         try:
-            took = _untrained(study.sweep, trial, lane, inputs)
+            took = _untrained(study.sweep, trial, slot, inputs)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)}), sampled
         if took <= budget:
@@ -142,13 +142,13 @@ def _within_budget(
     return trial.model_copy(update={"milliseconds": took}), sampled
 
 
-def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSummary]) -> float:
+def _untrained(sweep: Sweep, trial: Trial, slot: Slot, inputs: dict[str, DataSummary]) -> float:
     """Return the milliseconds of a prediction. inputs: cached features by data section."""
     variant = sweep.variant(trial.values)
     section = variant.data.model_dump_json()
     if section not in inputs:  # computing it lists the source
         inputs[section] = features(variant, sweep)
-    return latencies.untrained(variant, inputs[section], lane.cores, lane.stop)
+    return latencies.untrained(variant, inputs[section], slot.cores, slot.stop)
 
 
 def require_possible(sweep: Sweep) -> None:

@@ -19,6 +19,9 @@ from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
+from trainyard.steps.evaluate.baselines.baseline import baseline, baseline_predictions
+from trainyard.steps.evaluate.baselines.boosted import boosted_predictions
+from trainyard.steps.evaluate.baselines.importance import importances
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
@@ -29,9 +32,6 @@ from trainyard.steps.evaluate.predict import champion_predictions, load_predicto
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
 from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.evaluate.worst import worst_examples
-from trainyard.steps.evaluate.yardsticks.baseline import baseline, baseline_predictions
-from trainyard.steps.evaluate.yardsticks.boosted import boosted_predictions
-from trainyard.steps.evaluate.yardsticks.importance import importances
 from trainyard.storage import storage
 
 SPLIT: Split = "test"

@@ -15,13 +15,13 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, workspace
 from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
-from trainyard.steps.preprocess.facts import quality
-from trainyard.steps.preprocess.facts.expectation import require_fitting
 from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
+from trainyard.steps.preprocess.statistics import quality
+from trainyard.steps.preprocess.statistics.expectation import require_fitting
 from trainyard.steps.preprocess.transforming.features import (
     column_preprocessing,
     image_preprocessing,

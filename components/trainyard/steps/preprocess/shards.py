@@ -12,8 +12,8 @@ import pyarrow as pa
 import tensorflow as tf
 
 from trainyard.contract.document import Split
-from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, fixed_bytes, rows_between
+from trainyard.steps.preprocess.statistics.summary import SplitSummary
 from trainyard.steps.preprocess.task_store import TaskStore
 
 _IMAGE = "raw/image"

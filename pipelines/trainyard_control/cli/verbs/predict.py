@@ -129,26 +129,26 @@ def _answers(folder: str) -> str:
 
 
 def _show(summary: PredictionSummary) -> None:
-    from trainyard_control.api.drawing import counts_text, facts_table, markup, table_console
+    from trainyard_control.api.drawing import counts_text, key_value_table, markup, table_console
 
-    facts = facts_table()
+    table = key_value_table()
     unit = "images" if summary.kind == "pictures" else "rows"
     speed = summary.predicted / max(summary.predict_seconds, 0.01)
-    facts.add_row("model", markup(summary.model))
-    facts.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")
+    table.add_row("model", markup(summary.model))
+    table.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")
     if summary.classes:
-        facts.add_row("classes", markup(counts_text(summary.classes)))
+        table.add_row("classes", markup(counts_text(summary.classes)))
     if summary.rejected and summary.rejected_file:
-        facts.add_row(
+        table.add_row(
             "rejected", markup(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
         )
     if warned := [sentence for name, counts in summary.unknown.items() if (sentence := counts.warning(name))]:
-        facts.add_row("[yellow]unknown[/]", "\n".join(map(markup, warned)))
+        table.add_row("[yellow]unknown[/]", "\n".join(map(markup, warned)))
     elif seen := {name: counts.unknown for name, counts in summary.unknown.items() if counts.unknown}:
-        facts.add_row("unknown", markup(f"values of {counts_text(seen)}"))
+        table.add_row("unknown", markup(f"values of {counts_text(seen)}"))
     if gaps := {name: counts.missing for name, counts in summary.unknown.items() if counts.missing}:
-        facts.add_row("missing", markup(counts_text(gaps)))
+        table.add_row("missing", markup(counts_text(gaps)))
     if summary.ignored:
-        facts.add_row("ignored", markup(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
-    facts.add_row("written", markup(f"{summary.predicted:,} answers in {summary.out}"))
-    table_console().print(facts)
+        table.add_row("ignored", markup(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
+    table.add_row("written", markup(f"{summary.predicted:,} answers in {summary.out}"))
+    table_console().print(table)

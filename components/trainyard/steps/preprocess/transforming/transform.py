@@ -30,9 +30,9 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import Transform
 from trainyard.runtime import step
 from trainyard.spec.gates import Task
-from trainyard.steps.preprocess.facts.summary import labels_apart
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
+from trainyard.steps.preprocess.statistics.summary import labels_apart
 from trainyard.steps.preprocess.task_store import TaskStore, remove_unfinished
 from trainyard.steps.preprocess.transforming.encode import Column, as_column, encode_examples
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible

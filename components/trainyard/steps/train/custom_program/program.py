@@ -36,8 +36,8 @@ def prepare(recipe: Recipe, folder: Path) -> None:
     (folder / "recipe.json").write_text(recipe.model_dump_json(exclude={"train": {"files"}}), encoding="utf-8")
 
 
-def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[str, str]:
-    """Return the program's environment: this process's, the addresses of all workers, and `facts`.
+def variables(rank: Rank, addresses: list[str], own_variables: dict[str, str]) -> dict[str, str]:
+    """Return the program's environment: this process's, the addresses of all workers, and `own_variables`.
 
     addresses: host:port of each worker, a free port. TF_CONFIG is for TensorFlow's strategies, MASTER_ADDR and its
     companions for torch.distributed (docs.pytorch.org/docs/stable/distributed.html), JAX_COORDINATOR_ADDRESS for
@@ -61,7 +61,7 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
         "JAX_COORDINATOR_ADDRESS": addresses[0],
-        **facts,
+        **own_variables,
     }
 
 

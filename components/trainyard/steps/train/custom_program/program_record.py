@@ -99,9 +99,9 @@ class ProgramRecord:
         self.steps = max(self.steps, line.done)
         if line.examples_per_second is not None:
             self.examples_per_second = line.examples_per_second
-        facts = line.model_dump(exclude_none=True, exclude={"done", "total"})
+        fields = line.model_dump(exclude_none=True, exclude={"done", "total"})
         peak = memory.peak_mib(self.process) if self.process else 0
-        events.emit("progress", done=line.done, total=line.total, unit="steps", **facts, peak_mib=peak)
+        events.emit("progress", done=line.done, total=line.total, unit="steps", **fields, peak_mib=peak)
 
     def _epoch(self, line: _Epoch) -> None:
         seconds, self._epoch_at = time.monotonic() - self._epoch_at, time.monotonic()

@@ -67,16 +67,16 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         program.prepare(recipe, folder)
         program_checkpoints = ProgramCheckpoints(storage.join(checkpoints, "program"), saved)
         program_checkpoints.restore()
-        facts = {
+        own_variables = {
             "TRAINYARD_RECIPE_FILE": str(folder / "recipe.json"),
             "TRAINYARD_CHECKPOINTS": str(saved),
             "TRAINYARD_OUTPUT": str(program_output),
             "TRAINYARD_RESTARTS": str(len(gang_past.restarts) + bool(gang_past.last_break)),
         }
         if recipe.data.format != "none":
-            facts["TRAINYARD_EXAMPLES"] = local
+            own_variables["TRAINYARD_EXAMPLES"] = local
         fetched = time.monotonic()
-        environment = program.variables(rank, gang_addresses(), facts)
+        environment = program.variables(rank, gang_addresses(), own_variables)
         with program_checkpoints.kept() if rank.chief else nullcontext():
             ended = program.run(recipe.train.command or [], folder, environment, record)
             program_checkpoints.killed = ended.code < 0

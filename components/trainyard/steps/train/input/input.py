@@ -257,7 +257,8 @@ class Input:
         keys = self._keys(start, self._end, turn)
         ranges, rows, size = self._shard_ranges("train"), self._rows("train"), self._replica_batch_size("train")
         files = ranges.files_of_rows(*rows)
-        events.emit("streaming", split="train", lanes=ranges.count, files=len(files), of=len(ranges.files))
+        total = len(ranges.files)
+        events.emit("streaming", split="train", shard_ranges=ranges.count, files=len(files), total_files=total)
         first, skipped = divmod(start, self._micro_batches_per_epoch)
         if self.feed is not None:
             self.feed.follow(self._reading_order(ranges, first), ranges.count)

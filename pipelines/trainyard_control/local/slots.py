@@ -1,4 +1,4 @@
-"""Runs of this machine side by side: a thread for each, on a share of the cores that is its own."""
+"""Parallel runs on this machine: a thread for each, on its own share of the cores."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trainyard_control.local.step_process import Stop
 
 
 @dataclass(frozen=True)
-class Lane:
-    """One of those that work side by side. cores: its own, None for all. stop: what ends it."""
+class Slot:
+    """A slot for one run at a time. cores: those it uses, None for all. stop: ends its run."""
 
     cores: frozenset[int] | None
     stop: Stop
 
 
 def shares(count: int) -> list[frozenset[int] | None]:
-    """Return an equal share of this machine's cores for each of `count` lanes, None for one alone.
+    """Return an equal share of this machine's cores for each of `count` slots; None for a single one.
 
     Raises `ConfigurationError` if there are too few cores.
     """
@@ -38,22 +38,22 @@ def shares(count: int) -> list[frozenset[int] | None]:
     return [frozenset(cores[share * number : share * (number + 1)]) for number in range(count)]
 
 
-def work(cores: Sequence[frozenset[int] | None], task: Callable[[Lane], None]) -> None:
+def work(cores: Sequence[frozenset[int] | None], task: Callable[[Slot], None]) -> None:
     """Call `task` in a thread for each of `cores`, and return when all have ended.
 
-    The first error ends the others, and is raised. Ctrl-C ends all of them; SIGTERM goes on to their steps.
+    The first error ends the other slots and is raised. Ctrl-C ends all of them; SIGTERM is passed to their steps.
     """
     stop, ended = Stop(), queue.SimpleQueue[BaseException | None]()
 
-    def lane(own: frozenset[int] | None) -> None:
+    def work_on(own: frozenset[int] | None) -> None:
         try:
-            task(Lane(own, stop))
+            task(Slot(own, stop))
         except BaseException as error:  # noqa: BLE001 - it is raised in the main thread
             ended.put(error)
         else:
             ended.put(None)
 
-    threads = [threading.Thread(target=lane, args=(own,), daemon=True) for own in cores]
+    threads = [threading.Thread(target=work_on, args=(own,), daemon=True) for own in cores]
     with on_sigterm(stop.terminate):
         for thread in threads:
             thread.start()

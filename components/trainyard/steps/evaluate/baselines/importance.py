@@ -11,8 +11,8 @@ from trainyard.contract.artifacts.evaluate import Importance
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.baselines.columns import Arrays, features_by_column, first_examples, is_table
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.yardsticks.columns import Arrays, features_by_column, first_examples, is_table
 
 _EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # chosen: some seconds at the most
 

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees on the same split: an honest yardstick for a network that learns from a table."""
+"""Gradient-boosted trees on the same split: a baseline for a network that learns from a table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
+from trainyard.steps.evaluate.baselines.columns import Arrays, first_examples, is_table
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.yardsticks.columns import Arrays, first_examples, is_table
 
 _Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor
 
