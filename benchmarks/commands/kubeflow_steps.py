@@ -52,7 +52,7 @@ class Times:
 
 
 def spent(times: Times, log: str, before: datetime) -> tuple[dict[str, float], datetime]:
-    """Return where the seconds of one step went, and when it was over; `before` is when the step before it was.
+    """Return the seconds of one step by phase, and its end; `before` is the end of the previous step.
 
     before: since then (for the first step, since the run was created). queued: the part of it after the step's pod was
     created. startup: from the start of the container to the first line of the step's own, or of kfp's before it where

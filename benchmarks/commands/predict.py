@@ -62,7 +62,7 @@ def train(recipe: str, folder: Path) -> None:
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Write so many rows of scikit-learn's breast cancer data, over and over."""
+    """Write `rows` rows of scikit-learn's breast cancer data, repeated."""
     from sklearn.datasets import load_breast_cancer
 
     from trainyard.steps.preprocess.readers.bundled import write_breast_cancer

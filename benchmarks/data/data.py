@@ -103,7 +103,7 @@ MEASURES: list[Callable[[int], Row]] = [
 
 
 def measure(rows: int = ROWS) -> list[Row]:
-    """Return every row, on tables of so many rows."""
+    """Return every row, for tables of `rows` rows."""
     return [each(rows) for each in MEASURES]
 
 
@@ -126,7 +126,7 @@ def _cost_of_a_row(side: str, rows: int) -> float:
 
 @cache
 def _side(side: str, rows: int) -> Cost:
-    """Return what `side` of benchmarks.data.tables costs on so many rows."""
+    """Return the cost of `side` of benchmarks.data.tables for `rows` rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
         tables.write(path, rows)

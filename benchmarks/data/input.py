@@ -98,7 +98,7 @@ input worker is a local process.
 
 
 def _served(folder: ExampleFolder, augment: dict[str, Any]) -> list[Row]:
-    """Return what an input worker costs, and what it leaves to the process that trains."""
+    """Return the cost of an input worker, and the cost left to the training process."""
     alone = _ours(folder, augment, 0)
     with _input_worker(folder.uri) as (service, process):
         both = _ours(folder, augment, 0, service, process)

@@ -62,7 +62,7 @@ def _mask(shape: int, draw: np.random.Generator, side: int) -> npt.NDArray[np.bo
 
 
 def write(folder: Path, form: str, train: int, val: int, side: int, classes: int = len(CLASSES)) -> None:
-    """Write so many images a class into `folder`, in a form of `FORMS`."""
+    """Write `train` and `val` images of each class into `folder`, in a form of `FORMS`."""
     folder.mkdir(parents=True, exist_ok=True)
     names = CLASSES[:classes]
     numbers = np.random.default_rng(_SEED).permutation(np.repeat(np.arange(classes), val)).tolist()

@@ -75,7 +75,7 @@ class Cost:
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: Cost) -> Cost:
-        """Return what passed between."""
+        """Return the time that passed in between."""
         return Cost(self.wall - start.wall, self.cpu - start.cpu)
 
 

@@ -88,11 +88,11 @@ class ChildProcess:
         return code
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return True if it runs."""
         return self.code is None
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait until it has ended, or for so many seconds."""
+        """Wait until the process has ended, at most `seconds`."""
         connection.wait([self.sentinel], seconds)
         with _EXIT_CODES:
             self._process.join(0)
@@ -163,7 +163,7 @@ class ProgramFailed(Exception):
 
 
 def program_output(command: list[str]) -> str:
-    """Return what `command` writes to stdout; it is killed if this process ends before it. Raises `ProgramFailed`."""
+    """Return the stdout of `command`, which is killed when this process ends. Raises `ProgramFailed`."""
     ended = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=end_with_parent()
     )
@@ -203,7 +203,7 @@ def end_programs(programs: Iterable[subprocess.Popen[str]], grace_seconds: float
 
 
 def describe_exit(code: int) -> str:
-    """Return how a process ended with `code`, as the end of a sentence."""
+    """Describe an exit `code`, as the end of a sentence."""
     if code == LOST:
         return "was killed, or the fork server that had started it"
     if code == -signal.SIGKILL:
@@ -212,7 +212,7 @@ def describe_exit(code: int) -> str:
 
 
 def start_time(process: int) -> str:
-    """Return when `process` started, in the kernel's ticks, or '' if none runs: its number may be given again.
+    """Return the start time of `process` in kernel ticks, or '' if none runs. Process ids are reused.
 
     One that has ended, but whose parent has not asked how, runs no more.
     """

@@ -87,7 +87,7 @@ class GateRefused(TrainyardError):
 
 
 class PeerLost(TrainyardError):
-    """Another worker of the gang is gone, so this one cannot go on: start it again with all of them."""
+    """Another worker of the gang is lost: all workers must start again."""
 
     exit_code = ExitCode.PEER_LOST
 
@@ -113,7 +113,7 @@ def bug_sentence(error: BaseException) -> str:
 
 
 def failure_fields(error: TrainyardError) -> dict[str, Any]:
-    """Return what events and messages say of `error`, of which `from_code` makes it again."""
+    """Return the fields for `error` in events and messages, from which `from_code` rebuilds it."""
     return {"code": int(error.exit_code), "error": type(error).__name__, "message": str(error)}
 
 

@@ -45,7 +45,7 @@ def shown(value: object) -> object:
 
 
 def is_safe(text: str, kept: str = "") -> bool:
-    """Return whether all characters of `text` may be shown as they are; `kept` ones may be."""
+    """Return True if all characters of `text` may be printed as they are; those in `kept` always may."""
     return text.isprintable() or not any(_is_unsafe(letter, kept) for letter in text)
 
 

@@ -35,7 +35,7 @@ def emit_alive() -> None:
 
 
 def is_alive(event: dict[str, Any]) -> bool:
-    """Return whether the parsed line `event` is one of `emit_alive`."""
+    """Return True if the parsed line `event` is from `emit_alive`."""
     return event.get("event") == _ALIVE
 
 

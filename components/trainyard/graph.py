@@ -134,7 +134,7 @@ def readers(step: str) -> frozenset[str]:
 
 
 def producer(step: str) -> str:
-    """Return what the manifests of `step`'s outputs name it."""
+    """Return the name of `step` in the manifests of its outputs."""
     return f"trainyard.{step}"
 
 
@@ -144,5 +144,5 @@ def made_by(producer_name: str) -> str | None:
 
 
 def is_from(step: str, first: str | None) -> bool:
-    """Return whether `step` is `first`, or has its output after it; never without a `first`."""
+    """Return True if `step` is `first` or runs after it; never without a `first`."""
     return bool(first) and OUTPUTS.index(step) >= OUTPUTS.index(first or "")

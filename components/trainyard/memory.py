@@ -48,7 +48,7 @@ def usable_bytes() -> int:
 
 
 def oom_message(peak: int, step: str) -> str:
-    """Return why a process of `step` was killed at `peak` MiB, and what to do: the end of a sentence."""
+    """Explain that a process of `step` was killed at `peak` MiB and what to do, as the end of a sentence."""
     limit = limit_mib()
     allowed = f"; the limit is {limit} MiB" if limit else ""
     return (
@@ -58,7 +58,7 @@ def oom_message(peak: int, step: str) -> str:
 
 
 def less_memory_advice(step: str) -> str:
-    """Return how `step` needs less memory, as the end of a sentence; '' if it cannot."""
+    """Return advice on reducing the memory of `step`, as the end of a sentence; '' if there is none."""
     if step == "train":
         return ", or lower train.batch_size"
     return ", or have a Beam runner with workers of its own preprocess (beam.runner)" if step == "preprocess" else ""

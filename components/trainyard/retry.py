@@ -19,7 +19,7 @@ def retry(
     longest_pause: float,
     on_retry: Callable[[Exception, float], None] | None = None,
 ) -> T:
-    """Return what `call` returns; after a `transient` error it is called again until `seconds` have passed.
+    """Call `call`, again after `transient` errors until `seconds` have passed, and return its result.
 
     The pauses double from `first_pause` to `longest_pause` seconds, with jitter of half their length either way.
     on_retry: called before each pause with the error and the seconds that have passed. Raises the last error as it

@@ -32,12 +32,12 @@ _NO_PROXY, _NO_PROXY_OF_ALL = "no_grpc_proxy", "no_proxy"
 
 
 def is_bucket(uri: str) -> bool:
-    """Return whether `uri` is in an object store."""
+    """Return True if `uri` is in an object store."""
     return uri.startswith(BUCKETS)
 
 
 def scheme(uri: str) -> str:
-    """Return what `uri` begins with up to its first colon, such as 'hdfs:'; '' for a path."""
+    """Return the scheme of `uri` with its colon, such as 'hdfs:'; '' for a path."""
     match = _SCHEME.match(uri)
     return match[0] if match else ""
 
@@ -56,7 +56,7 @@ def resolve(folder: Path, uri: str) -> str:
 
 
 def path_error(uri: str) -> str:
-    """Return why `uri` is neither a path nor a bucket's URI, '' if it is one. The reason repeats no secret."""
+    """Return the reason why `uri` is neither a path nor a bucket URI, '' if it is one. The reason repeats no secret."""
     if not uri.strip():
         return f"names no place. {_KNOWN}"
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in uri):
@@ -73,7 +73,7 @@ def path_error(uri: str) -> str:
 
 
 def output_error(uri: str) -> str:
-    """Return why no output can be at `uri`, '' if one can."""
+    """Return the reason why no output can be at `uri`, '' if one can."""
     if why := path_error(uri):
         return why
     if not is_bucket(uri):

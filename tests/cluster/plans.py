@@ -84,7 +84,7 @@ time.sleep(600)
 
 
 _POOL = {"grace_seconds": 5, "start_deadline_seconds": 60, "shared_memory": "16Mi"}
-_OF_POOL = {*_POOL, "queue"}
+_POOL_FIELDS = {*_POOL, "queue"}
 
 
 def plan(run: str, script: str, *arguments: str, pool: str = "cpu", **changes: Any) -> dict[str, Any]:
@@ -94,6 +94,6 @@ def plan(run: str, script: str, *arguments: str, pool: str = "cpu", **changes: A
         "image": IMAGE,
         "command": ["python3", "-c", ANSWER + script, *arguments],
         "workers": 2,
-        "pool": POOLS[pool] | _POOL | {name: value for name, value in changes.items() if name in _OF_POOL},
+        "pool": POOLS[pool] | _POOL | {name: value for name, value in changes.items() if name in _POOL_FIELDS},
     }
-    return plan | {name: value for name, value in changes.items() if name not in _OF_POOL}
+    return plan | {name: value for name, value in changes.items() if name not in _POOL_FIELDS}

@@ -79,5 +79,5 @@ def test_what_xla_did_teaches_no_plan_without_it(tmp_path: Path) -> None:
 
 def test_a_speed_outside_of_the_interval_is_named_so() -> None:
     prediction = Prediction(low=80, expected=100, high=125)
-    assert prediction.beside(100).endswith("1.00 times, within the interval")
-    assert prediction.beside(70).endswith("0.70 times, slower than the interval")
+    assert prediction.beside(100).endswith("measured 100 (1.00 of it, within the interval)")
+    assert prediction.beside(70).endswith("measured 70 (0.70 of it, below the interval)")

@@ -38,7 +38,7 @@ from trainyard.errors import ConfigurationError, TransientError, from_name
 from trainyard.runtime import step
 
 _OURS = re.compile(r"(ConfigurationError|TransientError): (.+?)(?: \[while running|$|\\n)", re.MULTILINE)
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
+_MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 _View = TypeVar("_View", bound=PipelineOptions)
 
 
@@ -197,7 +197,7 @@ def _raise_known(error: RuntimeError) -> None:
     """Raise our own error from a worker, or its `OSError`: Beam passes errors on as text."""
     if match := _OURS.search(str(error)):
         raise from_name(match[1], match[2]) from error
-    for number in _OF_THE_MACHINE:
+    for number in _MACHINE_ERRORS:
         if os.strerror(number) in str(error):
             raise OSError(number, os.strerror(number)) from error
 

@@ -33,7 +33,7 @@ _SPLIT = re.compile(r"(?:.*[-_])?(train|val|validation|test)", re.IGNORECASE | r
 
 
 def split_of(folder: str) -> str | None:
-    """Return which split the folder of this name is, as data sets come: train, val, validation or test.
+    """Return the split that a folder name stands for: train, val, validation or test.
 
     >>> split_of("ILSVRC2012_img_train"), split_of("val"), split_of("cats")
     ('train', 'val', None)

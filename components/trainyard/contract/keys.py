@@ -52,12 +52,12 @@ def labelled(output: str, label: str) -> str:
 
 
 def checkpoints(model: str) -> str:
-    """Return the folder of the checkpoints that train goes on from to its output `model`."""
+    """Return the checkpoint folder that train resumes from for its output `model`."""
     return f"{model}{_CHECKPOINTS}"
 
 
 def published_weights(checkpoints: str) -> str:
-    """Return where the storage with the checkpoints of a training keeps the weights that Keras publishes.
+    """Return the folder of published Keras weights beside the checkpoints of a training.
 
     No recipe's name begins so.
     """
@@ -65,17 +65,17 @@ def published_weights(checkpoints: str) -> str:
 
 
 def parts(examples: str) -> str:
-    """Return the folder of what preprocess goes on from to its output `examples`."""
+    """Return the folder that preprocess resumes from for its output `examples`."""
     return f"{examples}{_PARTS}"
 
 
 def failure_record(output: str) -> str:
-    """Return where a failed step writes its exit code, class and sentence."""
+    """Return the file in which a failed step writes its exit code, class and sentence."""
     return f"{output}{_FAILURE}"
 
 
 def maker_record(output: str) -> str:
-    """Return where the run that made the output, or is to make it, is written."""
+    """Return the file that names the run that makes, or made, the output."""
     return f"{output}{_MAKER}"
 
 
@@ -85,12 +85,12 @@ def models_folder(root: str, recipe: Recipe) -> str:
 
 
 def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
-    """Return where the record, the notes, the logs and the report of a run are."""
+    """Return the folder of a run's record, notes, logs and report."""
     return storage.join(root, recipe.name, "runs", run_id)
 
 
 def cancellation(folder: str) -> str:
-    """Return where the end of a cancelled run is noted, which has the `folder` and may have no record."""
+    """Return the file that records the end of a cancelled run in `folder`, which may have no record."""
     return storage.join(folder, "cancelled")
 
 
@@ -112,7 +112,7 @@ def _package_digest() -> bytes:
 
 
 def fingerprint(recipe: Recipe, day: str = "") -> str:
-    """Return what names the state of the recipe's source without reading its records.
+    """Return the fingerprint of the recipe's source, without reading records.
 
     day: if the recipe reads a window of days, what `window.paths` takes; its days are part of the name.
 

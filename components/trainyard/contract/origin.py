@@ -55,7 +55,7 @@ class Origin(BaseModel):
 
 
 def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
-    """Return what the output of `step` is made from that starts now with `arguments`."""
+    """Return the origin of the output that `step` would write now with `arguments`."""
     inputs = {name: str(value) for name, value in arguments.items() if name in _INPUTS and value}
     return Origin(
         recipe=json.loads(keys.sections(recipe, step)),
@@ -68,7 +68,7 @@ def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
 
 
 def recorded(uri: str) -> Origin | None:
-    """Return what the committed output at `uri` was made from, or None if it does not say, or is none."""
+    """Return the recorded origin of the committed output at `uri`, None if there is none."""
     with suppress(TrainyardError, ValidationError):
         manifest = storage.committed(uri)
         return Origin.model_validate(manifest.origin) if manifest and manifest.origin else None
@@ -76,7 +76,7 @@ def recorded(uri: str) -> Origin | None:
 
 
 def why_again(output: str, now: Origin) -> str:
-    """Return how `now` differs from what the output most like `output` was made from; '' if there is no other."""
+    """Return the differences between `now` and the most similar earlier output; '' if there is none."""
     folder, _ = keys.split(output)
     names = [name for name in storage.children(folder) if "." not in name]
     earlier = [before for name in names if (before := recorded(f"{folder}/{name}"))]

@@ -54,7 +54,7 @@ class Pipeline:
         return keys.models_folder(self.root, self.recipe)
 
     def place(self, step: str, again: bool = False) -> Placed:
-        """Return where `step` leaves its output, which the `outputs` that it reads name, and what it takes.
+        """Return the folder of `step`'s output and its arguments, from the `outputs` that it reads.
 
         again: as `warm_start.plan`. Raises what finding out raises: `keys.fingerprint`, `champion`, `weights.digest`.
         """
@@ -75,7 +75,7 @@ class Pipeline:
         return Placed(output, read | {name: known[name]() for name in spec.inputs if name in known})
 
     def reaches(self, step: str) -> bool:
-        """Return whether all steps before `step` are done, and no gate of theirs refused."""
+        """Return True if all steps before `step` are done and none of their gates refused."""
         before = OUTPUTS[: OUTPUTS.index(step)]
         return all(name in self.outputs and is_blessed(name, self.outputs[name]) for name in before)
 
@@ -90,7 +90,7 @@ _KEYS: dict[str, Callable[[Pipeline], str]] = {
 
 
 def is_blessed(step: str, output: str) -> bool:
-    """Return whether later steps may run: the gate of `step`, if it has one, blessed its committed `output`.
+    """Return True if later steps may run: the gate of `step`, if any, blessed its committed `output`.
 
     Raises as `Document.read`.
     """

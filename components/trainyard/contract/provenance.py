@@ -137,7 +137,7 @@ class Provenance(BaseModel):
         return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
 
     def changes(self, before: Provenance) -> list[str]:
-        """Return what differs from `before`, a phrase each: `trainyard.x changed`, `keras 3.14 → 3.15`."""
+        """Return the changes since `before`, a phrase each: `trainyard.x changed`, `keras 3.14 → 3.15`."""
         was, now = before.modules, self.modules
         phrases = [f"{name} changed" for name in sorted(now) if was.get(name) not in (None, now[name])]
         phrases += [f"{name} is new" for name in sorted(now.keys() - was.keys())]
@@ -151,7 +151,7 @@ class Provenance(BaseModel):
 
 
 def provenance(recipe: Recipe, step: str) -> Provenance:
-    """Return what computes the output of `step`. Raises `ConfigurationError` if the recipe's module cannot be read."""
+    """Return the provenance of `step`'s output. Raises `ConfigurationError` if the recipe's module cannot be read."""
     variant = os.environ.get(TRAINER_VARIABLE, "") if step == "train" else ""
     engine = os.environ.get(ENGINE_VARIABLE) or ("jax" if variant == "jax" else "tensorflow")
     modules, imported = _closure(_PACKAGE, entry_point(step), _other_engines(engine))
@@ -175,7 +175,7 @@ def library(imported: str) -> str:
 
 
 def _may_define(source: bytes, name: str) -> bool:
-    """Whether the recipe's module may define `name`: it names it in any way, or defines names by other means."""
+    """Return True if the recipe's module may define `name`: it names it in any way, or defines names by other means."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # the step that loads it says so

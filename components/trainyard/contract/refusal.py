@@ -16,7 +16,7 @@ def why(thresholds: Iterable[Threshold]) -> str:
 
 
 def from_record(record: Mapping[str, Any]) -> str:
-    """Return why the gate refused the model of the run with the run.json `record`; '' if it did not."""
+    """Return the reason of the gate's refusal from a run.json `record`; '' if it did not."""
     gate = record.get("gate") or {}
     if gate.get("verdict") != "refused":
         return ""

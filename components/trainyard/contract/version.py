@@ -39,7 +39,7 @@ def names(folder: str, file: str) -> list[str] | None:
 
 
 def layout(exported: Manifest) -> dict[str, str]:
-    """Return where each exported file goes in a version's folder, as {path: name in the export's folder}.
+    """Return the path of each exported file in a version, as {path: name in the export's folder}.
 
     The SavedModel, or what a program left instead, is the folder itself; all else lies below `assets.extra/`.
     """

@@ -47,7 +47,7 @@ def paths(data: Data, day: str) -> dict[str, str]:
 
 
 def require(data: Data, files: Iterable[tuple[str, int]]) -> Window:
-    """Return the window whose days hold so many `files`; raises `DataError` if too many of them hold none."""
+    """Return the window of days with `files` files; raises `DataError` if too many days have none."""
     counts = dict(files)
     first, last = min(counts), max(counts)
     missing = [day for day, count in sorted(counts.items()) if not count]

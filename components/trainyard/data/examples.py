@@ -126,7 +126,7 @@ class ExampleFolder:
         return self._parsed(serialized, {**self._features, **self._weight})
 
     def decode(self, serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
-        """Return what `parse` does of one tf.Example, a scalar string, its image as uint8 in its `Feature`'s shape."""
+        """Parse one tf.Example, a scalar string, as `parse`, with its image as uint8 in its `Feature`'s shape."""
         features, label = self.parse(serialized)
         return self.decode_features(features), label
 
@@ -189,7 +189,7 @@ class ExampleFolder:
         return stored != 0 if self.document.task == "multi_label" else stored
 
     def weights(self, split: Split) -> np.ndarray[Any, np.dtype[Any]] | None:
-        """Return how much each example of `split` counts, in stored order: (n,) float32; None if all count the same."""
+        """Return the sample weights of `split` in stored order, float32 (n,); None if all are equal."""
         return self._column(split, WEIGHT, self._weight[WEIGHT]) if self._weight else None
 
     def _column(self, split: Split, name: str, spec: tf.io.FixedLenFeature) -> np.ndarray[Any, np.dtype[Any]]:
@@ -201,7 +201,7 @@ class ExampleFolder:
         return np.concatenate(batches) if batches else np.zeros((0, *spec.shape), spec.dtype.as_numpy_dtype)
 
     def _parsed(self, serialized: tf.Tensor, spec: dict[str, tf.io.FixedLenFeature]) -> tuple[Tensors, tf.Tensor]:
-        """Return what `spec` names, by the names of features, and the labels as `parse` gives them."""
+        """Return the features of `spec` by name, and the labels as `parse` returns them."""
         parsed = tf.io.parse_example(serialized, {**spec, **self._label})
         stored = parsed.pop("label")
         labels = tf.not_equal(stored, 0) if self.document.task == "multi_label" else stored

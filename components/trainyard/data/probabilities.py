@@ -1,4 +1,4 @@
-"""Whether a model gives probabilities where logits belong: trained and served, they would go through softmax twice."""
+"""Detects models that return probabilities instead of logits, which would go through softmax twice."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 
 def output_name(task: Task) -> str:
-    """Return what `predictor` gives is called in the signatures of exported files."""
+    """Return the output name of `predictor` in the signatures of exported files."""
     return "prediction" if task == "regression" else "probabilities"
 
 
@@ -224,7 +224,7 @@ def _damaged(path: Path, error: BaseException) -> DataError:
 
 
 def _foreign(config: Any) -> Iterator[str]:
-    """Yield what in a serialized `config` is code that Keras did not bring.
+    """Yield the parts of a serialized `config` that name code outside Keras.
 
     Source: https://keras.io/api/models/model_saving_apis: an object is named by module, class_name and registered_name.
     """

@@ -26,7 +26,7 @@ DRIVER = "driver"
 WAIT = "wait"
 """Argo's container that waits for the step's, and then stores its outputs and its log."""
 
-_HELPERS = (WAIT, "init", "argoexec-init")  # Argo's own containers beside the step's
+_ARGO_CONTAINERS = (WAIT, "init", "argoexec-init")  # Argo's own containers beside the step's
 _LONGEST = 500  # characters of Kubernetes' own words
 # Causes by the reason of a pod's DisruptionTarget.
 _DISRUPTIONS: dict[str, tuple[Disruption, str]] = {
@@ -157,7 +157,7 @@ def main_container(pod: Manifest) -> str:
     """Return the name of the container that does the step's work."""
     names = [str(container["name"]) for container in pod["spec"]["containers"]]
     ours = (name for name in names if name in (CONTAINER, "main"))
-    return next(ours, next((name for name in names if name not in _HELPERS), names[0]))
+    return next(ours, next((name for name in names if name not in _ARGO_CONTAINERS), names[0]))
 
 
 def disruption(reason: str) -> str:

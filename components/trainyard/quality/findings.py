@@ -11,7 +11,7 @@ from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 from trainyard.values.text import alike
 
 MAX_BAD: float = Data.model_fields["max_bad_fraction"].default
-"""The largest share of bad records with which the run of a drafted recipe goes on."""
+"""The largest share of bad records in a drafted recipe."""
 
 FEW_LEVELS = 15
 """Images of 16 bits whose largest value after decoding is at most this hold 12 bits, or fewer: they are refused."""
@@ -27,7 +27,7 @@ _FEW = 10  # chosen: examples of a class that three splits can share
 
 
 def table_findings(profile: Profile, giveaways: dict[str, float], exact: bool) -> list[str]:
-    """Return what is worth a look about rows, the gravest first. giveaways: columns that tell the label alone."""
+    """Return findings about rows, most severe first. giveaways: columns that predict the label alone."""
     sentences = list(_giveaways(profile, giveaways))
     sentences += _classes(profile)
     for column in profile.columns:
@@ -65,7 +65,7 @@ def table_findings(profile: Profile, giveaways: dict[str, float], exact: bool) -
 
 
 def image_findings(profile: Profile) -> list[str]:
-    """Return what is worth a look about images, the gravest first."""
+    """Return findings about images, most severe first."""
     sentences = []
     images = profile.pictures
     assert images is not None  # noqa: S101 - of images alone

@@ -48,7 +48,7 @@ class HashSample:
 
     @property
     def exact(self) -> bool:
-        """Whether every hash was kept."""
+        """True if every hash was kept."""
         return self._level == 0
 
     @property
@@ -108,7 +108,7 @@ def _is_sampled(hashes: Hashes, level: int) -> NDArray[np.bool_]:
 
 
 def _starts(ordered: Hashes) -> NDArray[np.int64]:
-    """Return where each of the different hashes begins."""
+    """Return the start index of each distinct hash."""
     return np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]) != 0)
 
 

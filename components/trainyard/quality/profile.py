@@ -43,7 +43,7 @@ class ColumnProfile(FrozenModel):
 
     @property
     def is_id(self) -> bool:
-        """Whether all values differ and none is a number with a fraction, a day or a text of words.
+        """True if all values differ and none is a number with a fraction, a day or a text of words.
 
         Integers that differ are ids only if measured ones would repeat (incomes of 50 towns differ, too), or if they
         count the rows.
@@ -62,7 +62,7 @@ class ColumnProfile(FrozenModel):
 
     @property
     def is_prose(self) -> bool:
-        """Whether the column holds texts of several words: not names, addresses or codes."""
+        """True if the column holds texts of several words: not names, addresses or codes."""
         words = sorted(len(top.value.split()) for top in self.top)
         return self.type == "text" and bool(words) and words[len(words) // 2] >= _PROSE
 
@@ -151,7 +151,7 @@ class Profile(FrozenModel):
     others: list[str]
 
     def statistics(self) -> Statistics:
-        """Return what another data set is compared with."""
+        """Return the statistics that another data set is compared with."""
         features = {
             column.name: {"train": column.statistics}
             for column in self.columns

@@ -27,7 +27,7 @@ _SUCH_AS = 3
 
 
 def check_first(recipe: Recipe) -> str:
-    """Return what of the data of `recipe` was looked at, which fits it.
+    """Check the first data of `recipe`, and return a description of the part that was read.
 
     Raises `DataError` with each fault in a line, `ConfigurationError` if the data are not files to look into.
     """
@@ -74,7 +74,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
 
 
 def _place(column: str, data: Data) -> str:
-    """Return what of the recipe reads `column`."""
+    """Return the recipe key that reads `column`."""
     if column in data.features:
         return f"data.features.{column}"
     if column in (data.split.column, data.weight):

@@ -195,7 +195,7 @@ def _label_guesses(label: ColumnProfile, rare: list[str], profile: Profile) -> I
 
 
 def _hardly_repeats(profile: Profile) -> bool:
-    """Return whether most rows are of classes with too few examples for three splits."""
+    """Return True if most rows belong to classes with too few examples for three splits."""
     few = sum(count for count in profile.classes.values() if count < _EXAMPLES)
     return 2 * few > sum(profile.classes.values())
 
@@ -246,7 +246,7 @@ _TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category":
 
 
 def _useless(column: ColumnProfile, profile: Profile) -> str:
-    """Return why nothing can be learned from `column`, or ''."""
+    """Return the reason why nothing can be learned from `column`, or ''."""
     present = column.statistics.count + column.mistyped
     if not has_name(column.name):
         return f"has no name, so it is an index. To learn from it, name it '{column.name}'"
@@ -276,7 +276,7 @@ def _train(examples: int) -> dict[str, Any]:
 
 
 def _split(profile: Profile, features: Iterable[str] = ()) -> dict[str, Any]:
-    """Return how the data are split, and so that no split of a small table is likely to be empty."""
+    """Return the split settings; a small table gets splits that are unlikely to be empty."""
     shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
     is_coarse = profile.pictures is None and _combinations(profile, features) < min(_SMALL, profile.rows)
     by = {"by": "class"} if _rarest(profile) or (profile.classes and is_coarse) else {}
@@ -298,7 +298,7 @@ def _split_guesses(profile: Profile, features: Iterable[str]) -> Iterator[str]:
 
 
 def _combinations(profile: Profile, features: Iterable[str]) -> int:
-    """Return how many different rows the columns `features` can make at most."""
+    """Return the maximum number of distinct rows that the columns `features` can form."""
     distinct = {column.name: column.distinct + bool(column.statistics.missing) for column in profile.columns}
     return min(profile.rows, math.prod(distinct[name] for name in features))
 

@@ -52,7 +52,7 @@ class SourceFiles:
 
     @property
     def is_table(self) -> bool:
-        """Whether the files hold rows, not images."""
+        """True if the files hold rows, not images."""
         return self.kind != "image_folder"
 
     def open(self, file: listing.SourceFile) -> IO[bytes]:

@@ -149,7 +149,7 @@ def _scanned(content: bytes, dialect: Dialect) -> tuple[npt.NDArray[np.uint8], P
 
 
 def _outside(positions: Positions, quotes: Positions | None) -> Positions:
-    """Return those of `positions` that an even number of quotes stands before."""
+    """Return the `positions` outside quotes: after an even number of them."""
     return positions if quotes is None else positions[np.searchsorted(quotes, positions) % 2 == 0]
 
 

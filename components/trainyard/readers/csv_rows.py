@@ -48,13 +48,13 @@ def csv_columns(file: TableFile) -> list[str]:
 
 
 def find_delimiter(file: TableFile) -> Delimiter:
-    """Return what separates the cells of `file`. Raises `DataError` as `read_csv` does."""
+    """Return the delimiter of `file`. Raises `DataError` as `read_csv` does."""
     with open_file(file.path, _FIRST_BYTES) as stream:
         return _Table(stream, file, None).dialect.delimiter or ","
 
 
 def count_csv(file: TableFile) -> int | None:
-    """Return how many rows the lines of a local file are, if no cell holds a line break; None of an archive."""
+    """Return the number of rows of a local file if no cell holds a line break; None for an archive."""
     if file.path.endswith(".gz"):
         return None
     lines, last, first = 0, b"\n", b""
@@ -267,13 +267,13 @@ class _Table:
 
 
 def likely_delimiter(cell: str) -> Delimiter | None:
-    """Return what seems to separate the cells of a header that a comma does not."""
+    """Return the likely delimiter of a header that has no comma."""
     separator = max(DELIMITERS[1:], key=cell.count)
     return separator if separator in cell else None
 
 
 def _said_by_excel(start: bytes) -> str | None:
-    """Return what the line `sep=;` that a file starts with says; None if there is none."""
+    """Return the delimiter of a leading line `sep=;`, None without one."""
     line = _EXCEL.match(start.decode("latin-1"))
     return line[1] if line else None
 

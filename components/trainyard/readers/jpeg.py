@@ -73,7 +73,7 @@ def _is_plain_table(body: bytes) -> bool:
 
 
 def _is_plain_segment(marker: int, body: bytes) -> bool:
-    """Whether Pillow makes nothing of the segment: no rotation, no second image, no error."""
+    """Return True if Pillow makes nothing of the segment: no rotation, no second image, no error."""
     if marker == _JFIF:
         return len(body) >= 14 and body.startswith(b"JFIF\0")
     if marker == _METADATA:

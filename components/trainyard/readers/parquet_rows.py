@@ -41,7 +41,7 @@ def nested_columns(file: TableFile) -> dict[str, Any]:
 
 
 def count_parquet(file: TableFile) -> int | None:
-    """Return how many rows a file has, None if it cannot be read: whoever reads it says why."""
+    """Return the number of rows of a file, None if it cannot be read."""
     try:
         with seekable_file(file.path) as local:
             return int(parquet.read_metadata(local).num_rows)
@@ -162,7 +162,7 @@ def _check(
 
 
 def is_readable(kind: Any) -> bool:
-    """Return whether a column of Arrow's type `kind` is read: one plain value a row, or a list of such."""
+    """Return True if a column of the Arrow type `kind` can be read: one plain value per row, or a list of them."""
     if pa.types.is_dictionary(kind) or is_list(kind):
         return is_readable(kind.value_type) and not is_list(kind.value_type)
     tests = (
@@ -182,7 +182,7 @@ def is_readable(kind: Any) -> bool:
 
 
 def _column(opened: Any, group: int, columns: Sequence[str]) -> str:
-    """Return which column of the row group cannot be read."""
+    """Return the column of the row group that cannot be read."""
     for column in columns:
         try:
             opened.read_row_group(group, columns=[column])

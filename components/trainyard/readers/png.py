@@ -71,7 +71,7 @@ def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
 
 
 def is_still_and_upright(encoded: bytes) -> bool:
-    """Whether a PNG has no chunk that animates or turns it; one of EXIF may stand behind the pixels."""
+    """Return True if a PNG has no chunk that animates or turns it; one of EXIF may stand behind the pixels."""
     position = 33
     while position + 8 <= len(encoded):
         length, name = struct.unpack_from(">I4s", encoded, position)
@@ -82,7 +82,7 @@ def is_still_and_upright(encoded: bytes) -> bool:
 
 
 def may_be_constant(rows: bytes) -> bool:
-    """Whether filtered rows may be those of an image whose pixels are all alike: a filter makes few values of one."""
+    """Return True if the filtered rows may be of an image of one color: they hold few different bytes."""
     return len(set(rows[:_PREFIX])) <= _FEW and len(set(rows)) <= _FEW
 
 
@@ -117,7 +117,7 @@ def _is_chunk_whole(encoded: bytes, position: int, length: int) -> bool:
 
 
 def _is_plain(name: bytes, body: bytes, header: PngHeader, seen: set[bytes]) -> bool:
-    """Whether no decoder here makes anything of the chunk, or all of them the same."""
+    """Return True if no decoder here makes anything of the chunk, or all of them the same."""
     if name == b"PLTE":
         return header.colour == _PALETTE and len(body) % 3 == 0 and 0 < len(body) // 3 <= 1 << header.bits
     if name == b"tEXt":

@@ -19,7 +19,7 @@ class Dialect:
 
     @classmethod
     def from_data(cls, data: Data) -> Dialect:
-        """Return what the recipe says."""
+        """Return the dialect of the recipe's data."""
         return cls(data.delimiter, data.quote)
 
     @property
@@ -29,14 +29,14 @@ class Dialect:
 
     @property
     def python_options(self) -> dict[str, Any]:
-        """Return what `csv.reader` takes."""
+        """Return the arguments of `csv.reader`."""
         if self.quote == "none":
             return {"delimiter": self.delimiter, "quoting": csv.QUOTE_NONE}
         return {"delimiter": self.delimiter, "quotechar": self.quote}
 
     @property
     def arrow_options(self) -> dict[str, Any]:
-        """Return what `pyarrow.csv.ParseOptions` takes."""
+        """Return the arguments of `pyarrow.csv.ParseOptions`."""
         return {"delimiter": self.delimiter, "quote_char": False if self.quote == "none" else self.quote}
 
 

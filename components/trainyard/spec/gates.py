@@ -78,10 +78,10 @@ METRIC_TITLES: dict[str, str] = {name: spec.title for name, spec in METRIC_SPECS
 
 SMALLER_IS_BETTER = frozenset(name for name, spec in METRIC_SPECS.items() if spec.smaller_is_better)
 LARGER_MAIN_IS_BETTER: dict[Task, bool] = {task: name not in SMALLER_IS_BETTER for task, name in MAIN_METRIC.items()}
-"""Whether a larger main metric of the task is better."""
+"""True if a larger main metric of the task is better."""
 
 MODULE_RESAMPLES = 100
-"""At most so many calls of a module's `metrics` stand behind an interval: it has no form for many weights at once.
+"""Maximum number of calls of a module's `metrics` for an interval: it cannot take many weights at once.
 Chosen."""
 
 Bound = Annotated[float, Field(ge=-1e30, le=1e30)]

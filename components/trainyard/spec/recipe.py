@@ -185,7 +185,7 @@ class Data(Strict):
 
     @property
     def keeps_parts(self) -> bool:
-        """Whether the read rows stay for the next run."""
+        """True if the read rows stay for the next run."""
         return self.window_days is not None if self.incremental is None else self.incremental
 
     @property
@@ -235,7 +235,7 @@ class Data(Strict):
 
     @property
     def is_image(self) -> bool:
-        """Whether the examples are images: true unless columns are named."""
+        """True if the examples are images: true unless columns are named."""
         return not self.features
 
     @property
@@ -304,7 +304,7 @@ class Export(Strict):
         return list(DEFAULT_FORMATS if self.formats is None else self.formats)
 
     def is_optional(self, format: Format) -> bool:
-        """Whether a file of this format may be left out."""
+        """Return True if a file of this format may be left out."""
         return self.formats is None and format == "litert_int8"
 
 

@@ -94,7 +94,7 @@ def disk_full_cause(error: BaseException) -> BaseException | None:
 
 
 def _has_room(path: Path) -> bool:
-    """Whether the disk of `path` has room for another file; True if unknown."""
+    """Return True if the disk of `path` has room for another file; True if unknown."""
     try:
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         status = os.statvfs(existing)

@@ -111,7 +111,7 @@ def _file(name: str, entry: dict[str, Any]) -> File:
 
 
 def max_bytes(name: str, size: int) -> int:
-    """Return how many bytes of the file `name`, which has `size` bytes by its manifest, are read at most."""
+    """Return the maximum number of bytes to read of the file `name`, which has `size` bytes in its manifest."""
     return _MAX_DOCUMENT_BYTES if name.endswith(_DOCUMENTS) else max(size, _MAX_DOCUMENT_BYTES)
 
 

@@ -33,7 +33,7 @@ _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _LONG_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _LINKS = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a link"}
-_OTHERS = {tarfile.FIFOTYPE: "a named pipe", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
+_SPECIAL_FILES = {tarfile.FIFOTYPE: "a named pipe", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class _Walk:
         if not 0 <= size < _FARTHEST:
             return self.broken(f"a header promises {size} bytes")
         at = self._at
-        has_bytes = info.type not in (tarfile.DIRTYPE, *_LINKS, *_OTHERS)
+        has_bytes = info.type not in (tarfile.DIRTYPE, *_LINKS, *_SPECIAL_FILES)
         self._at += -(-size // BLOCK) * BLOCK if has_bytes else 0
         clean = "/".join(part for part in name.split("/") if part not in ("", "."))
         self._last = _printable(clean or name)
@@ -267,7 +267,10 @@ def _fault(info: tarfile.TarInfo, name: str, clean: str) -> tuple[str, str]:
     if info.type in _LINKS:
         return "link_in_archive", f"is {_LINKS[info.type]}, which is not followed"
     if info.type not in _FILES:
-        return "not_a_file", f"is {_OTHERS.get(info.type, f'of the kind {info.type!r}')}; a regular file is expected"
+        return (
+            "not_a_file",
+            f"is {_SPECIAL_FILES.get(info.type, f'of the kind {info.type!r}')}; a regular file is expected",
+        )
     return "", ""
 
 

@@ -54,7 +54,7 @@ def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
 
 
 def _compressed(header: bytes) -> str:
-    """Return why a file does not begin with a record."""
+    """Return the error for a file that does not begin with a record."""
     if header.startswith(_GZIP):
         return "the file is compressed with GZIP, and its name does not end in .gz"
     if header[0] & 0x0F == _DEFLATE and int.from_bytes(header[:2], "big") % 31 == 0:

@@ -64,12 +64,12 @@ def days(values: Any, *, hour: bool) -> pa.Array:
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether a column of Arrow's type `kind` holds texts."""
+    """Return True if a column of the Arrow type `kind` holds texts."""
     return any(test(kind) for test in _TEXTS)
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether a column of Arrow's type `kind` holds a list of values a row."""
+    """Return True if a column of the Arrow type `kind` holds lists of values."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -89,7 +89,7 @@ def joined(lists: Any, separator: str) -> pa.Array:
 
 
 def count_known(texts: pa.Array, vocabulary: pa.Array, is_text: bool, separator: str | None = None) -> int:
-    """Return how many of the canonical `texts` are in the `vocabulary`, or have a word or a part in it if `is_text`.
+    """Count the canonical `texts` in the `vocabulary`; if `is_text`, those with a known word or part.
 
     separator: between the parts of a text; None cuts it into words.
     """

@@ -39,18 +39,18 @@ UNKNOWN = About("–", "–")
 
 
 def about(recipe: str, environment: Environment) -> About:
-    """Return what a run of `recipe` in `environment` is for, that one's name as labels and versions may have it."""
+    """Return the `About` of a run of `recipe` in `environment`; names are shortened for labels and versions."""
     slug = re.sub(r"[^a-z0-9]+", "-", Path(environment.name).stem.lower()).strip("-")
     return About(recipe, slug[:_LONGEST])
 
 
 def from_run(run: Any) -> About:
-    """Return what Kubeflow's `run`, or recurring run, is for."""
+    """Return the `About` of Kubeflow's `run` or recurring run."""
     return read(run.runtime_config.parameters if run.runtime_config else None)
 
 
 def read(parameters: dict[str, Any] | None) -> About:
-    """Return what a run with these parameters is for, `UNKNOWN` if they do not say."""
+    """Return the `About` in a run's parameters, `UNKNOWN` if they hold none."""
     try:
         fields = json.loads((parameters or {})[PARAMETER])
         if expected := fields.pop("expected", None):

@@ -159,7 +159,7 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
 
 
 def reachable(path: str, environment: Environment) -> bool:
-    """Return whether the steps see `path`: in a bucket, or on the volume that all of them mount."""
+    """Return True if all steps can read `path`: it is in a bucket or on a volume that they mount."""
     volume = environment.volume
     return "://" in path or (volume is not None and f"{path}/".startswith(f"{volume.path.rstrip('/')}/"))
 

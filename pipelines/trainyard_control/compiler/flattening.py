@@ -29,7 +29,7 @@ def flattened(spec: Spec, image: str) -> Spec:
 
 
 def _replaceable(spec: Spec, task: Spec, image: str) -> bool:
-    """Return whether `task` is a condition around tasks of `image` alone, further conditions included."""
+    """Return True if `task` is a condition around tasks of `image` alone, including nested conditions."""
     component = spec["components"][task["componentRef"]["name"]]
     if "condition" not in task.get("triggerPolicy", {}) or "dag" not in component or "outputDefinitions" in component:
         return False

@@ -124,7 +124,7 @@ class _StepPlacement:
 
 
 def _placements(spec: Spec, steps: dict[str, str], environment: Environment) -> dict[str, _StepPlacement]:
-    """Return where each executor goes. `steps` are the names of their steps."""
+    """Return the placement of each executor. `steps` are the names of their steps."""
     uses: Counter[str] = Counter()
     placements = {}
     for executor in sorted(steps, key=lambda executor: (len(executor), executor)):  # as KFP numbers them
@@ -239,7 +239,7 @@ def _check_requests(
 
 
 def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> Iterator[tuple[str, str]]:
-    """Yield what the author's resources `own` request and the pool does not have, and what it has."""
+    """Yield the resources that the author requests and the pool lacks, with what the pool has."""
     if wanted := own.get("accelerator"):
         kind = wanted.get("resourceType") or wanted.get("type")
         count = str(wanted.get("resourceCount") or wanted.get("count") or 1)
@@ -261,7 +261,7 @@ def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> It
 
 
 def _is_quantity(text: str) -> bool:
-    """Whether `text` is a number with or without a unit, and no placeholder of KFP's."""
+    """Return True if `text` is a number with or without a unit, and no placeholder of KFP's."""
     return re.fullmatch(r"[0-9.]+[A-Za-z]*", text) is not None
 
 

@@ -118,7 +118,7 @@ class KubeflowRuns:
         return argo.silence_sentence(since, namespace) if since else ""
 
     def over(self, run_ids: Iterable[str]) -> set[str]:
-        """Return those of `run_ids` that Kubeflow knows and that have ended."""
+        """Return the `run_ids` that Kubeflow knows and that have ended."""
         ended = set()
         for run_id in run_ids:
             with suppress(ConfigurationError):  # Kubeflow does not know it

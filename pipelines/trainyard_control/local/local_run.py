@@ -246,7 +246,7 @@ class _Log:
             self._try(stream.close)
 
     def write(self, line: str) -> None:
-        """Add `line`, which whoever explains a run that goes on can read at once."""
+        """Append `line`, so that a reader of the active run sees it at once."""
         stream = self._stream
         if stream and not self.fault:
             self._try(lambda: stream.write(line) and stream.flush())

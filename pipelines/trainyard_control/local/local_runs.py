@@ -19,7 +19,7 @@ from trainyard.storage import storage
 from trainyard_control.cluster.durations import seconds_between
 
 JOURNAL = "journal.jsonl"
-"""What happens in a run, in its folder; locked while the run goes on."""
+"""The journal of a run in its folder; locked while the run is active."""
 
 _SECOND = "%Y%m%d-%H%M%S"
 _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
@@ -27,7 +27,7 @@ _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
 @dataclass(frozen=True)
 class LocalRunView:
-    """One run. record is its run.json, empty while it goes on, or if it was killed without a word.
+    """A local run. record: its run.json, empty while it is active or if it was killed.
 
     state: pushed, refused, failed, done (of a record without a push), running or unfinished, which is a run that was
     killed, or one in a bucket. created: local time, with zone.
@@ -78,7 +78,7 @@ def new_name() -> str:
 
 
 def begun(name: str) -> str:
-    """Return when the run `name` was begun, in local time with its zone; '' if the name is another's."""
+    """Return the start of the run `name` in local time with its zone; '' if the name does not hold it."""
     match = _NAME.fullmatch(name)
     return datetime.strptime(match[1], _SECOND).astimezone().isoformat() if match else ""
 
@@ -151,13 +151,13 @@ def _runs(root: str, recipe: str) -> str:
 
 
 def _time(run: LocalRunView) -> tuple[float, str]:
-    """Return when the run began, or if its name does not say so when it ended."""
+    """Return the time when the run started, or if its name does not hold it, when it ended."""
     text = run.created or run.record.get("ended", "")
     return datetime.fromisoformat(text).timestamp() if text else 0.0, run.name
 
 
 def is_written(journal: IO[str]) -> bool:
-    """Return whether the run whose journal this is goes on: it holds the file's lock."""
+    """Return True if the run of this journal is active: it holds the file's lock."""
     try:
         fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

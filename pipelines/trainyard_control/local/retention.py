@@ -43,11 +43,11 @@ class Removal:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether it is the output of a step that keeps checkpoints beside it."""
+        """True if it is the output of a step that keeps checkpoints beside it."""
         return "checkpoints" in STEPS[self.name.partition("/")[0]].inputs
 
     def uri(self, root: str) -> str:
-        """Return where it is below the storage `root`."""
+        """Return its URI below the storage `root`."""
         return storage.join(root, self.recipe, self.name)
 
 
@@ -60,7 +60,7 @@ class Pruning:
 
 
 def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, over: Over | None = None) -> Pruning:
-    """Return what may go from the storage `root`, of `recipe` or of all, if the newest `keep` runs of each stay.
+    """Return the folders to delete below `root`, for `recipe` or all, if the newest `keep` runs of each stay.
 
     The champion stays with its run and all that it was made from. Of a recipe with a run that may be going on no output
     goes. Raises `ConfigurationError` if there is no such recipe, `DataError` if a champion cannot be read.

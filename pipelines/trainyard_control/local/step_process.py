@@ -48,7 +48,7 @@ class Stop:
 
     @property
     def begun(self) -> bool:
-        """Whether they are to end: nothing new is started."""
+        """True if they are to end: nothing new is started."""
         return self.preempted.is_set() or self.interrupted.is_set()
 
     def add(self, child: ChildProcess) -> None:

@@ -46,7 +46,7 @@ class Confidence(FrozenModel):
 
 
 class Mistake(FrozenModel):
-    """One of the worst examples. picture is a PNG below the folder, or None if the example is no image."""
+    """One of the worst examples, with the path of its PNG, or None if the example is not an image."""
 
     key: str
     label: str

@@ -78,7 +78,7 @@ def drift(before: Statistics, now: Statistics, bounds: Bounds) -> list[str]:
 
 
 def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movement]:
-    """Return how far each feature of the training split moved, by name, and last the classes.
+    """Return the drift of each feature of the training split by name, with the classes last.
 
     A feature that came, went or changed its type left the bounds always. A category's frequency is compared over the
     most frequent values of both, a new value with 0. A number's values are compared in the tenths of those before.

@@ -52,7 +52,7 @@ class Histogram(FrozenModel):
         return self.starts[-1] + width if self.starts else 0.0
 
     def edges(self, groups: int) -> list[float]:
-        """Return where groups of about equal counts begin: at most `groups` of them, all but the first one."""
+        """Return the inner boundaries of at most `groups` groups of about equal counts."""
         edges: list[float] = []
         total, below = sum(self.counts), 0
         for start, count in zip(self.starts, self.counts, strict=True):

@@ -20,7 +20,7 @@ class UnknownValues(FrozenModel):
     missing_is_unknown: bool = False
 
     def warning(self, name: str) -> str | None:
-        """Return what is unknown of the column `name`, if it is more than the share `MOST_UNKNOWN`."""
+        """Return a warning if the share of unknown values in column `name` exceeds `MOST_UNKNOWN`."""
         cells = self.values + self.missing
         sentences = []
         if self.unknown > MOST_UNKNOWN * self.values:

@@ -45,7 +45,7 @@ class GangSpec(Strict):
 
 
 def launches(environment: Environment) -> bool:
-    """Return whether the train step's own pod trains nothing in `environment`: it starts a gang and waits for it."""
+    """Return True if the train step in `environment` only starts a gang and waits for it."""
     return environment.target == "kubeflow" and (
         environment.input_workers is not None or environment.pool_of(STEP).workers > 1
     )

@@ -25,7 +25,7 @@ class Scaling:
 
 
 def scaling(training: Training, folder: str) -> Scaling | None:
-    """Return how `training`, in `folder`, compares with a one-worker training beside it; None if there is none.
+    """Compare `training`, in `folder`, with a one-worker training in the same storage; None without one.
 
     It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the
     same batch.

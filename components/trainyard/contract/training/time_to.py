@@ -30,7 +30,7 @@ class Reached(FrozenModel):
 def time_to(
     training: Training, goal: TimeTo | None, usd_per_hour: float | None = None, examples: Examples | None = None
 ) -> Reached | None:
-    """Return what the history of `training` says of what is `goal`, None if nothing is. examples: its data.
+    """Return the time to `goal` from the history of `training`, None if there is none. examples: its data.
 
     usd_per_hour: of all workers together. Source: DAWNBench, README.md, "ImageNet Training": the first entry of the
     epochs that reaches the accuracy, and its hours times the price.

@@ -24,7 +24,7 @@ class TrainingPlan(FrozenModel):
 
 
 def plan(model: str, recipe: Recipe, best: Champion | None, again: bool = False) -> TrainingPlan:
-    """Return what `recipe` trains while `best` is the champion; `model` is the folder that first weights lead to.
+    """Return the recipe to train while `best` is the champion; `model` is the folder of initial weights.
 
     With a warm start the folder is named after the champion too. A model that this recipe and code have made of these
     examples is the answer whichever champion it began with, unless `again`: it becomes the champion itself, and would

@@ -24,7 +24,7 @@ _CHUNK = 1 << 20  # chosen: bytes
 
 
 def digest(recipe: Recipe) -> str:
-    """Return what names the content of the weights that `recipe` begins with, and of its teacher; '' without either.
+    """Return a digest of the recipe's initial weights and teacher; '' without either.
 
     A local file counts with its SHA-256, an object of a bucket with size and checksum, a pushed version with its
     manifest, and those of Keras with their name: Keras, whose version is in the key, knows their digests.
@@ -58,7 +58,7 @@ def _first_weights(weights: str | None) -> str:
 
 
 def is_file(weights: str) -> bool:
-    """Return whether `weights` names a file of weights, and not the folder of a pushed version."""
+    """Return True if `weights` names a file, not the folder of a pushed version."""
     return weights.endswith((KERAS, HDF5))
 
 

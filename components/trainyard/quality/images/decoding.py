@@ -76,7 +76,7 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def is_opaque(image: Image.Image) -> bool:
-    """Whether no pixel of the loaded `image` is transparent; one that names a transparent colour may have some."""
+    """Return True if no pixel of the loaded `image` is transparent; a transparent color may occur in it."""
     if "transparency" in image.info:  # of 2 and 4 bits, Pillow does not find the colour
         return False
     if not image.has_transparency_data:
@@ -85,6 +85,6 @@ def is_opaque(image: Image.Image) -> bool:
 
 
 def is_constant(image: Image.Image) -> bool:
-    """Whether all pixels of `image`, L or RGB, are alike: it holds nothing to learn from."""
+    """Return True if all pixels of `image`, L or RGB, are alike: it holds nothing to learn from."""
     ends = image.getextrema()
     return all(low == high for low, high in (ends if isinstance(ends[0], tuple) else (ends,)))

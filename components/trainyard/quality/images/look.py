@@ -24,7 +24,7 @@ Chosen: by the pigeonhole principle such looks have at least one of 8 bands of 1
 _BANDS = 8
 _PLAIN = 12  # chosen: with fewer bits set (or unset) the image is plain, and looks like any other plain one
 _CROWD = 500  # chosen: of a larger group with a band in common, only neighbours by the rest of the bits are compared
-_MOST = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
+_MAX_PAIRS = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
 _SHOWN = 20
 SIDE = 9
 """Patches of a look, one more than its bits a row."""
@@ -76,7 +76,7 @@ def near(looks: Looks) -> dict[tuple[int, int], int]:
             for index in np.flatnonzero(apart <= NEAR):
                 a, b = int(indices[first[index]]), int(indices[second[index]])
                 distances[min(a, b), max(a, b)] = int(apart[index])
-            if len(distances) > _MOST:
+            if len(distances) > _MAX_PAIRS:
                 return distances
     return distances
 

@@ -94,7 +94,7 @@ class Rows:
 
 
 def check_rows(schema: TableSchema | ImageSchema, rows: Rows) -> Conformity:
-    """Return how `rows` fit `schema`."""
+    """Compare `rows` with `schema`."""
     if isinstance(schema, ImageSchema):
         return _check_images(schema, rows)
     file = _position(rows.name(0))[0] if rows.count else ""
@@ -150,7 +150,7 @@ def _check_column(result: Conformity, name: str, column: Column, rows: Rows) -> 
 
 
 def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
-    """Return which cells do not fit, by reason; missing ones may be among them."""
+    """Return masks of the cells that do not fit, by reason; missing cells may be included."""
     if isinstance(column, CategoryColumn):
         return {"values": ~_is_in(parsed.texts, [canonical(value) for value in column.values])}
     if isinstance(column, TextColumn):

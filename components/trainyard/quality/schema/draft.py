@@ -78,7 +78,7 @@ def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
 
 
 def _ends(statistics: FeatureStatistics) -> tuple[float, float]:
-    """Return what no value is below and above, in all digits: `min` and `max` have six."""
+    """Return the exact minimum and maximum: `min` and `max` have six digits."""
     bins = statistics.histogram
     return (bins.starts[0], bins.starts[-1] + 2.0**bins.exponent) if bins else (math.inf, -math.inf)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.histogram import Histogram, aligned
 
-MOST = 1024
+MAX_BINS = 1024
 """Bins with values that are kept while counting. Chosen: quantiles are then good to a thousandth of the range."""
 
 _DRAWN = 64  # most bins of a histogram in a document; chosen
@@ -35,8 +35,8 @@ class Numbers:
     histogram: Histogram | None = None
 
     @classmethod
-    def from_values(cls, values: NDArray[np.float64], limit: int = MOST) -> Numbers:
-        """Return those of `values` (n,), NaN counted as missing."""
+    def from_values(cls, values: NDArray[np.float64], limit: int = MAX_BINS) -> Numbers:
+        """Summarize `values` (n,); NaN counts as missing."""
         known = values[~np.isnan(values)]
         missing = len(values) - len(known)
         if not len(known):
@@ -47,7 +47,7 @@ class Numbers:
         low, high = float(known.min()), float(known.max())
         return cls(len(known), missing, mean, squares, low, high, counted(known, limit))
 
-    def merge(self, other: Numbers, limit: int = MOST) -> None:
+    def merge(self, other: Numbers, limit: int = MAX_BINS) -> None:
         """Count all that `other` counted."""
         self.missing += other.missing
         if other.count:
@@ -88,7 +88,7 @@ class Numbers:
         return {"count": self.count, "missing": self.missing, **rounded, **drawn}
 
 
-def counted(values: NDArray[np.float64], limit: int = MOST) -> Histogram:
+def counted(values: NDArray[np.float64], limit: int = MAX_BINS) -> Histogram:
     """Return the histogram of `values`, all finite, in at most `limit` bins.
 
     Only as many neighbours are added up as that takes, so that the outcome does not depend on the order and the batches
@@ -102,7 +102,7 @@ def counted(values: NDArray[np.float64], limit: int = MOST) -> Histogram:
     return Histogram(exponent=exponent, starts=starts[first].tolist(), counts=together.tolist())
 
 
-def merged(first: Histogram, second: Histogram, limit: int = MOST) -> Histogram:
+def merged(first: Histogram, second: Histogram, limit: int = MAX_BINS) -> Histogram:
     """Return the histogram of what both counted: the same that `counted` gives of all the values together."""
     first, second = aligned(first, second)
     counts = dict(zip(first.starts, first.counts, strict=True))

@@ -53,7 +53,7 @@ class Cells:
 
 
 def cells(column: Any) -> Cells:
-    """Return what the texts or numbers of the Arrow array `column` are."""
+    """Return the parsed cells of the Arrow array `column`, of texts or numbers."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not is_text(column.type):
@@ -139,7 +139,7 @@ def _mask(array: Any) -> Mask:
 
 
 def too_many_classes(distinct: int, rows: int) -> bool:
-    """Return whether a column of so many `distinct` values in `rows` hardly names classes.
+    """Return True if a column of `distinct` values in `rows` rows has too many values for classes.
 
     Chosen: more than 100, and more than a tenth of the rows.
     """

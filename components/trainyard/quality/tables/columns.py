@@ -69,7 +69,7 @@ class ColumnCounter:
         return cell_hashes
 
     def profile(self) -> ColumnProfile:
-        """Return what was counted."""
+        """Return the profile of the column."""
         self._decide()
         count = self._rows - self._missing
         kind = self._type()
@@ -96,7 +96,7 @@ class ColumnCounter:
         )
 
     def most_common(self, limit: int) -> dict[str, int]:
-        """Return how often each of the `limit` frequent texts stands there, equal counts in the order of the texts."""
+        """Return the counts of the `limit` most frequent texts, ties in text order."""
         return dict(sorted(self._texts.items(), key=lambda item: (-item[1], item[0]))[:limit])
 
     def _decide(self) -> None:
@@ -114,7 +114,7 @@ class ColumnCounter:
 
     @property
     def _is_code(self) -> bool:
-        """Whether whole numbers of the column are padded with zeros, as codes and ids are, not numbers."""
+        """True if whole numbers of the column are padded with zeros, as codes and ids are, not numbers."""
         return self._whole and self._padded
 
     def _type(self) -> ColumnType:

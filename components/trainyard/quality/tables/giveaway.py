@@ -17,7 +17,7 @@ _LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
 
 
 def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
-    """Return how well each suspicious one of `columns` tells the column `label` alone, by name.
+    """Return the certainty of `label` given each suspicious column, by its name.
 
     is_number: the label is a number to predict, and correlation with it counts; else the share of the rows that come
     out right if each value (each of 64 quantile groups of a number) is taken for its most frequent class.
@@ -37,7 +37,7 @@ def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict
 
 
 def are_enough(column: NDArray[np.int64]) -> bool:
-    """Return whether the groups of `column` have rows enough to tell about them."""
+    """Return True if the groups of `column` have enough rows for a verdict."""
     return len(column) > 0 and len(column) >= _LEAST * (int(column.max()) + 1)
 
 

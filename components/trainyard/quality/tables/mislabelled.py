@@ -19,7 +19,7 @@ from trainyard.quality.tables.giveaway import are_enough, codes, groups
 _CLASSES = 50  # chosen: of more, few have rows enough in a sample
 _TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
 _AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
-_OF_CLASS = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
+_MAX_CLASS_SHARE = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
 _AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
@@ -46,7 +46,7 @@ def suspects(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, s
         sure[_sure(np.flatnonzero(likely == number), labels == number, margins)] = True
     rows = np.flatnonzero(sure & (likely != labels))
     totals, named = (np.bincount(labels[places], minlength=len(classes)) for places in (slice(None), rows))
-    rows = rows[(named < _OF_CLASS * totals)[labels[rows]]]
+    rows = rows[(named < _MAX_CLASS_SHARE * totals)[labels[rows]]]
     rows = rows[np.argsort(-margins[rows], kind="stable")]
     return [(int(row), classes[labels[row]], classes[likely[row]]) for row in rows]
 
@@ -70,7 +70,7 @@ def _scores(labels: NDArray[np.int64], columns: list[NDArray[np.int64]], classes
 
 
 def _sure(rows: NDArray[np.int64], agree: NDArray[np.bool_], margins: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return those of `rows`, predicted as one class, with margins so large that nearly all rows around `agree`."""
+    """Filter `rows` of one predicted class to margins at which nearly all rows `agree`."""
     ordered = rows[np.argsort(-margins[rows], kind="stable")]
     together = agree[ordered[: len(ordered) // _TOGETHER * _TOGETHER]].reshape(-1, _TOGETHER).mean(axis=1)
     before = np.cumsum(together) / np.arange(1, len(together) + 1)

@@ -184,7 +184,7 @@ class _ColumnCounters:
             self.conflicts.add(features, whole)
 
     def _tells(self, name: str) -> bool:
-        """Whether the column says something of its row: an index without a name only counts the rows."""
+        """Return True if the column says something of its row: an index without a name only counts the rows."""
         return has_name(name) or name in self.named
 
     def _name(self, row: int) -> str:
@@ -212,7 +212,7 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
 
 
 def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
-    """Return whether the numbers of `column` are to be predicted as such, not as classes.
+    """Return True if the numbers of `column` are regression targets, not classes.
 
     counts: how often each value stands there.
     """

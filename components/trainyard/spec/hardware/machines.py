@@ -139,13 +139,13 @@ def faults(pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
 
 
 def _complete(known: Machines, name: str) -> bool:
-    """Whether the catalog lists every size of the family of `name`: true for machines with accelerators."""
+    """Return True if the catalog lists every size of the family of `name`: true for machines with accelerators."""
     family = name.rpartition("-")[0]
     return any(m.accelerator for other, m in known.machines.items() if family and other.startswith(f"{family}-"))
 
 
 def _carries(known: Machines, name: str, machine: Machine, pool: Pool) -> bool:
-    """Whether nodes of this type have the pool's accelerators."""
+    """Return True if nodes of this type have the pool's accelerators."""
     if pool.kind == "cpu":
         return machine.accelerator is None
     if machine.accelerator:

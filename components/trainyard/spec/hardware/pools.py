@@ -50,7 +50,7 @@ class Placement:
 
 
 def placement(pool: Pool, platform: Platform) -> Placement:
-    """Return what a pod needs for `pool`; the pool's own values take precedence."""
+    """Return the pod settings for `pool`; the pool's own values take precedence."""
     marks = catalog().platforms[platform]
     layers = [catalog().kinds[pool.kind]]
     if pool.kind in ("gpu", "tpu"):

@@ -182,7 +182,7 @@ class SplitRows(Strict):
 
     @property
     def by_value(self) -> bool:
-        """Whether a column or the folder decides the split."""
+        """True if a column or the folder decides the split."""
         return self.column is not None or self.by == "folder"
 
     @property

@@ -34,7 +34,7 @@ def is_part(name: str, format: TableName) -> bool:
 
 
 def hint(names: Iterable[str]) -> str:
-    """Return what to do about those of the files that would be a table if they were not in a ZIP archive, or ''."""
+    """Return advice on files that would be tables if they were not in a ZIP archive, or ''."""
     zipped = next((name for name in names if name.lower().endswith(".zip")), None)
     return f" {zipped} is a ZIP archive, which is not read: unpack it." if zipped else ""
 

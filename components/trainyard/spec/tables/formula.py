@@ -101,7 +101,7 @@ def parse(text: str) -> Node:
 
 
 def reference(name: str) -> str:
-    """Return how an expression names the column `name`.
+    """Return the column `name` as an expression.
 
     >>> reference("fare"), reference("total fare")
     ('fare', "column('total fare')")

@@ -76,15 +76,15 @@ class Augment(Strict):
 
     @property
     def resamples(self) -> bool:
-        """Whether pixels are interpolated."""
+        """True if pixels are interpolated."""
         return bool(self.shift or self.rotate or self.zoom)
 
     @property
     def mixes(self) -> bool:
-        """Whether images and their labels are mixed in pairs."""
+        """True if images and their labels are mixed in pairs."""
         return bool(self.mixup or self.cutmix)
 
     @property
     def on_device(self) -> bool:
-        """Whether some augmentation runs on the device."""
+        """True if some augmentation runs on the device."""
         return bool(self.brightness or self.contrast or self.saturation or self.hue or self.cutout or self.mixes)

@@ -1,1 +1,1 @@
-"""Whether a scheduled run has anything to train."""
+"""Decides whether a scheduled run has anything to train."""

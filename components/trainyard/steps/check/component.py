@@ -15,7 +15,7 @@ def check(
     report: dsl.Output[dsl.HTML],
     examples: str = "",
 ) -> str:
-    """Whether a scheduled run has anything to train from `examples`, or anything to preprocess: 'due' or 'not due'."""
+    """Return 'due' if a scheduled run has to preprocess, or to train from `examples`; otherwise 'not due'."""
     from pathlib import Path
 
     from trainyard.runtime import task

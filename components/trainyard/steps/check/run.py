@@ -1,4 +1,4 @@
-"""Whether a scheduled run has anything to train: decided in seconds, from names and statistics in the storage alone."""
+"""Decides in seconds whether a scheduled run has anything to train, from stored names and statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LISTED = 3  # ways in which data have drifted, in a sentence
 
 
 def run(pipeline: Pipeline, when: When, now: datetime, examples: str = "") -> tuple[bool, str]:
-    """Return whether to go on with the steps of `pipeline`, and why, in a sentence.
+    """Decide whether the steps of `pipeline` run, with the reason in a sentence.
 
     `now` is the time in UTC that the run is for.
 
@@ -55,7 +55,7 @@ def _too_old(best: Champion, when: When, now: datetime) -> str:
 
 
 def _new(best: Champion, pipeline: Pipeline, when: When) -> str:
-    """Return why to train on the examples, which no model has learnt from yet."""
+    """Return the reason to train on the examples, which no model has used yet."""
     if when.new_data:
         return "nothing was trained yet from the data as they are now, by this recipe and code"
     before = version_statistics(best.path)
@@ -71,7 +71,7 @@ def _new(best: Champion, pipeline: Pipeline, when: When) -> str:
 
 
 def _left(pipeline: Pipeline) -> str:
-    """Return why to go on with the model, which is trained: an earlier run ended before it was refused or pushed."""
+    """Return the reason to continue with a trained model: an earlier run ended before it was refused or pushed."""
     judged = {step: pipeline.place(step).output for step in OUTPUTS if STEPS[step].judges}
     refused = any(storage.committed(uri) and not is_blessed(step, uri) for step, uri in judged.items())
     files = storage.committed(judged[Exports.made_by])

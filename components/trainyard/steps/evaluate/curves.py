@@ -44,7 +44,7 @@ def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[Clas
 
 
 def confusion(predictions: SplitPredictions, classes: int) -> list[list[int]]:
-    """Return how many examples of class i (row) were taken for class j (column)."""
+    """Return the confusion matrix: the count of class i (row) predicted as class j (column)."""
     matrix = sklearn_metrics.confusion_matrix(predictions.labels, predictions.predicted, labels=np.arange(classes))
     return [[int(count) for count in row] for row in matrix]
 

@@ -14,7 +14,7 @@ _LISTED = 5
 
 
 def drifted(recipe: Recipe, examples: str, champion: str) -> list[Movement]:
-    """Return how far preprocess' output `examples` moved from the data of the version in the folder `champion`.
+    """Compare preprocess' output `examples` with the data of the version in the folder `champion`.
 
     [] if there is no champion, or one that does not say what its data were like.
     """

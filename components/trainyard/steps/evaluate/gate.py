@@ -40,7 +40,7 @@ class Subject:
 
     @classmethod
     def from_gate(cls, gate: Gate) -> Self:
-        """Return what `gate` is about."""
+        """Return the subject of `gate`."""
         return cls(gate.metric, gate.slice, gate.against, gate.target, gate.class_name, gate.confidence)
 
 
@@ -56,7 +56,7 @@ class MetricPair:
 
 @dataclass(frozen=True)
 class ChampionState:
-    """Whether there is a model to compare with: fault says why the one last pushed could not answer."""
+    """A champion to compare with, if any. fault: why the last pushed model could not answer."""
 
     present: bool
     fault: str = ""

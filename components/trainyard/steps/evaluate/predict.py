@@ -112,7 +112,7 @@ def _signature(folder: str) -> _ConcreteFunction:
 
 
 def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) -> dict[str, str]:
-    """Return which raw feature each input takes, by the name that export gives it."""
+    """Return the raw feature of each model input, by its name in the export."""
     raw = {feature.name: feature for feature in examples.document.raw_features}
     exported = {input_name(name): name for name in raw}
     inputs = signature.structured_input_signature[1]

@@ -24,7 +24,7 @@ BINS = 4
 DISTINCT = 8
 """A number with at most this many different values is sliced by value. Chosen."""
 
-MOST = 50
+MAX_SLICES = 50
 """Slices of one feature: the most frequent values. Chosen, so that a column of names does not fill the report."""
 
 Columns = Mapping[str, NDArray[Any]]
@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
 
 def _by_value(values: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     names, counts = np.unique(values.astype(str), return_counts=True)
-    most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MOST])
+    most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MAX_SLICES])
     for name in sorted(map(str, names[most_frequent]), key=_order):
         yield name or "missing", values == name
 
@@ -114,7 +114,7 @@ def _by_number(values: NDArray[Any], train: NDArray[Any]) -> Iterator[tuple[str,
 
 
 def _names(values: NDArray[Any], digits: int) -> list[str]:
-    """Return different `values` in so many digits, and in more if these do not tell them apart."""
+    """Format different `values` with few digits, or with more if two would look the same."""
     names = [f"{value:.{digits}g}" for value in values]
     return names if len({*names}) == len(names) else _names(values, digits + 1)
 

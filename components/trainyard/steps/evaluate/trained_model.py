@@ -143,7 +143,7 @@ def _target(recipe: Recipe, name: str, candidate: SplitPredictions) -> TargetMet
 
 
 def _beside(recipe: Recipe, candidate: SplitPredictions, trees: SplitPredictions, examples: int) -> Boosted:
-    """Return how the answers of the trees, which learnt from so many `examples`, compare with the candidate's."""
+    """Compare the trees, trained on `examples` examples, with the candidate."""
     metrics = measure(recipe.task, trees)
     compared = metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
     paired = differences(recipe.task, compared, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
@@ -158,7 +158,7 @@ def _measured(
     labels: Sequence[str],
     custom: Custom | None,
 ) -> dict[Subject, MetricPair]:
-    """Return what the recipe's gates are about, as far as it is defined; rivals: the other answers to the examples."""
+    """Measure the subjects of the recipe's gates that are defined; rivals: other predictions for the examples."""
     measured: dict[Subject, MetricPair] = {}
     for gate in recipe.evaluate.gates:
         subject, rival = Subject.from_gate(gate), rivals[gate.against]
@@ -172,7 +172,7 @@ def _measured(
 
 
 def _part(recipe: Recipe, gate: Gate, answers: SplitPredictions, masks: Masks, labels: Sequence[str]) -> Answers:
-    """Return what of the `answers` `gate` is about."""
+    """Return the part of the `answers` that `gate` judges."""
     part = answers if gate.slice is None else answers.take(masks[gate.slice])
     if gate.class_name is not None:
         return part.one_class(labels.index(gate.class_name))

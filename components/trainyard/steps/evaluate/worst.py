@@ -88,7 +88,7 @@ def _as_image(pixels: Floats) -> Image.Image:
 
 
 def _predicted(predictions: SplitPredictions, index: int) -> NDArray[Any]:
-    """Return what was predicted of an example, in the form of its label."""
+    """Return the prediction for an example in the form of its label."""
     outputs = np.asarray(predictions.outputs[index])
     if predictions.labels.dtype.kind == "b":
         return outputs > LIKELY

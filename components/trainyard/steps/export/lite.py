@@ -85,7 +85,7 @@ class LiteConverter:
 
     @cached_property
     def has_loops(self) -> bool:
-        """Whether the model has loops, as recurrent layers do."""
+        """True if the model has loops, as recurrent layers do."""
         graph = self._without_units.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         return any(node.op in _LOOPS for node in nodes)

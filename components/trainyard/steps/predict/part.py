@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictPart:
-    """Answers to the files of a part, of so many `parts`, in the `folder` that all workers see; Beam pickles it.
+    """Predictions for the files of one of `parts` parts, in the `folder` that all workers see; Beam pickles it.
 
     source: where the files are; it holds none itself.
     """

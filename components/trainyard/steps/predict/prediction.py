@@ -1,4 +1,4 @@
-"""Predicts with a pushed model, batch after batch: reading, asking the model and writing go on at the same time."""
+"""Predicts with a pushed model: reading, predicting and writing overlap."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class RawInput(_Lenient):
 
     @property
     def is_date(self) -> bool:
-        """Whether it is a day, YYYY-MM-DD."""
+        """True if it is a day, YYYY-MM-DD."""
         return self.column is not None and self.column.type == "date"
 
 
@@ -100,7 +100,7 @@ def find_model(folder: str) -> PushedModel:
 
 
 def open_model(folder: str) -> PushedModel:
-    """Return what the version in `folder` takes and gives. Raises `DataError` if Trainyard did not push it so."""
+    """Return the inputs and outputs of the version in `folder`. Raises `DataError` if Trainyard did not push it."""
     name = f"{EXTRA}/{PREPROCESSING}"
     text = storage.read(folder, name) if storage.committed(folder) else None
     if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}") is not None:

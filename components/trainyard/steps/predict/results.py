@@ -40,7 +40,7 @@ _ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
 def rejected_file(out: Path) -> Path:
-    """Return where the inputs without a prediction are written."""
+    """Return the path of the file of inputs without a prediction."""
     return out.with_name(f"{out.name}.rejected.csv")
 
 

@@ -64,7 +64,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
 
 
 def _digest(source: InputFiles) -> str:
-    """Return what changes with every file of the source."""
+    """Return a digest that changes with every file of the source."""
     files = [dataclasses.astuple(file) for file in source.files]
     return hashlib.sha256(json.dumps([source.kind, files]).encode()).hexdigest()
 
@@ -104,7 +104,7 @@ def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_optio
 
 
 def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: Path) -> Predicted:
-    """Return what all parts found; what each of them set aside goes into one file."""
+    """Merge the results of all parts, with the inputs that were set aside in one file."""
     predicted, reasons, classes, first = 0, Counter[str](), Counter[str](), ""
     unknown: dict[str, Counter[str]] = {}
     with (folder / "rejected.csv").open("wb") as rejected:

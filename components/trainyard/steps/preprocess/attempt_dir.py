@@ -65,7 +65,7 @@ class AttemptDir:
 
 @contextmanager
 def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[AttemptDir]:
-    """Yield where the step that writes `output` keeps its work; `recipe` says whether it stays after a success.
+    """Yield the attempt folder of the step that writes `output`; `recipe` says whether to keep it after success.
 
     It stays if the process is ended or a source did not answer, as the step will be tried again; it goes after any
     other error, which the same data would meet again. If the output is in a bucket, the workers of an engine leave

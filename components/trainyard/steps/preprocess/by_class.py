@@ -74,7 +74,7 @@ def cut(draws: Draws, split: SplitRows) -> tuple[int, int]:
 
 
 def share(rows: int, split: SplitRows) -> tuple[int, int, int]:
-    """Return how many of so many rows train, choose the epoch and test.
+    """Return the numbers of training, eval and test rows among `count`.
 
     Each number is less than one row away from its share; of three rows or more each has one at least. What whole rows
     leave over goes to the largest remainders, of equal ones to the training split, then to eval.

@@ -152,7 +152,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
 def _split_by_class(
     recipe: Recipe, read: list[_Result], name: str, space: AttemptDir, beam_options: str, data_bytes: int
 ) -> list[_Result]:
-    """Return what there is in each split after the parts that were `read` are written again with their splits.
+    """Write the `read` parts again with their splits, and return the content of each split.
 
     name: a digest of all that was read, for a class is cut by all its rows.
     """
@@ -174,7 +174,7 @@ def _split_by_class(
 def _results(
     do: _TaskFn[_Work], tasks: dict[str, _Work], space: AttemptDir, beam_options: str, data_bytes: int
 ) -> list[_Result]:
-    """Return what each of `tasks` found, done now if it is not there."""
+    """Return the result of each of `tasks`, computed now if it is missing."""
     work = space.work
     before = _done(work)
     done = {name: result for name in tasks if (result := _reused(name, space, name in before))}
@@ -287,18 +287,18 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
 
 
 def _ends_task(path: str) -> bool:
-    """Return whether a task of images ends with `path`: by the name alone, so that another file moves no other end."""
+    """Return True if a task of images ends with `path`: by the name alone, so that added files move no other end."""
     return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
 
 
 def _finished(tasks: dict[str, _Task], work: TaskStore) -> int:
-    """Return how many files the tasks have whose documents are there."""
+    """Return the number of files in finished tasks."""
     done = (tasks.get(name) for name in _done(work))
     return sum(task.files for task in done if task)
 
 
 def _reused(name: str, space: AttemptDir, has_document: bool) -> _Result | None:
-    """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there.
+    """Return the result of the task `name` from an earlier attempt or run, if its rows still exist.
 
     has_document: whether it left a document, which of a bucket's is known for all tasks by one listing.
     """

@@ -30,7 +30,7 @@ _HEAVY_COLUMNS = ("raw/", "measure/")
 
 
 class StreamPiece(FrozenModel):
-    """Rows that stand together in a part's file, as a stream of Arrow's own: from `start` on so many `bytes`.
+    """Consecutive rows in a part's file, as an Arrow stream: `bytes` bytes from `start`.
 
     bucket: that of the first row.
     """
@@ -53,7 +53,7 @@ class SortedRun(FrozenModel):
     light: dict[Split, int] = {}
 
     def is_whole(self, work: TaskStore) -> bool:
-        """Return whether all rows that it should have are there."""
+        """Return True if no row is missing."""
         if work.uri:
             return True  # an object is whole or not there
         try:
@@ -183,7 +183,7 @@ def opened(content: pa.Buffer, pieces: list[StreamPiece]) -> Iterator[pa.RecordB
 
 
 def buckets(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return which of the `BUCKETS` equal ranges of order keys each row lies in: (rows,), int64."""
+    """Return the bucket of each row, one of `BUCKETS` equal ranges of order keys: int64 (rows,)."""
     return fixed_bytes(rows["order"])[:, :2].copy().view(">u2")[:, 0].astype(np.int64)
 
 

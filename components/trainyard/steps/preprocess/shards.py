@@ -55,7 +55,7 @@ def plan_layout(summary: SplitSummary, shard_examples: int | None) -> Layout:
 
 
 def count_shards(examples: int, shard_examples: int | None) -> int:
-    """Return the number of shards of so many examples; where the recipe names no size, at most 1,024 if they fit.
+    """Return the number of shards for `examples` examples: at most 1,024 by default, if they fit.
 
     Each shard reads a slice of every part, so their number counts twice in large data.
     """

@@ -64,7 +64,7 @@ class TaskStore:
         return {item.name.removeprefix(f"{name}/") for item in listed}
 
     def exists(self, name: str) -> bool:
-        """Return whether the file is there."""
+        """Return True if the file exists."""
         return self.read(name) is not None if self.uri else Path(self.folder, name).exists()
 
     def read(self, name: str) -> bytes | None:
@@ -140,7 +140,7 @@ class TaskStore:
             return [_mapped(temporary.name, at, item.bytes) for item, at in zip(ranges, starts, strict=False)]
 
     def shared_copy(self, folder: Path) -> str:
-        """Return where the workers find the files below `folder`, which lies in this one's."""
+        """Return the path at which workers find the files below `folder`."""
         if not self.uri:
             return str(folder)
         store, prefix = objects.locate(self.below(folder.name).uri)
@@ -188,7 +188,7 @@ def _mapped(path: str, start: int, size: int) -> pa.Buffer:
 
 
 def _aligned(ranges: Iterable[Range]) -> list[int]:
-    """Return where each of `ranges` begins in one file, as Arrow wants its buffers aligned, and the file's size."""
+    """Return the aligned start of each of `ranges` in one file, and the file's size."""
     starts = [0]
     for item in ranges:
         starts.append(-(-(starts[-1] + item.bytes) // 64) * 64)
@@ -196,7 +196,7 @@ def _aligned(ranges: Iterable[Range]) -> list[int]:
 
 
 def _requests(ranges: Iterable[tuple[Range, int]]) -> Iterator[tuple[Range, int]]:
-    """Yield what a request fetches and where it goes, for `ranges` and where each goes."""
+    """Yield the requests for `ranges`, each with the position of its bytes."""
     for item, at in ranges:
         for passed in range(0, item.bytes, transfer.RANGE_BYTES):
             size = min(transfer.RANGE_BYTES, item.bytes - passed)

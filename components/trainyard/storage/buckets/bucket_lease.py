@@ -47,7 +47,7 @@ class _Holder:
 
     @property
     def dead(self) -> bool:
-        """Whether the holder is known to be dead: it ended on this machine, or another lease of it expired."""
+        """True if the holder is known to be dead: it ended on this machine, or another lease of it expired."""
         here = self.host == _Holder("").host
         return self.owner in _dead_owners or (here and bool(self.started) and start_time(self.process) != self.started)
 

@@ -31,7 +31,7 @@ _MOST_WORDS = 200  # chosen: of a text, those that come most often
 
 
 def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[SplitPredictions, int] | None:
-    """Return what boosted trees, grown on the training split, answer to the examples of `split`, in stored order.
+    """Train boosted trees on the training split, and return their predictions for `split` in stored order.
 
     And how many examples they learnt from. They are those of scikit-learn with its own settings and the model's
     features, of a text how often each of its 200 most frequent words is in it; of multi_label and of several targets,
@@ -93,7 +93,7 @@ def _matrix(features: Arrays, inputs: list[Feature]) -> NDArray[np.float32]:
 
 
 def _columns(values: NDArray[Any], feature: Feature) -> NDArray[np.float32]:
-    """Return what the trees see of a feature, (n, _width(feature)): of a row of ids how often each is in it."""
+    """Return the trees' input for a feature, (n, _width(feature)): a row of ids becomes counts."""
     width = _width(feature)
     if not feature.shape or feature.vocabulary_size is None:
         return values.astype(np.float32).reshape(-1, width)

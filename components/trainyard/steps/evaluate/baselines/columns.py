@@ -17,7 +17,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def is_table(examples: ExampleFolder) -> bool:
-    """Return whether every feature is a number or an id an example, or a row of them."""
+    """Return True if every feature is a number or an id per example, or a row of them."""
     features = examples.document.features
     return bool(features) and all(len(feature.shape) <= 1 and not feature.encoded for feature in features)
 

@@ -20,7 +20,7 @@ _EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # chosen: some seconds at the most
 def importances(
     recipe: Recipe, examples: ExampleFolder, split: Split, predict: Callable[[dict[str, tf.Tensor]], tf.Tensor]
 ) -> list[Importance]:
-    """Return how much the mean loss on `split` grows when a column is shuffled among the examples, largest first.
+    """Return the increase of the mean loss on `split` when a column is shuffled, largest first.
 
     At most 2,000 examples and three shuffles a column; nothing for images, and for more than 200 columns.
     Source: Breiman, Random Forests, 2001, section 10; Fisher, Rudin and Dominici, All Models are Wrong, 2019.

@@ -15,7 +15,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def effective_count(weights: Floats | None, counted: NDArray[np.bool_]) -> float:
-    """Return how many examples of one weight say as much as those `counted`: their number if all count the same.
+    """Return the effective sample size of the `counted` examples: their number if all weights are equal.
 
     Source: L. Kish, Survey Sampling, 1965, section 11.7.
     """

@@ -71,7 +71,7 @@ def _right(predictions: SplitPredictions) -> Floats:
 
 
 def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:
-    """Whether the label is among the five most probable classes; the lower id goes first among equals, as in argmax."""
+    """Count an example if its label is among the five most probable classes; ties go to the lower id, as in argmax."""
     if predictions.outputs.shape[1] <= 5:
         return None
     best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
@@ -155,7 +155,7 @@ def _area(area: Area, ones: list[OneClass]) -> Statistic | None:
 
 
 def _rarest(predictions: SplitPredictions) -> float:
-    """Return how many examples the class with the fewest has."""
+    """Return the number of examples of the rarest class."""
     return min(one.positives for one in _present(predictions))
 
 

@@ -39,7 +39,7 @@ class Files(ABC):
         }
 
     def inputs(self, example: Any, file: str) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what the exported `file`, such as model_int8.tflite, takes of `example`, by name."""
+        """Return the inputs of the exported `file`, such as model_int8.tflite, for `example`, by name."""
         features, tensors = self.features(example), self._content["files"][file]["inputs"]
         return {
             entry["name"]: _quantized(features[entry["feature"]], tensors[entry["name"]])
@@ -48,7 +48,7 @@ class Files(ABC):
         }
 
     def answer(self, outputs: Mapping[str, np.ndarray[Any, Any]], file: str) -> dict[str, Any]:
-        """Return what the `outputs` of `file` say, by name: `label` and `probabilities`, or `prediction`."""
+        """Return the answer in the `outputs` of `file`, by name: `label` and `probabilities`, or `prediction`."""
         tensors = self._content["files"][file]["outputs"]
         real = {name: _real(np.asarray(value), tensors[name]) for name, value in outputs.items()}
         if self._targets:

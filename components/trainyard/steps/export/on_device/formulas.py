@@ -14,7 +14,7 @@ _MOST_BINS = 2.0**53
 
 
 def computed(tree: list[Any], row: Mapping[str, Any]) -> Any:
-    """Return what `tree` makes of `row`: float32, NaN if missing, or a text, empty if missing; truths are texts too.
+    """Evaluate `tree` for `row`: float32, NaN if missing, or a text, empty if missing; truths are texts too.
 
     row: float32 numbers and canonical texts by column.
     """

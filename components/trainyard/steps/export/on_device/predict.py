@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _runtime(file: str) -> bool:
-    """Return whether the library that runs `file` is here."""
+    """Return True if the library that runs `file` is installed."""
     return find_spec("onnxruntime" if file.endswith(".onnx") else "ai_edge_litert") is not None
 
 

@@ -24,7 +24,7 @@ _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 
 
 def source_items(source: InputFiles, model: PushedModel, key: str | None) -> Items:
-    """Yield what is in the files of `source`. Raises `ConfigurationError` if there is no column that `key` names."""
+    """Yield the contents of `source`'s files. Raises `ConfigurationError` if no column is called `key`."""
     if model.pixels is None:
         from trainyard.steps.predict.reading.tables import read_rows
 
@@ -65,7 +65,7 @@ def _are_paths(inputs: Any) -> bool:
 
 
 def _files(paths: Sequence[str | os.PathLike[str]], model: PushedModel, key: str | None) -> Items:
-    """Yield what is in each of the files; an image is named by its path."""
+    """Yield the contents of each file; an image is named by its path."""
     sources = [find_source(os.fspath(path), images=model.pixels is not None) for path in paths]
     if model.pixels is None:
         return itertools.chain.from_iterable(source_items(source, model, key) for source in sources)

@@ -79,7 +79,7 @@ def _kind(listed: listing.Listing, file: SourceFile) -> Kind | None:
 
 
 def _by_content(path: str) -> Kind:
-    """Return what the file at `path` is: a table of text if nothing says more."""
+    """Return the kind of the file at `path` by its content: text is a table by default."""
     try:
         with open_file(path) as stream:
             start = stream.read(tfrecord.HEADER_BYTES)

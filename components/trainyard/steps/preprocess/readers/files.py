@@ -52,7 +52,7 @@ class Official:
         return label if slash else None
 
     def label(self, name: str) -> str | None:
-        """Return what the list says of the image `name`; None if it says nothing."""
+        """Return the class of the image `name` in the list, None if it is not listed."""
         stem = image_stem(name)
         number = re.search("[0-9]{1,18}$", stem)
         return self.labels.get(stem) or (self.labels.get(str(int(number[0]))) if number else None)
@@ -199,7 +199,7 @@ def image_limit(data: Data) -> int:
 
 
 def too_many_bytes(size: int, limit: int) -> BadRecord:
-    """Return why something of `found` bytes is not read."""
+    """Return the error for an item of `found` bytes, more than the limit."""
     return BadRecord("too_many_bytes", f"{size} bytes, at most {limit} are taken (by data.max_image_pixels)")
 
 

@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 def with_official(files: Files, data: Data) -> Files:
-    """Return those of `files` that are of a split, with the split of each.
+    """Return the `files` that belong to a split, each with its split.
 
     Raises `DataError` if none trains or none judges, if images that judge have no class, or if a class is not on both
     sides, as far as it can be known without reading images.
@@ -54,7 +54,7 @@ def with_official(files: Files, data: Data) -> Files:
 
 
 def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
-    """Return what is which split, and the names of the files that are of none."""
+    """Return the split of each file, and the names of files in no split."""
     names = [*(files.name(path) for path in files.paths), *(item.file for item in files.bad)]
     called: dict[str, set[str]] = {}
     for name in names:

@@ -61,7 +61,7 @@ def content_digest(raw: dict[str, Value]) -> bytes:
 
 
 def digest_part(name: str, value: Value) -> bytes:
-    """Return what the digest of a record takes of its feature `name`; 0.0 and -0.0 are the same number."""
+    """Return the bytes of feature `name` in the digest of a record; 0.0 and -0.0 are equal."""
     value = value + 0.0 if isinstance(value, float) else value
     encoded = value if isinstance(value, bytes) else repr(value).encode()
     return f"{name}\0{len(encoded)}\0".encode() + encoded

@@ -42,7 +42,7 @@ class Reader:
         self._dataset = dataset
 
     def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow | DataError]:
-        """Yield what the files at `paths` hold; of a table its `piece`.
+        """Yield the records of the files at `paths`; of a table only `piece`.
 
         Raises `TransientError` if a bucket does not answer any more.
         """

@@ -26,7 +26,7 @@ class Dataset:
     records: dict[str, int]
 
     def label_name(self, label: str, name: str) -> str:
-        """Return what the class `label`, a number in the feature `name`, is called. Raises `BadRecord`."""
+        """Return the name of the class `label`, a number in the feature `name`. Raises `BadRecord`."""
         if self.label_names is None or not label:
             return label
         if not label.isdecimal() or int(label) >= len(self.label_names):

@@ -16,7 +16,7 @@ _SHOWN = 20
 
 
 def conformity(rows: pa.RecordBatch, data: Data) -> Conformity:
-    """Return how `rows`, as the readers give them, fit the schema that `data` names; of nothing if it names none."""
+    """Compare `rows` with the schema of `data`; without a schema nothing is compared."""
     schema = _schema(data, rows.schema.names) if data.schema_ else None
     if schema is None or not rows.num_rows:
         return Conformity()

@@ -66,7 +66,7 @@ def class_names(collected: Collected) -> list[str]:
 
 
 def warnings(collected: Collected) -> list[str]:
-    """Return what is worth a look but does not stop the run: repeats, contradicting labels, files that are not read."""
+    """Return warnings that do not stop the run: repeats, contradicting labels, files that are not read."""
     warnings = []
     repeats = sum(group.times - 1 for group in collected.repeated)
     if repeats:
@@ -232,7 +232,7 @@ def _require_classes(collected: Collected, data: Data) -> None:
 
 
 def _look_measured(totals: Counter[str]) -> bool:
-    """Return whether the classes, with their counts, look like numbers that were measured."""
+    """Return True if the classes, with their counts, look like measured numbers."""
     if not too_many_classes(len(totals), totals.total()):
         return False
     with suppress(ValueError):

@@ -33,7 +33,7 @@ class Texts:
 
     @classmethod
     def from_values(cls, values: pa.Array) -> Texts:
-        """Return those of `values`, the empty text counted as missing."""
+        """Count `values`; the empty text counts as missing."""
         texts = cls(values=_counts(values))
         texts.missing = texts.values.pop("", 0)
         texts.count = texts.values.total()
@@ -73,7 +73,7 @@ class Prose:
 
     @classmethod
     def from_values(cls, values: pa.Array, separator: str | None) -> Prose:
-        """Return that of the texts `values`, cut at `separator`, or into words without the punctuation around them."""
+        """Return the summary of the texts `values`, cut at `separator` or into words without punctuation."""
         present = values.filter(pc.not_equal(values, ""))
         lengths = Numbers.from_values(pc.utf8_length(present).to_numpy(zero_copy_only=False).astype(np.float64), _BINS)
         if separator is None:
@@ -147,7 +147,7 @@ class Summary:
     def from_rows(
         cls, rows: pa.RecordBatch, targets: Sequence[str], prose: Mapping[str, str | None] = MappingProxyType({})
     ) -> Summary:
-        """Return that of `rows`; `targets` names the numbers to predict, for regression.
+        """Return the summary of `rows`; `targets` names the numbers to predict, for regression.
 
         prose: the columns of texts, and what stands between the parts of each, None for words.
         """

@@ -71,13 +71,13 @@ def _entries(name: bytes, column: Column) -> NDArray[np.uint8] | list[bytes]:
 
 
 def _entry(key: bytes, kind: bytes, size: int) -> bytes:
-    """Return what stands before `size` bytes of values: packed numbers, or one value of bytes."""
+    """Return the header of `size` bytes of values: packed numbers, or one bytes value."""
     values = _FIRST + _varint(size)
     return _listed(key, kind, len(values) + size) + values
 
 
 def _listed(key: bytes, kind: bytes, size: int) -> bytes:
-    """Return what stands before a list of `size` bytes."""
+    """Return the header of a list of `size` bytes."""
     head = kind + _varint(size)
     feature = _SECOND + _varint(len(head) + size) + head
     return _FIRST + _varint(len(key) + len(feature) + size) + key + feature

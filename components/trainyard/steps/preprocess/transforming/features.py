@@ -107,7 +107,7 @@ def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
 
 
 def learned_columns(data: Data, saved_model: Path) -> dict[str, Column]:
-    """Return what the transform graph `saved_model` of `column_preprocessing` learned of each column."""
+    """Return the learned settings of each column in the transform graph of `column_preprocessing`."""
     numbers = read_back(saved_model)
     return {
         name: _learned_vocabulary(saved_model / "assets" / _vocabulary_name(name, data), feature)

@@ -83,7 +83,7 @@ class Learned:
         return low, self._named(name, "high", lambda: self._extremes[index, 1])
 
     def boundaries(self, name: str, buckets: int) -> tf.Tensor:
-        """Return what divides the values into `buckets` of equal size: (buckets - 1,), float32."""
+        """Return the boundaries of `buckets` buckets of equal size: float32 (buckets - 1,)."""
         return self._named(name, "boundaries", lambda: self._quantiles(buckets)[self._names.index(name)])
 
     def _named(self, name: str, what: str, value: Callable[[], tf.Tensor]) -> tf.Tensor:

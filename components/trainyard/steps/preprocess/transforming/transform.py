@@ -172,7 +172,7 @@ class _Shards:
         }
 
     def finished(self) -> int:
-        """Return how many examples the shards have that are there."""
+        """Return the number of examples in the existing shards."""
         layouts = self._settings.layouts
         return sum(layouts[split].examples[shard] for split, shard in self._done())
 

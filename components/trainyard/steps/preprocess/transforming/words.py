@@ -36,7 +36,7 @@ def _plain_words(texts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
-    """Return what lies between the separators of each text, white space around it and empty ones left out."""
+    """Split each text at the separators, without surrounding white space and empty parts."""
     cut = tf.strings.split(texts, separator)
     values = cut.with_flat_values(tf.strings.strip(cut.flat_values))
     return tf.ragged.boolean_mask(values, values.with_flat_values(tf.not_equal(values.flat_values, "")))

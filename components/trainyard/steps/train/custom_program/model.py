@@ -52,7 +52,7 @@ def _name_input(model: keras.Model, path: Path, examples: Examples) -> keras.Mod
 
 
 def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bool:
-    """Whether inputs of shape `expected` match `shape`; None is any size."""
+    """Return True if inputs of shape `expected` match `shape`; None is any size."""
     return len(shape) == len(expected) and all(a in (None, b) for a, b in zip(shape, expected, strict=True))
 
 

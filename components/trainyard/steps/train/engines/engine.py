@@ -131,7 +131,7 @@ class Engine(Protocol):
         """Return the steps of the model that `build` returns, with initial weights, before anything is traced."""
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether `error`, raised in training, means that another worker is lost."""
+        """Return True if `error`, raised in training, means that another worker is lost."""
 
 
 def engine_name() -> EngineName:

@@ -227,7 +227,7 @@ class Supervisor:
         self._send(stream, "broke", **failure_fields(PeerLost(reason)), cause=True, **fields)
 
     def _may_exit(self) -> bool:
-        """Whether the training process has saved and ended after SIGTERM, or its grace period is over."""
+        """Return True if the training process has saved and ended after SIGTERM, or its grace period is over."""
         training = self._training
         if training is None or not training.child.is_alive():
             return True

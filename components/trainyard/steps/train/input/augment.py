@@ -54,7 +54,7 @@ class RandomParams:
 
 
 def changes_examples(options: Augment) -> bool:
-    """Whether images are changed one by one, before batching; measured: mirroring costs a fifth so."""
+    """Return True if images are changed one by one, before batching; measured: mirroring costs a fifth so."""
     return bool(options.crop or options.rand_augment or (options.flip and not options.resamples))
 
 
@@ -180,12 +180,12 @@ class AugmentedImages:
 
     @property
     def changes_examples(self) -> bool:
-        """Whether images are changed one by one."""
+        """True if images are changed one by one."""
         return bool(self.shapes) and changes_examples(self.options)
 
     @property
     def cut_encoded(self) -> bool:
-        """Whether windows are cut out of encoded images, which may be larger than the model's."""
+        """True if windows are cut out of encoded images, which may be larger than the model's."""
         encoded = any(feature.encoded and not feature.pixels for feature in self.folder.document.features)
         return encoded and self.options.crop is not None
 

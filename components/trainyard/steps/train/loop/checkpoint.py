@@ -255,5 +255,5 @@ class SaveSchedule:
         return due if due > step else step + self._steps_per_epoch
 
     def is_worthwhile(self) -> bool:
-        """Whether to save within the epoch: at the recipe's interval, otherwise if it costs at most `MAX_OVERHEAD`."""
+        """Return True to save now: at the recipe's interval, otherwise if it costs at most `MAX_OVERHEAD`."""
         return bool(self._every) or self._seconds_since_saved >= max(CHECKPOINT_SECONDS, self._min_interval_seconds)

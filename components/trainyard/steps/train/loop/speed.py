@@ -35,7 +35,7 @@ class SpeedMeter:
 
     @property
     def warm(self) -> bool:
-        """Whether a call of this epoch did not compile."""
+        """True if a call of this epoch did not compile."""
         return self._steps > 0
 
     @property

@@ -97,7 +97,7 @@ class _PendingClient:
         self.challenged = _send(connection, self._nonce)
 
     def is_authenticated(self) -> bool | None:
-        """Return whether the client knows the key, None until its answer is complete."""
+        """Return True if the client knows the key, None until its answer is complete."""
         try:
             data = self.socket.recv(2 * _NONCE_BYTES - len(self._answer))
         except BlockingIOError:
@@ -144,7 +144,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address."""
+    """Return True if `host` is a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -152,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether `port` is free on all addresses of this machine."""
+    """Return True if `port` is free on all addresses of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -163,7 +163,7 @@ def is_free(port: int) -> bool:
 
 
 def _send(connection: socket.socket, data: bytes) -> bool:
-    """Whether a few bytes were sent, for which a new connection has room."""
+    """Return True if a few bytes were sent, for which a new connection has room."""
     try:
         return connection.send(data) == len(data)
     except OSError:

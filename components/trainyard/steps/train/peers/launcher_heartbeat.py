@@ -84,7 +84,7 @@ class LauncherMonitor:
         self._changed_at = self._read_at = time.monotonic()
 
     def is_lost(self) -> bool:
-        """Whether the heartbeat has stopped for too long. Call it often: it reads a few times a minute."""
+        """Return True if the heartbeat has stopped for too long. Call it often: it reads a few times a minute."""
         now = time.monotonic()
         if not self._uri or now - self._read_at < min(_BEAT_SECONDS / 3, self._patience / 3):
             return False

@@ -63,7 +63,7 @@ class MessageStream:
         return messages if all(isinstance(message, dict) and "type" in message for message in messages) else None
 
     def is_silent(self) -> bool:
-        """Whether the other side has been silent for too long."""
+        """Return True if the other side has been silent for too long."""
         return time.monotonic() - self.last_received > SILENCE_SECONDS
 
     def excuse(self, seconds: float) -> None:

@@ -45,7 +45,7 @@ class Rank:
 
     @property
     def chief(self) -> bool:
-        """Whether this process writes checkpoints and the model."""
+        """True if this process writes checkpoints and the model."""
         return self.index == 0
 
 

@@ -47,7 +47,7 @@ class Store:
         return pixels.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=1.0)
 
     def encoded(self, pixels: Image.Image, source: str, channels: int) -> bytes:
-        """Return what is stored of `pixels`, L or RGB, that came from an image of the format `source`.
+        """Encode `pixels`, L or RGB, for storage; `source` is the format of the original image.
 
         Raw: height x width x channels bytes. Else a JPEG if the source lost something too and no side is too long for
         it, otherwise a PNG.

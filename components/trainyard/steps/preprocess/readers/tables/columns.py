@@ -165,7 +165,7 @@ def _odd_numbers(texts: pa.Array, name: str) -> tuple[npt.NDArray[np.float64], M
 
 
 def _number_parts(values: npt.NDArray[np.float64], name: str) -> list[pa.Array]:
-    """Return what `digest_part` gives of each number, in two parts to join."""
+    """Return `digest_part` of each number, in two parts to join."""
     texts = number_texts(values + 0.0)
     lengths = pa.array([f"{name}\0{length}\0".encode() for length in range(_MOST_DIGITS)], pa.binary())
     return [lengths.take(pc.binary_length(texts)), pc.cast(texts, pa.binary())]

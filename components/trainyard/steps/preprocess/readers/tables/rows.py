@@ -53,7 +53,7 @@ def _typed(text: str, name: str, feature: Numeric | Category | Date | Text) -> V
 
 
 def split_by(text: str, split: SplitRows) -> str:
-    """Return what `split` goes by, of its column's cell: a group, a day or a split's name. Raises `BadRecord`."""
+    """Return the split key in a cell: a group, a day or the name of a split. Raises `BadRecord`."""
     name = split.column or ""
     text = _day(text, name) if split.by == "time" else canonical(text)
     if not text:
@@ -120,7 +120,7 @@ def _number(text: str, name: str) -> float:
 
 
 def not_a_number(text: str, name: str) -> BadRecord:
-    """Return what is wrong with the cell `text` where a number is expected."""
+    """Return the error for the cell `text`, in which a number is expected."""
     return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
 
 

@@ -87,7 +87,7 @@ class _Watch:
         self._reported: dict[str, object] = {}
 
     def finished(self, uid: str, log: WorkerLog) -> bool:
-        """Return whether the gang is done. Raises as `launch`."""
+        """Return True if the gang is done. Raises as `launch`."""
         job = _job(self._gang, self._cluster)
         if job is None or job["metadata"]["uid"] != uid:
             raise TransientError(f"{self._gang.name}: somebody else deleted the Job. Run the same command again.")
@@ -231,7 +231,7 @@ def _owner(pod: Manifest) -> Manifest:
 
 
 def _why_detached(cluster: Cluster, own: Manifest) -> str:
-    """Return why the gang outlives this launcher (pod `own`, which got SIGTERM); '' if it does not.
+    """Return the reason why the gang outlives this launcher (pod `own`, which got SIGTERM); '' if it does not.
 
     It does if the pod goes while its run continues: on a drain, a preemption or a deletion. Cancelling an Argo run ends
     the processes in its pods and deletes none. A pod deleted by force, as with a lost node, is gone at once; if its run
