@@ -26,65 +26,27 @@ from trainyard.spec.recipe import Recipe
 
 _PACKAGE = Path(__file__).parent.parent
 
-_MOVES = "moves whole files, whose digests are compared"
-_REPORTS = "reports, and changes no output"
-_REFUSES = "refuses a recipe, and changes none of its values, which are in the key"
-_PLACES = "says where and when a run goes, not what it computes"
-_RUNS = "starts, watches and ends processes"
-
-EXCLUDED = {
-    "trainyard": "offers people the functions of the control plane, which no step calls",
-    "trainyard.child_process": _RUNS,
-    "trainyard.contract.keys": "names outputs",
-    "trainyard.contract.origin": "names outputs",
-    "trainyard.contract.pipeline": "names outputs",
-    "trainyard.contract.provenance": "names outputs",
-    "trainyard.errors": _REPORTS,
-    "trainyard.escape": _REPORTS,
-    "trainyard.events": _REPORTS,
-    "trainyard.graph": "names the sections and inputs of a key, which are in it",
-    "trainyard.heartbeat": _RUNS,
-    "trainyard.memory": _RUNS,
-    "trainyard.quantity": _PLACES,
-    "trainyard.retry": _RUNS,
-    "trainyard.runtime": _RUNS,
-    "trainyard.signals": _RUNS,
-    "trainyard.spec.beam": _PLACES,
-    "trainyard.spec.contradictions": _REFUSES,
-    "trainyard.spec.credentials": _REFUSES,
-    "trainyard.spec.documents": _REFUSES,
-    "trainyard.spec.environment": _PLACES,
-    "trainyard.spec.hardware": _PLACES,
-    "trainyard.spec.plain_yaml": "reads the recipe, whose values are in the key",
-    "trainyard.spec.schedule": _PLACES,
-    "trainyard.storage.buckets": _MOVES,
-    "trainyard.storage.cache": _MOVES,
-    "trainyard.storage.cached_files": _MOVES,
-    "trainyard.storage.disk": "measures free space",
-    "trainyard.storage.file_stream": _MOVES,
-    "trainyard.storage.folders": _MOVES,
-    "trainyard.storage.manifest": _MOVES,
-    "trainyard.storage.storage": _MOVES,
-    "trainyard.uris": "joins and checks addresses",
+_EXCLUDED = {
+    "names outputs": ("contract.keys", "contract.origin", "contract.pipeline", "contract.provenance"),
+    "names the sections and inputs of a key, which are in it": ("graph",),
+    "reads the recipe, whose values are in the key": ("spec.plain_yaml",),
+    "refuses a recipe, and changes none of its values, which are in the key": (
+        *("spec.contradictions", "spec.credentials", "spec.documents"),
+    ),
+    "says where and when a run goes, not what it computes": (
+        *("quantity", "spec.beam", "spec.environment", "spec.hardware", "spec.schedule", "uris"),
+    ),
+    "starts, watches and ends processes, and measures memory and disk": (
+        *("child_process", "heartbeat", "memory", "retry", "runtime", "signals", "storage.disk"),
+    ),
+    "reports, and changes no output": ("errors", "escape", "events"),
+    "moves whole files, whose digests are compared": (
+        *("storage.buckets", "storage.cache", "storage.cached_files", "storage.file_stream", "storage.folders"),
+        *("storage.manifest", "storage.storage"),
+    ),
 }
-"""Modules that are in no key, each with what is below it, and why."""
-
-EXCLUDED_LIBRARIES = {
-    "boto3": _MOVES,
-    "botocore": _MOVES,
-    "google": _MOVES,
-    "google_crc32c": _MOVES,
-    "grpc": _RUNS,
-    "h5py": "checks the size of a model file, which Keras reads",
-    "packaging": "names outputs",
-    "pydantic": "validates documents, whose values are in the key",
-    "pydantic_core": "validates documents, whose values are in the key",
-    "pynvml": _REPORTS,
-    "requests": _MOVES,
-    "urllib3": _MOVES,
-    "yaml": "reads the recipe, whose values are in the key",
-}
-"""Libraries that are in no key, by what is imported, and why."""
+EXCLUDED = frozenset(f"trainyard.{name}" for names in _EXCLUDED.values() for name in names)
+"""Modules that are in no key, each with what is below it. The facade, whose functions no step calls, is in none too."""
 
 _FACADE = "trainyard"
 _MESSAGES = ("ConfigurationError", "DataError", "InfrastructureError", "TransientError")  # whose texts end a step
