@@ -16,7 +16,7 @@ from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER
-from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, digest, older_schedule
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, digest
 
 _ZONES = "pipeline-install-config"
 
@@ -37,7 +37,7 @@ class Schedules:
         """Return the recurring runs of `schedule`, or of all schedule files if it is ''."""
         experiment = self.server.find_experiment()
         runs = self.server.recurring_runs(experiment) if experiment else []
-        return [self._recurring(run) for run in runs if (name := schedule_name(run)) and schedule in ("", name)]
+        return [self._recurring(run) for run in runs if (name := about.of_run(run).schedule) and schedule in ("", name)]
 
     def perform(self, action: Action, schedule: Schedule | None = None, submission: Submission | None = None) -> None:
         """Perform one action. A creation needs the schedule and its submission."""
@@ -81,11 +81,6 @@ class Schedules:
             running=any(str(run.state) not in OVER for run in runs),
             cron=str(cron),
         )
-
-
-def schedule_name(run: Any) -> str:
-    """Return the schedule that made the recurring `run`, '' if no schedule file did."""
-    return about.from_run(run).schedule or older_schedule(str(run.display_name))
 
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:

@@ -134,15 +134,6 @@ def digest(schedule: Schedule, package: str, account: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST]
 
 
-def older_schedule(name: str) -> str:
-    """Return the schedule of a recurring run that an earlier version made, '' if none did.
-
-    These are recognized by their name alone.
-    """
-    match = re.fullmatch(rf"(.+)\.[0-9a-f]{{{_DIGEST}}}", name)
-    return match[1] if match else ""
-
-
 def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> list[Action]:
     """Return the actions that make `name` the only schedule of `existing`, without losing or repeating a tick.
 
