@@ -13,7 +13,8 @@ from tests.unit.test_run_view import run
 
 from trainyard.errors import ExitCode, InfrastructureError
 from trainyard.spec import environment as environments
-from trainyard_control.cluster import argo, doctor
+from trainyard_control.cluster import argo
+from trainyard_control.kubeflow import doctor
 from trainyard_control.kubeflow.run_view import RunView
 
 RENEWED = "2026-01-01T00:00:00.000000Z"

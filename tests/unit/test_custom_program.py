@@ -24,8 +24,7 @@ from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
-from trainyard_control.cluster.doctor import examine
-from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
+from trainyard_control.kubeflow.doctor import examine
 
 RECIPE = """
 name: own
@@ -101,9 +100,7 @@ def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doct
     with pytest.raises(ConfigurationError, match=r"train.image: is for train.command, and there is none"):
         recipes.load(recipe, plain)
     loaded = recipes.load(recipe, ["train.image=example/trainer:latest"])
-    look = next(
-        look for look in examine(environments.load("vertex"), loaded, KubeflowServer) if look.name == "image train"
-    )
+    look = next(look for look in examine(environments.load("vertex"), loaded) if look.name == "image train")
     assert look.verdict == "bad" and look.sentence.startswith("'example/trainer:latest' has no unique tag")
 
 

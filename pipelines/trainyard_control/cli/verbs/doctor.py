@@ -24,11 +24,10 @@ def doctor(
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
     from trainyard_control.cluster.checks import worst
-    from trainyard_control.cluster.doctor import examine
-    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
+    from trainyard_control.kubeflow.doctor import examine
 
     loaded = environments.load(environment)
-    found = examine(loaded, recipes.load(recipe) if recipe else None, KubeflowServer)
+    found = examine(loaded, recipes.load(recipe) if recipe else None)
     checks = print_lines(output, found, lambda check: f"{_MARKS[check.verdict]} {check.name}: {check.sentence}")
     code = worst(checks)
     listed = [{"name": c.name, "verdict": c.verdict, "sentence": c.sentence, "exit_code": int(c.code)} for c in checks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from importlib import metadata
 
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
 from trainyard.kubernetes import client
@@ -15,26 +15,13 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.cluster import argo, checks
 from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
 
 
-class _KubeflowServer(Protocol):
-    """The API of Kubeflow that the checks use."""
-
-    @property
-    def host(self) -> str: ...
-    def version(self) -> str: ...
-    def multi_user(self) -> bool: ...
-
-
-def examine(
-    environment: Environment, recipe: Recipe | None, connect: Callable[[Environment], _KubeflowServer]
-) -> Iterator[Check]:
-    """Yield the checks of the environment, and of `recipe` if one is given.
-
-    connect: returns the API server of a Kubeflow environment.
-    """
+def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
+    """Yield the checks of the environment, and of `recipe` if one is given."""
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
     yield from (checks.image(variant, name) for variant, name in environment.images.items())
@@ -42,7 +29,7 @@ def examine(
         yield checks.image("train", recipe.train.image)
     yield from _guarded("storage", lambda: _storage(environment))
     if environment.target == "kubeflow":
-        yield from _guarded("kubeflow", lambda: _kubeflow(connect(environment), environment))
+        yield from _guarded("kubeflow", lambda: _kubeflow(environment))
         yield from _guarded("kubernetes", lambda: _kubernetes(environment))
     elif environment.target == "vertex":
         yield unknown("vertex", "the project, its permissions and quotas are not checked")
@@ -85,12 +72,11 @@ def _storage(environment: Environment) -> Iterator[Check]:
         yield bad("storage", f"{root} does not give back what was written. Name another storage")
 
 
-def _kubeflow(server: _KubeflowServer, environment: Environment) -> Iterator[Check]:
-    from importlib.metadata import version as installed
-
+def _kubeflow(environment: Environment) -> Iterator[Check]:
+    server = KubeflowServer(environment)
     theirs = server.version()
     yield good("kubeflow", f"{server.host} answers")
-    yield checks.version(theirs, installed("kfp"))
+    yield checks.version(theirs, metadata.version("kfp"))
     yield checks.space(environment, server.multi_user())
 
 
