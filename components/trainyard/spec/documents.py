@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.escape import one_line
 from trainyard.spec.credentials import is_secret
-from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, YamlText, dotted
+from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, Fault, Location, YamlText, dotted
 from trainyard.uris import is_bucket, path_error, resolve, scheme, without_secrets
 
 FOLDER = "folder"
@@ -164,7 +164,7 @@ def _override(read: YamlText, override: str) -> None:
     parts = tuple(key.strip().split("."))
     if not equals or not key:
         raise ConfigurationError(f"{shown}: no '='. Write it as key.path=value, such as train.epochs=3.")
-    if len(parts) > MAX_DEPTH or max(map(len, parts)) > MAX_KEY:
+    if len(parts) > MAX_DEPTH:
         raise ConfigurationError(f"{shown}: no such key. Write it as key.path=value, such as train.epochs=3.")
     section: Any = read.content
     for parent in parts[:-1]:
