@@ -20,9 +20,8 @@ from trainyard.models.build import build
 from trainyard.spec import recipe as recipes
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDTH_SCALABLE, Network
 from trainyard.spec.training.model import ModelConfig
-from trainyard.steps.train.engines.network import limit_batch_norm_momentum
+from trainyard.steps.train.engines.network import limit_batch_norm_momentum, precision_policy
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
-from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
 CODE = [Path(__file__).parents[2] / folder for folder in ("components", "pipelines")]
 COLUMNS = [

@@ -31,9 +31,10 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
 from trainyard.steps.train.engines import teacher as teachers
-from trainyard.steps.train.engines.engine import Engine, Steps
+from trainyard.steps.train.engines.engine import Engine
 from trainyard.steps.train.engines.network import Moments, deployable, network, target_moments
 from trainyard.steps.train.engines.objective import class_weights, objective
+from trainyard.steps.train.engines.steps import Steps
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import keras
 import numpy as np
@@ -13,7 +15,8 @@ from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
+
+_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 Moments = tuple[float, float] | tuple[list[float], list[float]]
 """Mean and standard deviation, of one or several columns."""
@@ -32,6 +35,17 @@ def network(recipe: Recipe, document: Examples, targets: Moments, precision: str
             scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")(model.output)
             model = keras.Model(model.input, scaled, name=model.name)
     return model
+
+
+@contextmanager
+def precision_policy(name: str) -> Iterator[None]:
+    """Build the layers of the block with precision `name`; their weights stay float32."""
+    previous = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(_POLICIES[name])
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(previous)
 
 
 def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: Moments) -> keras.Model:

@@ -1,4 +1,4 @@
-"""The parts of the training steps that both engines share, including the names of variables in a checkpoint.
+"""The training steps of an engine: what they do, and the parts that both engines share.
 
 Either engine can resume a checkpoint of the other.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from trainyard.spec.training.train import Train
@@ -25,8 +27,12 @@ SCALE = "loop/learning_rate_scale"
 
 
 @dataclass(eq=False)
-class SharedSteps(ABC):
-    """Base of an engine's steps; the subclass adds the compiled work and the members of `engine.Steps`."""
+class Steps(ABC):
+    """Model, optimizer and the loop's variables on the devices of the gang; an engine adds the compiled work.
+
+    Variables change only inside `train`, so between calls they hold the state after a whole number of steps. All
+    workers of a gang make the same calls in the same order.
+    """
 
     model: keras.Model
     phases: Phases
@@ -41,12 +47,77 @@ class SharedSteps(ABC):
         """The number of steps taken since the start of the training."""
 
     @property
+    @abstractmethod
+    def loss_sum(self) -> float:
+        """The accumulated weighted mean loss of each batch."""
+
+    @loss_sum.setter
+    @abstractmethod
+    def loss_sum(self, value: float) -> None: ...
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """The factor of the scheduled learning rate."""
+
+    @scale.setter
+    @abstractmethod
+    def scale(self, value: float) -> None: ...
+
+    @property
+    @abstractmethod
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+
+    @abstractmethod
+    def distributed(self, dataset: Any) -> Iterable[Any]:
+        """Return the elements of a data set of `Input`, one a local replica, as `train` and `evaluate` take them."""
+
+    @abstractmethod
+    def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
+        """Take `count` steps on the next of `batches` and return the means of all workers' `worker_values`.
+
+        All steps are in one phase, and every worker passes the same count. Raises `MemoryError` if a device is too
+        small.
+        """
+
+    @abstractmethod
+    def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
+        """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight over the next `count` batches."""
+
+    @abstractmethod
+    def mean(self, worker_values: Sequence[float]) -> list[float]:
+        """Return the means of `worker_values` over the workers."""
+
+    @abstractmethod
+    def all_reduce(self, count: int) -> None:
+        """All-reduce a vector of the gradients' size `count` times."""
+
+    @abstractmethod
+    def not_finite(self) -> str | None:
+        """Return the name of the first variable with NaN or infinity, or None."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return every variable's value by a name that is stable across processes and engines.
+
+        Later steps do not change the arrays.
+        """
+
+    @abstractmethod
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Set every variable, including those of `model`, to its value in `arrays`."""
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of gradients that each replica all-reduces in a step."""
         return sum(4 * math.prod(map(int, variable.shape)) for variable in self.phases.at(self.step).variables)
 
     def phase(self, step: int) -> int:
-        """Return the number of the phase of step `step`; each image size counts as one."""
+        """Return the number of the phase of step `step`, whose first call of `train` compiles.
+
+        Each image size counts as one.
+        """
         return self.phases.number(step) + self.resizing.number(step)
 
     def enter_phase(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from trainyard import events
 
 if TYPE_CHECKING:
-    from trainyard.steps.train.engines.engine import Steps
+    from trainyard.steps.train.engines.steps import Steps
     from trainyard.steps.train.input.input import Input
     from trainyard.steps.train.peers.settings import Rank
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainyard.steps.train.engines.optimizer import RateSchedule
-from trainyard.steps.train.engines.steps import LOSS_SUM, SCALE, STEP, SharedSteps
+from trainyard.steps.train.engines.steps import LOSS_SUM, SCALE, STEP, Steps
 from trainyard.steps.train.input import on_device
 
 AXIS = "batch"
@@ -25,7 +25,7 @@ _Batch = tuple[dict[str, jax.Array], jax.Array, jax.Array]
 
 
 @dataclass(eq=False)
-class JaxSteps(SharedSteps):
+class JaxSteps(Steps):
     """Model, optimizer and the loop's variables on the devices of `mesh`, by their names in a checkpoint.
 
     Keras' variables hold the initial values and what `load` sets. In between, values are arguments and results of a

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.data.examples import Tensors
-from trainyard.steps.train.engines.steps import LOSS_SUM, STEP, SharedSteps
+from trainyard.steps.train.engines.steps import LOSS_SUM, STEP, Steps
 from trainyard.steps.train.engines.tensorflow.replicas import AllReduce
 from trainyard.steps.train.engines.tensorflow.strategy import devices
 from trainyard.steps.train.input import on_device
@@ -22,7 +22,7 @@ GRADIENT_BUCKET_BYTES = 4 << 20
 
 
 @dataclass(eq=False)
-class TensorFlowSteps(SharedSteps):
+class TensorFlowSteps(Steps):
     """Model, optimizers and the loop's variables on the devices of a strategy.
 
     xla: compile loss and gradients; they must contain no all-reduce. apart: normalization layers with separate moving

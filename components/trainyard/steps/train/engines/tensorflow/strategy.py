@@ -1,19 +1,12 @@
-"""The training devices and their precision."""
+"""The training devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import keras
 import tensorflow as tf
 
 from trainyard.errors import PeerLost
-from trainyard.spec.training.train import Train
 from trainyard.steps.train.expected_devices import ExpectedDevices, devices_error, expected_devices
 from trainyard.steps.train.peers.settings import current_rank
-
-_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
 def create_strategy() -> tf.distribute.Strategy:
@@ -73,43 +66,3 @@ def devices() -> list[str]:
     logical_devices = next(devices for kind in kinds if (devices := tf.config.list_logical_devices(kind)))
     own_task = f"/task:{current_rank().index}/"
     return [d.name.split("/device:")[1] for d in logical_devices if "/task:" not in d.name or own_task in d.name]
-
-
-def hardware() -> str:
-    """Return the product name of a training device, such as NVIDIA L4, or CPU."""
-    expected = expected_devices()
-    if expected is not None and expected.kind == "tpu":
-        return expected.accelerator
-    gpus = tf.config.list_physical_devices("GPU")
-    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
-
-
-def precision(train: Train) -> str:
-    """Return float32, bfloat16 or float16: the recipe's precision, or the device's fastest suitable one.
-
-    auto: bfloat16 on a TPU and on a GPU of compute capability 8 or more, float16 on an older GPU, float32 on a CPU,
-    where bfloat16 measured slower without AMX and gains little on small networks with it.
-    """
-    return native_precision() if train.precision == "auto" else train.precision
-
-
-def native_precision() -> str:
-    """Return the fastest type of the devices, as in `precision`."""
-    if tf.config.list_logical_devices("TPU"):
-        return "bfloat16"
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        return "float32"
-    major, _ = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability", (0, 0))
-    return "bfloat16" if major >= 8 else "float16"
-
-
-@contextmanager
-def precision_policy(name: str) -> Iterator[None]:
-    """Build the layers of the block with precision `name`; their weights stay float32."""
-    previous = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(_POLICIES[name])
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(previous)

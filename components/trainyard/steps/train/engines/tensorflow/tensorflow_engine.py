@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import PeerLost
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
@@ -34,12 +35,13 @@ _PEER_ERRORS = (
 
 
 class TensorFlowEngine:
-    """Trains on all devices except slices of several hosts and chips without a TensorFlow build."""
+    """Trains on all devices except slices of several hosts and chips without a TensorFlow build.
+
+    replicas: the devices of all workers, once they have joined.
+    """
 
     replicas = 1
     devices = staticmethod(strategy.devices)
-    hardware = staticmethod(strategy.hardware)
-    precision = staticmethod(strategy.precision)
 
     def check(self) -> None:
         """Raise `InfrastructureError` if TensorFlow does not list the expected devices.
@@ -54,11 +56,31 @@ class TensorFlowEngine:
             raise devices_error(expected, f"TensorFlow {tf.version.VERSION} lists {len(devices)}")
 
     def join(self) -> None:
+        """Start the devices and join the gang's other workers, without a deadline.
+
+        Raises `InfrastructureError` if the expected devices cannot be started.
+        """
         self.strategy = strategy.create_strategy()
         self.replicas = self.strategy.num_replicas_in_sync
 
     def leave(self) -> None:
         """Do nothing: finished workers wait to be stopped, because TensorFlow treats a worker that leaves as lost."""
+
+    def hardware(self) -> str:
+        """Return the product name of a training device, such as NVIDIA L4, or CPU."""
+        expected = expected_devices()
+        if expected is not None and expected.kind == "tpu":
+            return expected.accelerator
+        gpus = tf.config.list_physical_devices("GPU")
+        return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
+
+    def precision(self, train: Train) -> str:
+        """Return float32, bfloat16 or float16: the recipe's precision, or the device's fastest suitable one.
+
+        auto: bfloat16 on a TPU and on a GPU of compute capability 8 or more, float16 on an older GPU, float32 on a CPU,
+        where bfloat16 measured slower without AMX and gains little on small networks with it.
+        """
+        return _native_precision() if train.precision == "auto" else train.precision
 
     def probe(self) -> list[Device]:
         """Return and emit the measured compute and memory speed of each device of this process.
@@ -86,6 +108,7 @@ class TensorFlowEngine:
         precision: str,
         load_teacher: Callable[[], TeacherModel | None],
     ) -> TensorFlowSteps:
+        """Return the steps of the model that `build` returns, with initial weights, before anything is traced."""
         all_reduce, train = AllReduce(self.strategy), recipe.train
         xla = train.xla and not tf.config.list_logical_devices("TPU")
         with self.strategy.scope():
@@ -100,8 +123,19 @@ class TensorFlowEngine:
             )
 
     def is_peer_loss(self, error: Exception) -> bool:
+        """Whether `error`, raised in training, means that another worker is lost."""
         ring_lost = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ in error.message
         return ring_lost or isinstance(error, _PEER_ERRORS)
+
+
+def _native_precision() -> str:
+    if tf.config.list_logical_devices("TPU"):
+        return "bfloat16"
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return "float32"
+    major, _ = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability", (0, 0))
+    return "bfloat16" if major >= 8 else "float16"
 
 
 def _gpu_details() -> dict[str, tuple[str, int]]:
@@ -118,7 +152,7 @@ def _measure_device(name: str, details: dict[str, tuple[str, int]]) -> Device:
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]
     with tf.device(name):
-        matrix = tf.cast(tf.random.stateless_normal((edge, edge), (1, 2)) / edge**0.5, strategy.native_precision())
+        matrix = tf.cast(tf.random.stateless_normal((edge, edge), (1, 2)) / edge**0.5, _native_precision())
         vector = tf.zeros(size // 4, tf.float32)
         products = probe.calls_per_second(lambda x: tf.matmul(matrix, x), matrix, _wait)
         copies = probe.calls_per_second(lambda x: x + 1.0, vector, _wait)
