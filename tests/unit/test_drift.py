@@ -7,8 +7,15 @@ import math
 import pytest
 
 from trainyard.contract.artifacts.gate import Verdict
-from trainyard.contract.statistics.divergence import Distance, distance
-from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, compare, drift
+from trainyard.contract.statistics.drift import (
+    Distance,
+    FeatureStatistics,
+    Statistics,
+    TopValue,
+    compare,
+    distance,
+    drift,
+)
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.spec.schedule import Bounds, FeatureBounds
 from trainyard.steps.evaluate.drifted import judge_drift

@@ -13,8 +13,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation, Importance
 from trainyard.contract.artifacts.gate import Override, Threshold, Verdict
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.statistics.divergence import Distance
-from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Statistics, TopValue
+from trainyard.contract.statistics.drift import Distance, FeatureStatistics, Movement, Statistics, TopValue
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.contract.training.prediction import Prediction

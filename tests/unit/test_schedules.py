@@ -26,8 +26,7 @@ from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
 from trainyard.storage import storage
 from trainyard_control.compiler import about
-from trainyard_control.kubeflow.recurring import package, request
-from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, load, plan, removal
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, load, package, plan, removal, request
 
 NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
 TEXT = "name: nightly\nrecipe: digits\nenvironment: kind\ncron: 0 3 * * *\n"
@@ -152,9 +151,9 @@ def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -
     read_back = json.loads(sent)
     assert read_back["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *", "start_time": "2026-03-01T03:00:30+00:00"}}
     assert (read_back["max_concurrency"], read_back["no_catchup"], read_back["mode"]) == ("1", True, "ENABLE")
-    assert about.of_run(body).schedule == "nightly"
+    assert about.from_run(body).schedule == "nightly"
     body.runtime_config.parameters = {}
-    assert about.of_run(body).schedule == ""
+    assert about.from_run(body).schedule == ""
 
 
 BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))

@@ -19,7 +19,6 @@ from trainyard_control.api.progress import SweepScreen
 from trainyard_control.local import slots
 from trainyard_control.local.slots import Slot
 from trainyard_control.planning import cost
-from trainyard_control.search import latencies
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.result import Result
 from trainyard_control.search.search_space import Dimension, override, parse, parse_blocks
@@ -175,7 +174,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         block_counts.append(len(recipe.model.blocks or []))
         return float(block_counts[-1])
 
-    monkeypatch.setattr(latencies, "untrained", untrained)
+    monkeypatch.setattr(sweeps, "untrained", untrained)
     return block_counts
 
 

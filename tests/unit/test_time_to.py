@@ -9,8 +9,7 @@ from report_folders import SECONDS, recipe, training, whole_run
 
 from trainyard.contract.artifacts.preprocess import Examples, SplitFiles
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.contract.training.published import published, times
-from trainyard.contract.training.time_to import time_to
+from trainyard.contract.training.time_to import published, time_to, times
 from trainyard.report.outputs import read
 from trainyard.report.report import render
 from trainyard.report.summary import summarize

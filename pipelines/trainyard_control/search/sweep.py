@@ -12,25 +12,27 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Protocol
 
 import optuna
 
+from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import storage
+from trainyard.storage import cache, storage
 from trainyard_control.local import slots
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.local.slots import Slot
-from trainyard_control.local.step_process import Stop
+from trainyard_control.local.step_process import Stop, forked
 from trainyard_control.planning import data
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.history import last_preprocessed
-from trainyard_control.search import latencies, trials
+from trainyard_control.search import trials
 from trainyard_control.search.result import Result
 from trainyard_control.search.search_space import BlockSpace
 from trainyard_control.search.study import Study, Sweep
@@ -65,7 +67,7 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
         study = Study(sweep)
         local = _Local(study, listener)
         in_slots(study, cores, local.train, listener)
-        study.trials = latencies.with_latencies(study.trials, listener)
+        study.trials = with_latencies(study.trials, listener)
         winner = write_winner(study)
         judged = LocalRun(winner, sweep.environment, "", None, listener, folder=storage.join(sweep.folder, "best"))
         judged.preprocess()
@@ -130,7 +132,7 @@ def _within_budget(
         return trial, sampled
     for draw in itertools.count(1):
         try:
-            took = _untrained(study.sweep, trial, slot, inputs)
+            took = _untrained_latency(study.sweep, trial, slot, inputs)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)}), sampled
         if took <= budget:
@@ -142,13 +144,13 @@ def _within_budget(
     return trial.model_copy(update={"milliseconds": took}), sampled
 
 
-def _untrained(sweep: Sweep, trial: Trial, slot: Slot, inputs: dict[str, DataSummary]) -> float:
+def _untrained_latency(sweep: Sweep, trial: Trial, slot: Slot, inputs: dict[str, DataSummary]) -> float:
     """Return the milliseconds of a prediction. inputs: cached features by data section."""
     variant = sweep.variant(trial.values)
     section = variant.data.model_dump_json()
     if section not in inputs:  # computing it lists the source
         inputs[section] = features(variant, sweep)
-    return latencies.untrained(variant, inputs[section], slot.cores, slot.stop)
+    return untrained(variant, inputs[section], slot.cores, slot.stop)
 
 
 def require_possible(sweep: Sweep) -> None:
@@ -169,7 +171,7 @@ def require_possible(sweep: Sweep) -> None:
     fastest = float("inf")
     for value in grammar.cheapest:
         variant = sweep.variant({grammar.key: value})
-        fastest = min(fastest, latencies.untrained(variant, known, None, Stop()))
+        fastest = min(fastest, untrained(variant, known, None, Stop()))
         if fastest <= sweep.latency_budget:
             return
     raise ConfigurationError(
@@ -215,3 +217,60 @@ def result(study: Study, winner: Recipe, test: Evaluation | None) -> Result:
     best = study.best
     assert best is not None  # noqa: S101 - write_winner raised otherwise
     return Result(study.sweep.folder, study.sweep.dimensions, study.trials, best, winner, test, study.importance)
+
+
+def untrained(recipe: Recipe, data: DataSummary, cores: frozenset[int] | None, stop: Stop) -> float:
+    """Measure the milliseconds of a prediction of the recipe's untrained network on one core.
+
+    Raises `ConfigurationError` if the network cannot be built for such data.
+    """
+    features = json.dumps([feature.model_dump() for feature in data.features])
+    with cache.temporary_folder() as folder:
+        file = folder / "recipe.yaml"
+        file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
+        answers, why = _measure("time_recipe", (str(file), features, str(data.classes)), cores, stop)
+    if not answers or answers[0] is None:
+        raise ConfigurationError(f"{recipe.name}: the network cannot be built ({why})")
+    return answers[0]
+
+
+def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
+    """Add missing latencies to the complete `trials`, as far as their models exist.
+
+    The models are measured one after another.
+    """
+    missing = [
+        trial
+        for trial in trials
+        if trial.state == "complete" and trial.milliseconds is None and storage.committed(trial.model) is not None
+    ]
+    if not missing:
+        return trials
+    answers, why = _measure("time_outputs", tuple(trial.model for trial in missing), None, Stop())
+    if len(answers) < len(missing):  # not worth losing the sweep's result
+        listener.step_event(
+            "train", events.fields_of("warning", message=f"not all latencies could be measured ({why})")
+        )
+    times = dict(zip((trial.number for trial in missing), answers, strict=False))
+    return [trial.model_copy(update={"milliseconds": times.get(trial.number, trial.milliseconds)}) for trial in trials]
+
+
+def _measure(
+    function: str, arguments: tuple[str, ...], cores: frozenset[int] | None, stop: Stop
+) -> tuple[list[float | None], str]:
+    """Call `function` of trainyard.models.costs.measure; return its milliseconds, and why there are not more."""
+    with forked(_call, (function, arguments), "latency", stop, cores) as running:
+        lines = list(running.child.lines)
+        running.wait()
+    running.require_undisturbed("latency")
+    answers = [event["milliseconds"] for event in map(events.parse, lines) if event.get("event") == "latency"]
+    failure = events.failure("".join(lines))
+    return answers, failure.message if failure else (lines[-1].strip()[:300] if lines else "no reason given")
+
+
+def _call(function: str, arguments: tuple[str, ...]) -> None:
+    """Measure in the child process, which has imported TensorFlow; this process never does."""
+    try:
+        getattr(import_module("trainyard.models.costs.measure"), function)(*arguments)
+    except TrainyardError as error:
+        events.emit("failed", code=int(error.exit_code), message=str(error))

@@ -14,8 +14,7 @@ from trainyard_control.cli.options import DryRun, EnvironmentName, Output, Outpu
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.submission import Submission
-    from trainyard_control.kubeflow.recurring import Schedules
-    from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule
+    from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, Schedules
 
 app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule that a file defines.")
 
@@ -46,7 +45,7 @@ def diff(file: _File) -> None:
 def list_(environment: EnvironmentName, output: OutputFormat = Output.TEXT) -> None:
     """List the schedules on the server."""
     from trainyard.spec import environment as environments
-    from trainyard_control.kubeflow.recurring import Schedules
+    from trainyard_control.kubeflow.schedules import Schedules
 
     recurring = Schedules(environments.load(environment)).existing()
     rows = [
@@ -65,8 +64,7 @@ def list_(environment: EnvironmentName, output: OutputFormat = Output.TEXT) -> N
 def remove(file: _File, dry_run: DryRun = False) -> None:
     """Remove the schedule of a file from the server; its runs stay."""
     from trainyard.spec import environment as environments
-    from trainyard_control.kubeflow.recurring import Schedules
-    from trainyard_control.kubeflow.schedules import load, removal
+    from trainyard_control.kubeflow.schedules import Schedules, load, removal
 
     schedule = load(file)
     schedules = Schedules(environments.load(schedule.environment))
@@ -96,8 +94,7 @@ def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]
     from datetime import UTC, datetime
 
     from trainyard.spec import environment as environments
-    from trainyard_control.kubeflow.recurring import Schedules, package
-    from trainyard_control.kubeflow.schedules import load, plan
+    from trainyard_control.kubeflow.schedules import Schedules, load, package, plan
 
     schedule = load(file)
     schedules = Schedules(environments.load(schedule.environment))
