@@ -16,13 +16,12 @@ from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.spec.recipe import Recipe
 from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen
-from trainyard_control.local import slots
-from trainyard_control.local.slots import Slot
 from trainyard_control.planning import cost
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.result import Result
 from trainyard_control.search.search_space import Dimension, override, parse, parse_blocks
 from trainyard_control.search.study import Study, Sweep
+from trainyard_control.search.sweep import Slot
 from trainyard_control.search.trials import Trial
 
 
@@ -158,7 +157,7 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
             sampled.append(trial)
             again.end(ended(trial, 0.5), drawn)
 
-    slots.work([None, None], work_on)
+    sweeps.work([None, None], work_on)
     assert sorted(trial.number for trial in sampled) == [0, 3, 4, 5, 6, 7]
     begun = {trial.number: trial.values for trial, _ in filter(None, first)}
     assert all(trial.values == begun[trial.number] for trial in sampled if trial.number in begun)
@@ -233,7 +232,7 @@ def test_the_first_error_ends_the_other_slots() -> None:
         slot.stop.interrupted.wait(60)
 
     with pytest.raises(ValueError, match="a"):
-        slots.work([frozenset({0}), frozenset({1}), frozenset({2})], work_on)
+        sweeps.work([frozenset({0}), frozenset({1}), frozenset({2})], work_on)
 
 
 def test_a_trial_costs_what_the_environment_says_of_its_share_of_the_machine(tmp_path: Path) -> None:

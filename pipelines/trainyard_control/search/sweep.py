@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,13 +23,12 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.champion import champion
-from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError
+from trainyard.errors import ConfigurationError, DataError, ExitCode, Preempted, TrainyardError
+from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
-from trainyard_control.local import slots
 from trainyard_control.local.local_run import Listener, LocalRun
-from trainyard_control.local.slots import Slot
 from trainyard_control.local.step_process import Stop, forked
 from trainyard_control.planning import data
 from trainyard_control.planning.data import DataSummary
@@ -40,6 +41,14 @@ from trainyard_control.search.trials import Trial
 
 _DRAWS = 50  # chosen: networks timed for one trial before it is skipped
 _MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # caused by the variant, not by the machine
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot for one run at a time. cores: those it uses, None for all. stop: ends its run."""
+
+    cores: frozenset[int] | None
+    stop: Stop
 
 
 class SweepListener(Listener, Protocol):
@@ -61,7 +70,7 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
     Raises the error of a trial if the others would have it too, `ConfigurationError` if there are fewer cores than
     trials at a time or nothing meets the latency budget, and `DataError` if no trial is complete.
     """
-    cores = slots.shares(sweep.max_parallel)
+    cores = shares(sweep.max_parallel)
     require_possible(sweep)
     with storage.lease(sweep.folder), storage.reading(storage.join(sweep.environment.storage, sweep.recipe.name)):
         study = Study(sweep)
@@ -89,7 +98,55 @@ def in_slots(study: Study, cores: Sequence[frozenset[int] | None], train: Train,
             best = study.end(trial, sampled)
             listener.trial_ended(study.trials[trial.number], best)
 
-    slots.work(cores, work_on)
+    work(cores, work_on)
+
+
+def shares(count: int) -> list[frozenset[int] | None]:
+    """Return an equal share of this machine's cores for each of `count` slots; None for a single one.
+
+    Raises `ConfigurationError` if there are too few cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= count <= len(cores):
+        raise ConfigurationError(
+            f"max_parallel {count}: each trial needs a core of its own, and there are {len(cores)}. "
+            f"Give {f'1 to {len(cores)}' if len(cores) > 1 else '1'}."
+        )
+    if count == 1:
+        return [None]
+    share = len(cores) // count
+    return [frozenset(cores[share * number : share * (number + 1)]) for number in range(count)]
+
+
+def work(cores: Sequence[frozenset[int] | None], task: Callable[[Slot], None]) -> None:
+    """Call `task` in a thread for each of `cores`, and return when all have ended.
+
+    The first error ends the other slots and is raised. Ctrl-C ends all of them; SIGTERM is passed to their steps.
+    """
+    stop, ended = Stop(), queue.SimpleQueue[BaseException | None]()
+
+    def work_on(own: frozenset[int] | None) -> None:
+        try:
+            task(Slot(own, stop))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the main thread
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    threads = [threading.Thread(target=work_on, args=(own,), daemon=True) for own in cores]
+    with on_sigterm(stop.terminate):
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in threads:
+                if error := ended.get():
+                    raise error
+            if stop.preempted.is_set():
+                raise Preempted
+        finally:
+            stop.end()  # nothing if all are done
+            for thread in threads:
+                thread.join()
 
 
 @dataclass
