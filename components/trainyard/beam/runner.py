@@ -15,7 +15,9 @@ from inspect import Signature
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
-import apache_beam as beam
+from trainyard.beam.library import beam  # before every other import of Beam
+
+# isort: split
 import grpc  # type: ignore[import-untyped]
 from apache_beam.options.pipeline_options import (
     DebugOptions,

@@ -12,8 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # TensorFlow and Keras import what they find installed, for things that no step calls: scikit-learn, which Keras takes
-# for its wrappers (keras 3.15, keras/src/wrappers/fixes.py; measured, a quarter of TensorFlow's import time), and JAX,
-# unless it trains, which TensorFlow takes to convert its models (2.21, tensorflow/lite/python/util.py).
-_unused = ["sklearn"] if os.environ.get("KERAS_BACKEND") == "jax" else ["sklearn", "jax"]
+# for its wrappers (keras 3.15, keras/src/wrappers/fixes.py; measured, a quarter of TensorFlow's import time), pandas,
+# which Keras takes as an input of fit (keras/src/trainers/data_adapters/array_slicing.py; a tenth), and JAX, unless it
+# trains, which TensorFlow takes to convert its models (2.21, tensorflow/lite/python/util.py).
+_unused = ["sklearn", "pandas"] if os.environ.get("KERAS_BACKEND") == "jax" else ["sklearn", "pandas", "jax"]
 with without(*_unused):
     import tensorflow  # noqa: F401

@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import apache_beam as beam
+from trainyard.beam.library import beam  # before every other import of Beam
+
+# isort: split
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -159,6 +159,7 @@ def _native_precision() -> str:
     return "bfloat16" if jax.local_devices()[0].platform == "tpu" else "float32"
 
 
+@cache  # a process that trains again has the same devices
 def _measure_device(name: str, device: Any) -> Device:
     """Return the measured record of a device."""
     kind = name.partition(":")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import keras
 import tensorflow as tf
@@ -149,14 +149,19 @@ def _gpu_details() -> dict[str, tuple[str, int]]:
 
 
 def _measure_device(name: str, details: dict[str, tuple[str, int]]) -> Device:
-    kind = name.partition(":")[0]
-    edge, size = probe.SIZES[kind]
+    return probe.device_record(name, *details.get(name, (name.partition(":")[0], 0)), *_calls_per_second(name))
+
+
+@cache  # a process that trains again has the same devices
+def _calls_per_second(name: str) -> tuple[float, float]:
+    """Return the products and copies a second of a device."""
+    edge, size = probe.SIZES[name.partition(":")[0]]
     with tf.device(name):
         matrix = tf.cast(tf.random.stateless_normal((edge, edge), (1, 2)) / edge**0.5, _native_precision())
         vector = tf.zeros(size // 4, tf.float32)
         products = probe.calls_per_second(lambda x: tf.matmul(matrix, x), matrix, _wait)
         copies = probe.calls_per_second(lambda x: x + 1.0, vector, _wait)
-    return probe.device_record(name, *details.get(name, (kind, 0)), products, copies)
+    return products, copies
 
 
 def _wait(value: tf.Tensor) -> None:
