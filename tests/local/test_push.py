@@ -78,6 +78,7 @@ def test_a_push_lays_the_model_out_as_a_server_expects_and_points_the_champion_a
     }
     assert storage.require(str(version), "push").digest == pushed.digest
     pointer = json.loads((destination / "champion.json").read_text())
+    assert len(pointer.pop("checksum")) == 64
     assert datetime.fromisoformat(pointer.pop("pushed")).utcoffset() == timedelta(0)
     assert pointer == {
         "version": 1,

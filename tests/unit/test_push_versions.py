@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from trainyard.contract import version
 from trainyard.contract.champion import Champion, champion, set_champion
-from trainyard.errors import DataError
+from trainyard.contract.serving import aliases, find_version, serving_version, set_alias
+from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.push import versions
 from trainyard.storage.storage import File, Manifest
 
@@ -83,3 +85,71 @@ def test_a_damaged_pointer_is_an_error_that_names_the_file(tmp_path: Path, text:
     (tmp_path / "champion.json").write_text(text)
     with pytest.raises(DataError, match=r"champion\.json: not a pointer of Trainyard"):
         champion(str(tmp_path))
+
+
+def test_a_pointer_that_was_edited_is_refused_and_one_of_an_older_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "saved_model.pb").touch()
+    set_champion(str(tmp_path), BEST)
+    pointer = tmp_path / "champion.json"
+    edited = json.loads(pointer.read_text()) | {"metrics": {"accuracy": 0.5}}
+    pointer.write_text(json.dumps(edited))
+    with pytest.raises(DataError, match=r"champion\.json: was edited, its checksum differs"):
+        champion(str(tmp_path))
+    del edited["checksum"]
+    pointer.write_text(json.dumps(edited))
+    best = champion(str(tmp_path))
+    assert best is not None and best.metrics == {"accuracy": 0.5}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> str:
+    """Versions 1, 3 and 12; 3 serves, and canary names 12."""
+    for number in ("1", "3", "12"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "saved_model.pb").touch()
+    set_champion(str(tmp_path), BEST)
+    set_alias(str(tmp_path), "canary", 12)
+    return str(tmp_path)
+
+
+def test_the_serving_version_is_the_champion_and_a_name_is_an_alias_or_a_number(served: str, tmp_path: Path) -> None:
+    found = [serving_version(served, name) for name in ("", "canary", "1")]
+    assert found == [f"{served}/3", f"{served}/12", f"{served}/1"]
+    with pytest.raises(DataError, match="no version serves"):
+        serving_version(str(tmp_path / "elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("canry", r"no version 'canry'\. Versions: 1, 3, 12; aliases: canary\. Did you mean 'canary'\?"),
+        ("9", r"no version '9'\. Versions: 1, 3, 12; aliases: canary\. The nearest is 12\."),
+        ("../1", r"no version '\.\./1'"),
+    ],
+)
+def test_an_unknown_alias_or_version_names_the_nearest(served: str, name: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        find_version(served, name)
+
+
+def test_an_alias_moves_is_removed_and_has_a_valid_name(served: str) -> None:
+    set_alias(served, "canary", 3)
+    set_alias(served, "production", 1)
+    assert aliases(served) == {"canary": 3, "production": 1}
+    set_alias(served, "production", None)
+    assert aliases(served) == {"canary": 3}
+    for name in ("7", "", "Production", "a b", "../x", "a" * 64):
+        with pytest.raises(ConfigurationError, match="not a name"):
+            set_alias(served, name, 1)
+    assert aliases(served) == {"canary": 3}
+
+
+def test_an_alias_of_a_version_that_is_gone_and_a_damaged_file_of_aliases_are_sentences(served: str) -> None:
+    (Path(served) / "12" / "saved_model.pb").unlink()
+    (Path(served) / "12").rmdir()
+    with pytest.raises(DataError, match="version 12 of the alias 'canary' is gone"):
+        find_version(served, "canary")
+    (Path(served) / "aliases.json").write_text('{"aliases": {"canary": "x"}}')
+    with pytest.raises(DataError, match=r"aliases\.json: not a list of aliases"):
+        find_version(served, "canary")

@@ -15,10 +15,10 @@ https://github.com/tensorflow/tensorflow/blob/master/tensorflow/python/saved_mod
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
+from trainyard.contract.serving import version_numbers
 from trainyard.contract.version import PRODUCER, SERVED, layout
 from trainyard.errors import DataError
 from trainyard.storage import storage
@@ -27,7 +27,7 @@ from trainyard.storage.storage import File, Manifest
 
 def newest(destination: str) -> int:
     """Return the highest version number in `destination`, whoever wrote it, or 0."""
-    return max((int(name) for name in storage.children(destination) if re.fullmatch(r"[0-9]+", name)), default=0)
+    return max(version_numbers(destination), default=0)
 
 
 def holds(destination: str, version: int, digest: str) -> bool:
