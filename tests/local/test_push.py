@@ -24,10 +24,12 @@ from push_folders import evaluated, exported
 
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
-from trainyard.errors import DataError, GateRefused, TransientError
+from trainyard.contract.version import record
+from trainyard.errors import ConfigurationError, DataError, GateRefused, TransientError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import run, versions
+from trainyard.steps.push.rollback import Rollback, rollback
 from trainyard.storage import storage
 
 RECIPE = "name: table\ndata: {format: csv, path: x.csv, features: {x: {type: numeric}}}\nmodel: {name: mlp}\n"
@@ -46,11 +48,17 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def push(
-    evaluation: str, export: str, destination: Path, output: Path, dry_run: bool = False, override: str = ""
+    evaluation: str,
+    export: str,
+    destination: Path,
+    output: Path,
+    dry_run: bool = False,
+    override: str = "",
+    run_folder: str = "",
 ) -> Pushed:
     output.mkdir(parents=True)
     recipe = documents.parse(RECIPE, Recipe, name="recipe.yaml")
-    run.run(recipe, evaluation, export, output, str(destination), dry_run, override)
+    run.run(recipe, evaluation, export, output, str(destination), dry_run, override, run_folder)
     return Pushed.read(str(output))
 
 
@@ -130,6 +138,74 @@ def test_an_older_model_pushed_again_becomes_the_newest_version(
     assert best is not None and best.version == 3
 
 
+def test_a_rollback_publishes_the_model_before_and_records_it_and_another_one_undoes_it(
+    models: list[str], evaluation: str, tmp_path: Path
+) -> None:
+    destination = str(tmp_path / "models")
+    with pytest.raises(ConfigurationError, match="no version serves, so none is before it"):
+        rollback(destination)
+    first = push(evaluation, models[0], Path(destination), tmp_path / "a", run_folder="runs/first")
+    with pytest.raises(ConfigurationError, match="version 1 serves, and no earlier version has another model"):
+        rollback(destination)
+    push(evaluation, models[1], Path(destination), tmp_path / "b")
+    before = snapshot(Path(destination))
+    assert rollback(destination, dry_run=True).version == 3 and snapshot(Path(destination)) == before
+    assert rollback(destination) == Rollback(3, f"{destination}/3", restored=1, replaced=2, changed=True)
+    best = champion(destination)
+    assert best is not None and (best.version, best.digest) == (3, first.digest) and best.metrics == {"accuracy": 0.98}
+    old, new = (record(f"{destination}/{number}") for number in (1, 3))
+    assert (new.restored, new.by, new.run) == (1, getpass.getuser(), "runs/first") and old.restored is None
+    assert rollback(destination, "3").changed is False and versions.newest(destination) == 3
+    assert rollback(destination).restored == 2 and rollback(destination).restored == 3, "undone, and undone again"
+    assert (rollback(destination, "1").version, versions.newest(destination)) == (5, 5), "the same model serves already"
+
+
+def test_a_rollback_finishes_what_was_killed_before_the_pointer_and_replaces_a_damaged_one(
+    models: list[str], evaluation: str, tmp_path: Path
+) -> None:
+    destination = str(tmp_path / "models")
+    for number in (0, 1):
+        push(evaluation, models[number], Path(destination), tmp_path / f"{number}")
+    pointer = Path(destination, "champion.json")
+    before = pointer.read_text()
+    rollback(destination)
+    pointer.write_text(before)
+    assert rollback(destination, "1").version == 3 and versions.newest(destination) == 3
+    pointer.write_text("{}")
+    with pytest.raises(DataError, match="not a pointer"):
+        rollback(destination)
+    assert rollback(destination, "2") == Rollback(4, f"{destination}/4", restored=2, replaced=None, changed=True)
+
+
+def test_a_rollback_to_files_that_are_gone_or_changed_is_refused_before_anything_changes(
+    models: list[str], evaluation: str, tmp_path: Path
+) -> None:
+    destination = tmp_path / "models"
+    for number in (0, 1):
+        push(evaluation, models[number], destination, tmp_path / f"{number}")
+    (destination / "7").mkdir()
+    (destination / "7" / "saved_model.pb").touch()
+    variables, extra = destination / "1" / "variables" / "variables.index", destination / "1" / "labels.txt"
+    content = variables.read_bytes()
+    variables.write_bytes(content[:-1] + b"x")
+    before = snapshot(destination)
+    with pytest.raises(DataError, match=r"1: cannot serve, and nothing was changed.\n.*its content differs"):
+        rollback(str(destination))
+    variables.write_bytes(content)
+    extra.unlink()
+    with pytest.raises(DataError, match=r"nothing was changed.\n.*labels.txt: missing, its manifest says"):
+        rollback(str(destination), "1")
+    with pytest.raises(DataError, match=r"nothing was changed.\n.*no manifest, so it is not a version"):
+        rollback(str(destination), "7")
+    with pytest.raises(ConfigurationError, match=r"no version '3'.*The nearest is 2"):
+        rollback(str(destination), "3")
+    with storage.lease(str(destination)), pytest.raises(TransientError, match="is writing it"):
+        rollback(str(destination), "2")
+    del before["1/labels.txt"]
+    after = snapshot(destination)
+    assert {name for name, state in after.items() if before.get(name) != state} == {"1/variables/variables.index"}
+
+
 @pytest.mark.parametrize("which", ["evaluation", "export"])
 def test_a_refused_model_is_not_pushed_and_the_sentence_names_the_threshold(which: str, tmp_path: Path) -> None:
     judged = evaluated(tmp_path / "evaluation", blessed=which != "evaluation")
@@ -198,12 +274,14 @@ def test_a_reader_that_polls_never_sees_part_of_a_version(
         reader = pool.submit(_serve, destination, stop)
         for index, model in enumerate(models):
             push(evaluation, model, destination, tmp_path / f"out{index}")
+        rolled_back = rollback(str(destination), "2")
         time.sleep(0.05)
         stop.set()
         seen, polls, pointers = reader.result()
-    assert seen == {version: float(version) for version in range(1, 6)}
+    assert seen == {version: float(version) for version in range(1, 6)} | {6: 2.0}, "a rollback serves the old model"
+    assert rolled_back == Rollback(6, str(destination / "6"), restored=2, replaced=5, changed=True)
     assert polls > 20
-    assert pointers == sorted(pointers) and pointers[-1] == 5
+    assert pointers == sorted(pointers) and pointers[-1] == 6
 
 
 def test_the_reader_of_these_tests_does_catch_a_version_that_is_copied_in_place(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pydantic import ValidationError
+
+from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import EXTRA
+from trainyard.errors import DataError
 from trainyard.graph import producer
 from trainyard.storage import manifest, storage
 from trainyard.storage.storage import Manifest
@@ -55,3 +59,17 @@ def content(exported: Manifest) -> Manifest:
     return replace(
         exported, producer=PRODUCER, files={path: exported.files[name] for path, name in layout(exported).items()}
     )
+
+
+def record(folder: str) -> VersionRecord:
+    """Return how the version in `folder` came to be; an empty record if an older version of Trainyard pushed it.
+
+    Raises `DataError` if it is not a version that Trainyard pushed, or its record is damaged.
+    """
+    pushed = storage.committed(folder)
+    if pushed is None:
+        raise DataError(f"{folder}: no manifest, so it is not a version that Trainyard pushed. Name another version.")
+    try:
+        return VersionRecord.model_validate(pushed.origin)
+    except ValidationError as error:
+        raise DataError(f"{folder}: another version of Trainyard wrote its record. Push the model again.") from error

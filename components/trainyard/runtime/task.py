@@ -83,6 +83,8 @@ class StepTask:
         """
         self._read(read)
         uri, self.arguments = self.pipeline.place(self.name)
+        if "run_folder" in STEPS[self.name].inputs and self.run_id:
+            self.arguments["run_folder"] = keys.run_folder(self.root, self.recipe, self.run_id)
         self.output_at(uri)
         self.redo(self.name, first, uri)
         return uri

@@ -187,14 +187,18 @@ def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None 
 def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
     """Return the error for the file `name` of the folder `uri`, which changed after its step wrote it."""
     step = step_of(manifest.producer)
-    advice = {
-        "push": "Restore it, or remove champion.json to continue without a champion.",
-        None: "Remove the folder, and run the same command again.",
-    }.get(step, f"Run with --from {step} to write it again.")
     return DataError(
         f"{uri}/{name}: its content differs from its manifest's checksum, so it was changed after "
-        f"{step or manifest.producer} had written it. {advice}"
+        f"{step or manifest.producer} had written it. {remedy(step)}"
     )
+
+
+def remedy(step: str | None) -> str:
+    """Return what to do if a file that `step` wrote is damaged; None for another producer."""
+    return {
+        "push": "Restore it, or let another version serve by `trainyard models rollback`.",
+        None: "Remove the folder, and run the same command again.",
+    }.get(step, f"Run with --from {step} to write it again.")
 
 
 def mismatch(manifest: Manifest, sizes: dict[str, int], uri: str, made_by: str) -> DataError | None:
@@ -202,7 +206,5 @@ def mismatch(manifest: Manifest, sizes: dict[str, int], uri: str, made_by: str) 
     for name, file in manifest.files.items():
         if sizes.get(name) != file.bytes:
             size = f"{sizes[name]} bytes" if name in sizes else "missing"
-            return DataError(
-                f"{uri}/{name}: {size}, its manifest says {file.bytes}. Run with --from {made_by} to write it again."
-            )
+            return DataError(f"{uri}/{name}: {size}, its manifest says {file.bytes}. {remedy(made_by)}")
     return None

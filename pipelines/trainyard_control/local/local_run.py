@@ -148,6 +148,7 @@ class LocalRun:
             "input_workers": str(self.environment.input_count),
             "beam_options": self.environment.beam_options,
             "override": self.override,
+            "run_folder": self._folder,
         }
         arguments |= {name: settings[name] for name in STEPS[step].inputs if name in settings}
         self.unfinished = {step: output}

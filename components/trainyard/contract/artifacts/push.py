@@ -1,11 +1,15 @@
-"""What the folder of push holds."""
+"""What the folder of push holds, and what a pushed version says of itself."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
-from trainyard.contract.artifacts.gate import Override
-from trainyard.contract.document import Document
+from trainyard.contract.artifacts.evaluate import SliceMetrics
+from trainyard.contract.artifacts.export import ExportedFile
+from trainyard.contract.artifacts.gate import Interval, Override, Verdict
+from trainyard.contract.document import Document, FrozenModel, Split
 
 
 class Pushed(Document):
@@ -22,3 +26,35 @@ class Pushed(Document):
     digest: str
     already: bool
     override: Override | None = Field(None, exclude_if=lambda override: override is None)
+
+
+class GateRecord(Verdict):
+    """A gate of a pushed model. name: model or exports. split: what it was measured on, None for reported metrics."""
+
+    name: str
+    split: Split | None
+
+
+class VersionRecord(FrozenModel):
+    """How a version came to be, in its manifest's origin, so that it outlives its run. Empty fields are unknown.
+
+    recipe: with every default. run: the folder of the run. pushed: when, in UTC; by: the user's name on that machine.
+    restored: the version that a rollback copied. examples: by split; fingerprint: of the data. metrics, intervals and
+    slices are those of the evaluation. exports: their paths are those in the folder of export.
+    """
+
+    recipe: dict[str, Any] = {}
+    run: str = ""
+    pushed: str = ""
+    by: str = ""
+    override: Override | None = None
+    restored: int | None = None
+    examples: dict[str, int] = {}
+    fingerprint: str = ""
+    metrics: dict[str, float] = {}
+    intervals: dict[str, Interval] = {}
+    slices: list[SliceMetrics] = []
+    gates: list[GateRecord] = []
+    exports: list[ExportedFile] = []
+    devices: list[str] = []
+    training_seconds: float | None = None

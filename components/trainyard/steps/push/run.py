@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import getpass
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard import events
-from trainyard.contract import refusal, version
+from trainyard.contract import origin, refusal, version
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Override, Verdict
-from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
 from trainyard.contract.champion import Champion, set_champion
 from trainyard.errors import GateRefused
+from trainyard.graph import ARGUMENTS
+from trainyard.report.outputs import read
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import versions
 from trainyard.storage import storage
@@ -29,6 +32,7 @@ def run(
     destination: str,
     dry_run: bool = False,
     override: str = "",
+    run_folder: str = "",
 ) -> None:
     """Make the export the newest version in `destination`, point champion.json at it, and say so in `output`.
 
@@ -37,20 +41,23 @@ def run(
     becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
     override: why a model is pushed that a gate refused; champion.json and `output` then say so, with the user's name.
+    run_folder: of the run, for the version's record.
 
     Raises `GateRefused` if a gate refused the model, `TransientError` while another push writes to `destination`.
     """
     storage.require(evaluation, "evaluate")
     manifest = storage.require(exported, "export")
-    judged = Evaluation.read(evaluation)
+    judged, exports = Evaluation.read(evaluation), Exports.read(exported)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    refused = _refusal(judged.gate, Exports.read(exported).gate)
+    refused = _refusal(judged.gate, exports.gate)
     if refused and not override:
         raise GateRefused(
             f"{recipe.name}: {refusal.SENTENCE} ({refused}). "
             "Train a better one, or change evaluate.gates or export.max_accuracy_drop in the recipe."
         )
-    overridden = Override(name=_person(), time=now, reason=override) if refused else None
+    overridden = Override(name=person(), time=now, reason=override) if refused else None
+    record = _record(recipe, run_folder, evaluation, judged, exports)
+    record = record.model_copy(update={"pushed": now, "by": person(), "override": overridden})
     if dry_run:
         pushed = _plan(manifest, destination, overridden)
         events.emit("would_push", path=pushed.path, already=pushed.already)
@@ -59,7 +66,7 @@ def run(
             storage.remove_unfinished(destination)
             pushed = _plan(manifest, destination, overridden)
             if not pushed.already:
-                versions.publish(exported, manifest, destination, pushed.version)
+                versions.publish(exported, version.layout(manifest), manifest, destination, pushed.version, record)
             set_champion(
                 destination,
                 Champion(
@@ -90,7 +97,31 @@ def _refusal(*gates: Verdict) -> str:
     return refusal.why(threshold for gate in refused for threshold in gate.thresholds)
 
 
-def _person() -> str:
+def _record(recipe: Recipe, run_folder: str, evaluation: str, judged: Evaluation, exports: Exports) -> VersionRecord:
+    """Return the record of the version without who pushed it; what cannot be read any more is unknown."""
+    made_from = origin.recorded(evaluation)
+    folders = {ARGUMENTS[name]: uri for name, uri in made_from.inputs.items() if name in ARGUMENTS} if made_from else {}
+    outputs = replace(read(folders, skip_unreadable=True), evaluation=judged, exports=exports)
+    examples, training = outputs.examples, outputs.training
+    return VersionRecord(
+        recipe=recipe.model_dump(mode="json"),
+        run=run_folder,
+        examples={split: files.examples for split, files in examples.splits.items()} if examples else {},
+        fingerprint=examples.fingerprint if examples else "",
+        metrics=judged.metrics,
+        intervals=judged.intervals,
+        slices=judged.slices,
+        gates=[
+            GateRecord(name=name, split=split, **gate.model_dump(mode="json")) for name, split, gate in outputs.gates
+        ],
+        exports=exports.exports,
+        devices=training.devices if training else [],
+        training_seconds=sum(training.seconds.values()) if training else None,
+    )
+
+
+def person() -> str:
+    """Return the name of this process's user, or its number in a container without names."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

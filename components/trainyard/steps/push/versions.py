@@ -18,8 +18,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.serving import version_numbers
-from trainyard.contract.version import PRODUCER, SERVED, layout
+from trainyard.contract.version import PRODUCER, SERVED
 from trainyard.errors import DataError
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
@@ -36,16 +37,20 @@ def holds(destination: str, version: int, digest: str) -> bool:
     return manifest is not None and manifest.digest == digest
 
 
-def publish(exported: str, manifest: Manifest, destination: str, version: int) -> None:
-    """Leave the export in the folder `exported` as `version` in `destination`; nobody sees a part of it.
+def publish(
+    source: str, files: dict[str, str], manifest: Manifest, destination: str, version: int, record: VersionRecord
+) -> None:
+    """Leave `files` of the folder `source` as `version` in `destination`; nobody sees a part of it.
+
+    files: the name in `source` of each file of the version. manifest: of `source`.
 
     Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
-    files = layout(manifest)
     last = SERVED if SERVED in files else next(iter(files))
-    with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=last) as folder:
-        for target, name in files.items():
-            _copy(Path(exported) / name, folder / target, manifest.files[name])
+    target, origin = storage.join(destination, str(version)), record.model_dump(mode="json", exclude_defaults=True)
+    with storage.stage(target, producer=PRODUCER, last=last, origin=origin) as folder:
+        for path, name in files.items():
+            _copy(Path(source) / name, folder / path, manifest.files[name])
 
 
 def _copy(source: Path, target: Path, expected: File) -> None:

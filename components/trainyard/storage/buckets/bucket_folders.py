@@ -199,7 +199,7 @@ def _open(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
 
 
 def _missing_file_error(uri: str, made_by: str, error: Missing) -> DataError:
-    return DataError(f"{uri}: a file of its manifest is gone ({error}). Run with --from {made_by} to write it again.")
+    return DataError(f"{uri}: a file of its manifest is gone ({error}). {manifests.remedy(made_by)}")
 
 
 def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:

@@ -1,0 +1,117 @@
+"""Roll back: an earlier version serves again, as a new version that holds its files.
+
+A server that polls the folder loads the highest number, as after every push, so the new version reaches it the same way
+and no version changes or disappears. `kubectl rollout undo` numbers revisions so, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from trainyard.contract import version
+from trainyard.contract.champion import Champion, champion, set_champion
+from trainyard.contract.serving import find_version, version_numbers
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.steps.push import versions
+from trainyard.steps.push.run import person
+from trainyard.storage import storage
+from trainyard.storage.storage import Manifest
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """What serves after a rollback. restored: the version whose files it holds. replaced: what served before, if known.
+
+    changed: False if this model served already.
+    """
+
+    version: int
+    path: str
+    restored: int
+    replaced: int | None
+    changed: bool
+
+
+def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollback:
+    """Let an earlier version of `destination` serve again; with `dry_run` say what would be done.
+
+    name: its number or alias; by default the newest version before the one that serves, with another model.
+
+    Raises before anything changes: `ConfigurationError` for an unknown version, or if no earlier one exists;
+    `DataError` if files of it are missing or changed; `TransientError` while a push or another rollback writes.
+    """
+    if dry_run:
+        return _plan(destination, name)[0]
+    with storage.lease(destination):
+        storage.remove_unfinished(destination)
+        plan, manifest, source = _plan(destination, name)
+        if not plan.changed:
+            return plan
+        before = version.record(source)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        if not versions.holds(destination, plan.version, manifest.digest):
+            record = before.model_copy(update={"restored": plan.restored, "pushed": now, "by": person()})
+            files = {path: path for path in manifest.files}
+            local = str(storage.local(source, "push"))
+            versions.publish(local, files, manifest, destination, plan.version, record)
+        set_champion(
+            destination,
+            Champion(
+                version=plan.version,
+                path=plan.path,
+                digest=manifest.digest,
+                metrics=before.metrics,
+                pushed=now,
+                override=before.override,
+            ),
+        )
+    return plan
+
+
+def _plan(destination: str, name: str) -> tuple[Rollback, Manifest, str]:
+    """Return what a rollback does, and the manifest and folder of the version that it restores."""
+    best = _champion(destination, name)
+    restored = find_version(destination, name) if name else _before(destination, best)
+    source = storage.join(destination, str(restored))
+    manifest = _whole(source)
+    newest = versions.newest(destination)
+    is_newest = versions.holds(destination, newest, manifest.digest)
+    number = newest if is_newest else newest + 1
+    changed = not (is_newest and best is not None and best.version == number)
+    path = storage.join(destination, str(number))
+    return Rollback(number, path, restored, best.version if best else None, changed), manifest, source
+
+
+def _champion(destination: str, name: str) -> Champion | None:
+    """Return the champion, None if its pointer is damaged and a version is named, because a rollback replaces it."""
+    try:
+        return champion(destination)
+    except DataError:
+        if not name:
+            raise
+        return None
+
+
+def _before(destination: str, best: Champion | None) -> int:
+    """Return the newest version before `best` that holds another model."""
+    if best is None:
+        raise ConfigurationError(f"{destination}: no version serves, so none is before it. Name a version.")
+    for number in reversed(version_numbers(destination)):
+        if number < best.version:
+            manifest = storage.committed(storage.join(destination, str(number)))
+            if manifest is not None and manifest.digest != best.digest:
+                return number
+    raise ConfigurationError(
+        f"{destination}: version {best.version} serves, and no earlier version has another model. Name a version."
+    )
+
+
+def _whole(folder: str) -> Manifest:
+    """Return the manifest of the version in `folder`, all of whose files are as they were pushed."""
+    try:
+        version.record(folder)
+        storage.local(folder, "push")
+        return storage.require(folder, "push")
+    except DataError as error:
+        raise DataError(f"{folder}: cannot serve, and nothing was changed.", *error.args) from error
