@@ -12,6 +12,7 @@ import pytest
 import yaml
 from object_stores import Store
 
+import trainyard as ty
 from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
@@ -55,6 +56,14 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     assert len(judged) == 2  # without a champion, and against it
     other = run([*here, "--set", "export.formats=[saved_model]"])
     assert other["pushed"]["version"] == 2 and other["pushed"]["path"].endswith("/models/2")
+    versions = ty.versions(version.rpartition("/")[0])
+    restored = versions.rollback()
+    assert (restored.version, restored.restored, versions["3"].serves) == (3, 1, True)
+    copies = [storage.require(item.folder, "push") for item in (versions["1"], versions["3"])]
+    assert copies[0] == copies[1] and versions["3"].record.fingerprint == first["data"]["fingerprint"]
+    assert (
+        versions.alias("canary", "2").metric == versions["2"].metric != "" and versions["3"].report == first["report"]
+    )
 
 
 @GS

@@ -11,6 +11,8 @@ from tests.pruned_storage import NOW, Storage
 from typer.testing import CliRunner
 
 from trainyard.contract import keys
+from trainyard.contract.champion import Champion, set_champion
+from trainyard.contract.serving import set_alias
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
@@ -36,6 +38,17 @@ def test_the_champion_stays_with_its_run_and_what_it_was_made_from(store: Storag
     store.run(2)
     store.run(3)
     assert store.plan(keep=1) == ["runs/20260102-000000-aaaa", *store.outputs(2)]
+
+
+def test_the_runs_of_a_version_with_an_alias_and_of_one_that_was_rolled_back_to_stay(store: Storage) -> None:
+    for day in (1, 2, 3, 4):
+        store.run(day, version=day)
+    set_alias(store.uri("models"), "canary", 1)
+    copied = {"run": "/moved/digits/runs/20260102-000000-aaaa", "restored": 2}
+    with storage.stage(store.uri("models/5"), "trainyard.push", origin=copied) as folder:
+        (folder / "saved_model.pb").touch()
+    set_champion(store.uri("models"), Champion(version=5, path="5", digest="digest 2", metrics={}))
+    assert store.plan(keep=1) == ["runs/20260103-000000-aaaa", *store.outputs(3)]
 
 
 def test_the_champion_s_inputs_stay_though_its_run_is_forgotten(store: Storage) -> None:

@@ -73,6 +73,16 @@ def serving_version(destination: str, name: str = "") -> str:
     return best.path
 
 
+def split_name(model: str) -> tuple[str, str]:
+    """Split MODEL@NAME, where NAME is an alias or a number; the name is '' if there is none.
+
+    >>> split_name("digits@canary"), split_name("models/3")
+    (('digits', 'canary'), ('models/3', ''))
+    """
+    base, _, name = model.rpartition("@")
+    return (base, name) if base and "/" not in name else (model, "")
+
+
 def find_version(destination: str, name: str) -> int:
     """Return the number of the version that `name`, an alias or a number, names.
 

@@ -6,6 +6,7 @@ from trainyard_control.api.model import Model, Predictions, load
 from trainyard_control.api.packages import Submitted, compile, submit
 from trainyard_control.api.run import Report, Run, Runs, run, runs
 from trainyard_control.api.search import bench, sweep
+from trainyard_control.api.versions import Version, Versions, versions
 
 __all__ = [
     "Forecast",
@@ -16,6 +17,8 @@ __all__ = [
     "Runs",
     "Submitted",
     "TrainyardError",
+    "Version",
+    "Versions",
     "bench",
     "compile",
     "load",
@@ -24,4 +27,5 @@ __all__ = [
     "runs",
     "submit",
     "sweep",
+    "versions",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import uris
 from trainyard.contract import keys
-from trainyard.contract.champion import champion
+from trainyard.contract.serving import split_name, version_numbers
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.escape import shell
 from trainyard.quality.source import require_libraries
@@ -19,6 +19,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
+from trainyard_control.local import local_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,27 +129,52 @@ def require_tensorflow() -> None:
 def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     """Load a pushed model.
 
-    model: the folder or URI of a version or of a folder of versions, or a recipe, whose champion in `environment` is
-    loaded. Raises `DataError` if there is no model.
+    model: as `model_uri` takes it. Raises `DataError` if there is no model, `ConfigurationError` for an unknown name.
 
     >>> import trainyard as ty
     >>> ty.load("digits").labels  # doctest: +SKIP
     """
-    from trainyard.steps.predict.pushed_model import find_model, open_model
+    from trainyard.steps.predict.pushed_model import find_model
 
-    name = os.fspath(model)
-    why = uris.path_error(name)
-    if why and uris.is_bucket(name):
-        raise DataError(f"{uris.without_secrets(name)}: {why}.")
-    in_bucket = uris.is_bucket(name) and not documents.is_file_name(name)
-    if in_bucket or (not why and os.path.isdir(name)):  # noqa: PTH112 - False for impossible names
-        return Model(find_model(name.rstrip("/")))
-    recipe = recipes.load(name)
+    return Model(find_model(model_uri(os.fspath(model), environment)))
+
+
+def model_uri(model: str, environment: str) -> str:
+    """Return the folder or URI of a version or of a folder of versions, with @NAME if `model` has it.
+
+    model: that itself; a recipe, for its folder of versions in `environment`; or a run of that storage, by its name or
+    folder, for the version that it pushed. @NAME chooses another version by its alias or number.
+
+    Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run.
+    """
+    base, name = split_name(model)
+    why = uris.path_error(base)
+    is_run = bool(local_runs.begun(model)) or _is_run_folder(model)
+    if why and uris.is_bucket(model):
+        raise DataError(f"{uris.without_secrets(model)}: {why}.")
+    if not is_run and (_is_folder(model) or _is_folder(base)):
+        return model.rstrip("/")
+    if is_run:
+        run = local_runs.find(environments.load(environment).storage, model)
+        if pushed := run.record.get("pushed"):
+            return str(pushed["path"])
+        raise DataError(f"{run.name}: pushed no model, it is {run.state}. {run.reason}".rstrip())
+    recipe = recipes.load(base)
     folder = keys.models_folder(environments.load(environment).storage, recipe)
-    best = champion(folder)
-    if best is None:
+    if not version_numbers(folder):
         raise DataError(
-            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {shell(name)}`, or name another "
+            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {shell(base)}`, or name another "
             "environment, or a model's folder."
         )
-    return Model(open_model(best.path))
+    return f"{folder}@{name}" if name else folder
+
+
+def _is_run_folder(name: str) -> bool:
+    """Return True if the folder `name` lies in a folder of runs."""
+    return name.rstrip("/").rpartition("/")[0].endswith("/runs") and _is_folder(name)
+
+
+def _is_folder(name: str) -> bool:
+    """Return True for a folder that exists, and for each URI of a bucket that is not a recipe's file."""
+    in_bucket = uris.is_bucket(name) and not documents.is_file_name(name)
+    return in_bucket or (not uris.path_error(name) and os.path.isdir(name))  # noqa: PTH112 - False for impossible names

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract import keys
+from trainyard.contract.serving import split_name
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
 from trainyard.spec import documents
@@ -141,7 +142,9 @@ def prepare_benchmarks(
 def prepare_prediction(
     model: str, inputs: str, environment: str, out: str, key: str | None, name: str | None = None
 ) -> Submission:
-    """Build the submission of a prediction without sending it. A recipe as `model` stands for its champion.
+    """Build the submission of a prediction without sending it.
+
+    model: a folder that the steps see, or a recipe, which stands for its champion; @NAME chooses another version.
 
     Raises `ConfigurationError` if the environment is local, or an input or output is on this machine.
     """
@@ -149,8 +152,10 @@ def prepare_prediction(
     from trainyard_control.compiler.compilation import compiled_prediction, reachable
 
     loaded_environment = _cluster(environment, "Leave --submit out")
-    if documents.is_file_name(model) or not reachable(model, loaded_environment):
-        model = keys.models_folder(loaded_environment.storage, recipes.load(model))
+    base, version = split_name(model)
+    if documents.is_file_name(base) or not reachable(base, loaded_environment):
+        folder = keys.models_folder(loaded_environment.storage, recipes.load(base))
+        model = f"{folder}@{version}" if version else folder
     placed = compiled_prediction(model, inputs, out.rstrip("/"), key or "", loaded_environment)
     return submissions.submission(PREDICT, loaded_environment, placed, name or _run_name(PREDICT))
 

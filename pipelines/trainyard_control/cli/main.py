@@ -25,6 +25,7 @@ from trainyard_control.cli.verbs import (
     doctor,
     explain,
     learn_curve,
+    models,
     place,
     plan,
     pools,
@@ -41,7 +42,9 @@ from trainyard_control.cli.verbs import (
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
 # Short commands, for which a person waits. The others run for hours and outlive an outage of the storage.
-_ASKING = frozenset({"compile", "doctor", "explain", "place", "plan", "pools", "prune", "recipe", "runs", "schedule"})
+_ASKING = frozenset(
+    {"compile", "doctor", "explain", "models", "place", "plan", "pools", "prune", "recipe", "runs", "schedule"}
+)
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 
 # The order of the help.
@@ -63,7 +66,7 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "place": place.place,
     },
     "Data": {"data": data.app, "recipe": recipe.app},
-    "Models": {"predict": predict.predict},
+    "Models": {"predict": predict.predict, "models": models.app},
     "Maintain": {"runs": runs.app, "prune": prune.prune},
 }
 

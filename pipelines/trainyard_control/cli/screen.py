@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.padding import Padding
@@ -11,8 +12,9 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import shell
 from trainyard.storage import storage
-from trainyard_control.api.drawing import key_value_table, markup, plain_table, table_console
+from trainyard_control.api.drawing import Console, key_value_table, markup, plain_table, table_console
 from trainyard_control.api.run import Run
+from trainyard_control.search.comparison import Row
 
 
 def show(run: Run) -> None:
@@ -25,13 +27,13 @@ def show(run: Run) -> None:
     console.print()
     console.rule(f"[bold]{markup(run.recipe)}[/] · {badge}", align="left")
     console.print(_summary(record, run.settings["model"].get("name")))
-    console.print(_metrics(record, run.intervals))
+    console.print(metrics_table(record["metrics"], run.intervals, _on("test" if record["data"] else None)))
     if record.get("remark"):
         console.print(_remark(record["remark"]))
-    for table in _gates(gate):
+    for table in gate_tables(gate["thresholds"]):
         console.print(table)
     if record["exports"]:
-        console.print(_exports(record["exports"]))
+        console.print(exports_table(record["exports"]))
 
 
 def _summary(record: dict[str, Any], network: str | None) -> Table:
@@ -88,20 +90,19 @@ def _remark(text: str) -> Padding:
     return Padding(f"[dim]{markup(text)}[/]", (0, 0, 0, 2))
 
 
-def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
-    table = plain_table(f"metric ({_on('test' if record['data'] else None)})", "value", "95 % interval")
-    for name, value in record["metrics"].items():
+def metrics_table(metrics: dict[str, float], intervals: dict[str, Interval], measured_on: str) -> Table:
+    """Create a table of metrics with their intervals."""
+    table = plain_table(f"metric ({measured_on})", "value", "95 % interval")
+    for name, value in metrics.items():
         interval = intervals.get(name)
         table.add_row(markup(name), f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
     return table
 
 
-def _gates(gate: dict[str, Any]) -> list[Table]:
+def gate_tables(thresholds: list[dict[str, Any]]) -> list[Table]:
     """Create a table of gate conditions for each split: the model's, then the exported files'."""
-    splits = dict.fromkeys(threshold["split"] for threshold in gate["thresholds"])
-    return [
-        _gate(split, [threshold for threshold in gate["thresholds"] if threshold["split"] == split]) for split in splits
-    ]
+    splits = dict.fromkeys(threshold["split"] for threshold in thresholds)
+    return [_gate(split, [threshold for threshold in thresholds if threshold["split"] == split]) for split in splits]
 
 
 def _on(split: str | None) -> str:
@@ -129,7 +130,8 @@ def _between(low: float, high: float) -> str:
     return f"{low:.4f} – {high:.4f}"
 
 
-def _exports(exports: list[dict[str, Any]]) -> Table:
+def exports_table(exports: list[dict[str, Any]]) -> Table:
+    """Create a table of exported files."""
     table = plain_table("exported", "size", "p50 ms", "p95 ms", f"eval {exports[0]['metric']}", "change", "output ±")
     for export in exports:
         latency = export["latency_ms"]
@@ -143,6 +145,18 @@ def _exports(exports: list[dict[str, Any]]) -> Table:
             f"{export['max_abs_difference']:.1e}",
         )
     return table
+
+
+def print_rows(console: Console, names: Sequence[str], parts: Mapping[str, Sequence[Row]]) -> None:
+    """Print a table for each part of a comparison; `*` marks a metric that differs from the first column's."""
+    for title, rows in parts.items():
+        if rows:
+            table = plain_table(title, *map(markup, names))
+            for row in rows:
+                marks = [" *" if certain and title.startswith("metrics") else "" for certain in row.certain]
+                cells = [markup(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
+                table.add_row(markup(row.name), *cells)
+            console.print(table)
 
 
 def size(count: int) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
-from trainyard.errors import ConfigurationError, TransientError, did_you_mean
+from trainyard.contract.serving import aliases
+from trainyard.contract.version import record
+from trainyard.errors import ConfigurationError, DataError, TransientError, did_you_mean
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.storage import storage
 from trainyard.storage.manifest import ATTEMPTS, STAGING
@@ -62,8 +64,9 @@ class Pruning:
 def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, over: Over | None = None) -> Pruning:
     """Return the folders to delete below `root`, for `recipe` or all, if the newest `keep` runs of each stay.
 
-    The champion stays with its run and all that it was made from. Of a recipe with a run that may be going on no output
-    goes. Raises `ConfigurationError` if there is no such recipe, `DataError` if a champion cannot be read.
+    The champion and versions with an alias stay with their runs and all that they were made from. Of a recipe with a
+    run that may be going on no output goes. Raises `ConfigurationError` if there is no such recipe, `DataError` if a
+    champion cannot be read.
     """
     recipes = [name for name in storage.children(root) if storage.children(storage.join(root, name, "runs"))]
     if recipe and recipe not in recipes:
@@ -146,7 +149,10 @@ class _Store:
         champions = {destination: best for destination in destinations if (best := champion(destination))}
         retained = {run.name for run in [*runs[:keep], *running]}
         versions = {(destination, str(best.version)) for destination, best in champions.items()}
-        retained |= {run.name for run in runs if run.pushed in versions}
+        named = {(place, str(number)) for place in destinations for number in aliases(place).values()}
+        versions |= named
+        recorded = {keys.split(run)[1] for version in versions if (run := _run_of(storage.join(*version)))}
+        retained |= {run.name for run in runs if run.pushed in versions or run.name in recorded}
         old = sorted(self.runs.keys() - retained)
         removals = [Removal("run", self.recipe, f"runs/{name}", self.runs[name]) for name in old]
         if running:
@@ -154,7 +160,9 @@ class _Store:
             note = f"{self.recipe}: {names} may be going on (no run.json yet), so all outputs of {self.recipe} stay"
             return Pruning(removals, [note])
         used = {output for run in runs if run.name in retained for output in run.outputs}
-        used = self._with_inputs(used | self._pushed({best.digest for best in champions.values()}))
+        manifests = [storage.committed(storage.join(*version)) for version in sorted(named)]
+        digests = {manifest.digest for manifest in manifests if manifest}
+        used = self._with_inputs(used | self._pushed(digests | {best.digest for best in champions.values()}))
         for (step, key), size in sorted(self.outputs.items()):
             kind, rest = ("attempt", self._abandoned((step, key))) if (step, key) in used else ("output", size)
             if rest:
@@ -226,6 +234,13 @@ class _Store:
                 made_from = origin.recorded(storage.join(self.root, self.recipe, *output))
                 todo += map(_output, made_from.inputs.values()) if made_from else ()
         return reached
+
+
+def _run_of(version: str) -> str:
+    """Return the folder of the run that made the model of `version`, also if a rollback copied it; '' if unknown."""
+    with suppress(DataError):
+        return record(version).run
+    return ""
 
 
 def _output(uri: str) -> Output:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _Document = TypeVar("_Document", bound=Document)
 
-_MISSING = "–"
+MISSING = "–"
 _OTHER_EXAMPLES = "Their test splits hold different examples, so the metrics may differ for that alone."
 
 
@@ -114,20 +115,21 @@ def compare(runs: list[LocalRunView]) -> Comparison:
     pairs = [_differences(runs[0], judged[0], split) for split in judged]
     return Comparison(
         runs,
-        list(_settings(runs)),
-        list(_metrics(evaluations, pairs)),
+        list(settings_rows([run.settings for run in runs])),
+        list(metric_rows(evaluations, pairs)),
         list(_trainings(runs, trainings)),
-        list(_exports(runs)),
+        list(export_rows([run.record.get("exports") or [] for run in runs])),
         [training.history if training else [] for training in trainings],
         "" if len(test_splits) < 2 else _OTHER_EXAMPLES,
         None not in pairs,
     )
 
 
-def _settings(runs: list[LocalRunView]) -> Iterator[Row]:
-    flat = [dict(_flattened(run.settings, "")) for run in runs]
+def settings_rows(recipes: list[dict[str, Any]]) -> Iterator[Row]:
+    """Yield a row for each key that differs between `recipes`, given with every default."""
+    flat = [dict(_flattened(recipe, "")) for recipe in recipes]
     for key in dict.fromkeys(key for settings in flat for key in settings):
-        values = [settings.get(key, _MISSING) for settings in flat]
+        values = [settings.get(key, MISSING) for settings in flat]
         if len(set(values)) > 1:
             yield Row(key, values, [value != values[0] for value in values])
 
@@ -140,11 +142,14 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, plain_yaml.dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
 
 
-def _metrics(evaluations: list[Evaluation | None], pairs: list[dict[str, Interval] | None]) -> Iterator[Row]:
+def metric_rows(
+    evaluations: Sequence[Evaluation | VersionRecord | None], pairs: list[dict[str, Interval] | None]
+) -> Iterator[Row]:
+    """Yield a row for each metric; pairs: the intervals of differences from the first, None if they are unknown."""
     for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
         values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]
         intervals = [evaluation.intervals.get(name) if evaluation else None for evaluation in evaluations]
-        cells = [_MISSING if value is None else f"{value:.4f}{_difference(value, values[0])}" for value in values]
+        cells = [MISSING if value is None else f"{value:.4f}{_difference(value, values[0])}" for value in values]
         certain = [
             _apart(interval, intervals[0]) if pair is None or name not in pair else _excludes_zero(pair[name])
             for interval, pair in zip(intervals, pairs, strict=True)
@@ -170,24 +175,25 @@ def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> It
         return Row(name, cells, [False] * len(cells))
 
     def cell(training: Training | None, text: str) -> str:
-        return _MISSING if training is None else text.format(training)
+        return MISSING if training is None else text.format(training)
 
     data = [run.record.get("data") or {} for run in runs]
-    yield row("training examples", [f"{examples['train']:,}" if examples else _MISSING for examples in data])
+    yield row("training examples", [f"{examples['train']:,}" if examples else MISSING for examples in data])
     yield row("parameters", [cell(training, "{0.parameters:,}") for training in trainings])
     yield row("best epoch", [cell(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
     yield row("examples/s", [cell(training, "{0.examples_per_second:,.0f}") for training in trainings])
     for step in dict.fromkeys(step for run in runs for step in run.record.get("seconds", {})):
         cells = [run.record.get("seconds", {}).get(step) for run in runs]
-        yield row(f"{step}, s", [_MISSING if cell is None else f"{cell:.1f}" for cell in cells])
+        yield row(f"{step}, s", [MISSING if cell is None else f"{cell:.1f}" for cell in cells])
 
 
-def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
-    files = [{file["format"]: file for file in run.record.get("exports") or []} for run in runs]
+def export_rows(exports: list[list[dict[str, Any]]]) -> Iterator[Row]:
+    """Yield the rows of each exported format: size and latency."""
+    files = [{file["format"]: file for file in exported} for exported in exports]
     for name in dict.fromkeys(name for exported in files for name in exported):
         exports = [exported.get(name) for exported in files]
-        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else _MISSING for file in exports]
-        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else _MISSING for file in exports]
+        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else MISSING for file in exports]
+        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else MISSING for file in exports]
         for unit, cells in (("KiB", sizes), ("p50 ms", latencies)):
             yield Row(f"{name}, {unit}", cells, [False] * len(cells))
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainyard.contract import version
 from trainyard.contract.champion import EXTRA, Champion, champion
+from trainyard.contract.serving import serving_version, split_name
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm
@@ -86,13 +87,17 @@ class PushedModel(_Lenient):
 def find_model(folder: str) -> PushedModel:
     """Return the model in `folder`: that of a pushed version, or the champion of a folder of versions.
 
-    Raises `DataError` if there is none, or if something else than Trainyard wrote it.
+    `folder`@NAME is the version of an alias or a number. Raises `DataError` if there is none, or if something else than
+    Trainyard wrote it; `ConfigurationError` for an unknown name.
     """
     names = storage.children(folder)
     if version.SERVED in names:
         return open_model(folder)
     if Champion.file in names and (best := champion(folder)) is not None:
         return open_model(best.path)
+    versions, name = split_name(folder)
+    if name and not names:
+        return open_model(serving_version(versions, name))
     raise DataError(
         f"{folder}: no model. Name the folder of a pushed version, which holds {version.SERVED}, a folder of versions "
         f"with its {Champion.file}, or a recipe."

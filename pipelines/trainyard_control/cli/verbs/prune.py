@@ -25,8 +25,8 @@ def prune(
 ) -> None:
     """Delete old runs and unused outputs.
 
-    Outputs that no kept run uses and abandoned attempts are deleted. The champion is kept, with its run and everything
-    that it was made from.
+    Outputs that no kept run uses and abandoned attempts are deleted. The champion and versions with an alias are kept,
+    with their runs and everything that they were made from.
     """
     from trainyard.spec import environment as environments
     from trainyard_control.cli.screen import size

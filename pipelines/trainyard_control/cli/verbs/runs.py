@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainyard_control.kubeflow.run_view import RunView
     from trainyard_control.kubeflow.runs import KubeflowRuns
     from trainyard_control.local.local_runs import LocalRunView
-    from trainyard_control.search.comparison import Comparison, Row
+    from trainyard_control.search.comparison import Comparison
 
 app = typer.Typer(no_args_is_help=True, help="List, follow, compare and cancel runs.")
 
@@ -218,19 +218,12 @@ def _show_local(run: LocalRunView) -> None:
 
 
 def _show_comparison(compared: Comparison) -> None:
-    from trainyard_control.api.drawing import markup, plain_table, table_console
+    from trainyard_control.api.drawing import table_console
+    from trainyard_control.cli.screen import print_rows
 
     console = table_console()
-    for title in ("settings", "metrics", "training", "exports"):
-        rows: list[Row] = getattr(compared, title)
-        if not rows:
-            continue
-        table = plain_table("metrics (test split)" if title == "metrics" else title, *map(markup, compared.names))
-        for row in rows:
-            marks = [" *" if certain and title == "metrics" else "" for certain in row.certain]
-            cells = [markup(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
-            table.add_row(markup(row.name), *cells)
-        console.print(table)
+    titles = {"settings": "settings", "metrics (test split)": "metrics", "training": "training", "exports": "exports"}
+    print_rows(console, compared.names, {title: getattr(compared, name) for title, name in titles.items()})
     console.print(f"* differs from the first run at 95 % confidence ({compared.method})", style="dim")
     if compared.caution:
         console.print(f"! {compared.caution}")

@@ -1,0 +1,270 @@
+"""The pushed versions of a model: list, show, compare, name by an alias, and roll back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+from trainyard.contract import version as pushed
+from trainyard.contract.artifacts.push import VersionRecord
+from trainyard.contract.champion import Champion, champion
+from trainyard.contract.serving import aliases, find_version, set_alias, split_name, version_numbers
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import environment as environments
+from trainyard.spec.gates import MAIN_METRIC
+from trainyard.steps.push.rollback import Rollback
+from trainyard.steps.push.rollback import rollback as roll_back
+from trainyard.storage import storage
+from trainyard_control.api.arguments import LOCAL
+from trainyard_control.api.model import Model, load, model_uri
+from trainyard_control.search.comparison import MISSING, Row, export_rows, metric_rows, settings_rows
+
+
+@dataclass(frozen=True)
+class Version:
+    """A pushed version. record: how it came to be. serves: it is the one in champion.json.
+
+    fault: why the record cannot be read, '' if it can.
+    """
+
+    number: int
+    folder: str
+    serves: bool
+    aliases: tuple[str, ...]
+    record: VersionRecord
+    fault: str = ""
+
+    def __repr__(self) -> str:
+        state = ["serves"] if self.serves else []
+        return f"<Version {', '.join([self.name, *state, *filter(None, [self.metric, *self.aliases])])}>"
+
+    @property
+    def recipe(self) -> str:
+        """The name of its recipe, '' if it is unknown."""
+        return str(self.record.recipe.get("name", ""))
+
+    @property
+    def name(self) -> str:
+        """Its recipe and number."""
+        return f"{self.recipe or 'version'}@{self.number}"
+
+    @property
+    def metric(self) -> str:
+        """The metric of its first gate, or its main metric, such as `accuracy 0.9743`; '' if it is unknown."""
+        gates, metrics = (self.record.recipe.get("evaluate") or {}).get("gates") or [], self.record.metrics
+        names = [*(gate["metric"] for gate in gates[:1]), *MAIN_METRIC.values(), *metrics]
+        return next((f"{name} {metrics[name]:.4f}" for name in names if name in metrics), "")
+
+    @property
+    def run_folder(self) -> str:
+        """The folder of its run, also if the storage was moved since; '' if it is unknown."""
+        root, _, name = self.folder.rpartition("/")[0].rpartition("/")
+        run = self.record.run.rpartition("/")[2]
+        moved = storage.join(root, "runs", run)
+        return moved if run and name == "models" and storage.children(moved) else self.record.run
+
+    @property
+    def report(self) -> str:
+        """The report page of its run, '' if it is unknown or was deleted."""
+        folder = self.run_folder
+        return storage.join(folder, "report.html") if folder and "report.html" in storage.children(folder) else ""
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, ready to predict. Raises `DataError` if its files are damaged."""
+        return load(self.folder)
+
+    def document(self) -> dict[str, Any]:
+        """Return the version as JSON has it."""
+        names = ("number", "folder", "serves", "metric", "run_folder", "report", "fault")
+        fields = {name: getattr(self, name) for name in names}
+        return fields | {"aliases": list(self.aliases)} | self.record.model_dump(mode="json", exclude={"run"})
+
+    def diff(self, other: Version) -> VersionDiff:
+        """Compare with another version, of this model or of another one."""
+        records = [self.record, other.record]
+        data = [
+            *((f"{split} examples", [f"{record.examples.get(split, 0):,}" for record in records]) for split in _SPLITS),
+            ("fingerprint", [record.fingerprint or MISSING for record in records]),
+        ]
+        return VersionDiff(
+            [self, other],
+            list(settings_rows([record.recipe for record in records])),
+            [Row(name, cells, [cell != cells[0] for cell in cells]) for name, cells in data],
+            list(metric_rows(records, [None, None])),
+            list(export_rows([[file.model_dump() for file in record.exports] for record in records])),
+        )
+
+
+_SPLITS = ("train", "eval", "test")
+
+
+@dataclass(frozen=True)
+class VersionDiff:
+    """A comparison of two versions. settings: keys of the recipe that differ."""
+
+    versions: list[Version]
+    settings: list[Row]
+    data: list[Row]
+    metrics: list[Row]
+    exports: list[Row]
+
+    @property
+    def intervals(self) -> list[list[str]]:
+        """The 95 % intervals of `metrics`, a list for each row, '' if a version has none."""
+        bounds = [[version.record.intervals.get(row.name) for version in self.versions] for row in self.metrics]
+        return [[f"{interval.low:.4f} – {interval.high:.4f}" if interval else "" for interval in row] for row in bounds]
+
+    def document(self) -> dict[str, Any]:
+        """Return the comparison as JSON has it."""
+        rows = {
+            name: {row.name: row.cells for row in getattr(self, name)}
+            for name in ("settings", "data", "metrics", "exports")
+        }
+        return {"versions": [version.document() for version in self.versions], **rows}
+
+
+class Versions(Sequence[Version]):
+    """The versions in a folder, the newest first. An index is a position, or the text of an alias or a number.
+
+    caution: why what serves is not as it should be, '' otherwise.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.caution = ""
+        self._versions: list[Version] = []
+        self._read()
+
+    def _read(self) -> None:
+        numbers, named = version_numbers(self.folder), aliases(self.folder)
+        best: Champion | None = None
+        self.caution = ""
+        try:
+            best = champion(self.folder)
+        except DataError as error:
+            self.caution = str(error)
+        else:
+            newest = max(numbers, default=0)
+            serving = best.version if best else 0
+            if newest > serving:
+                self.caution = (
+                    f"TensorFlow Serving loads version {newest}, and {f'version {serving}' if best else 'no version'} "
+                    f"is in champion.json: a push was killed, or another program wrote it. Push or roll back again."
+                )
+        self._versions = [
+            self._version(number, best is not None and number == best.version, named) for number in reversed(numbers)
+        ]
+
+    def _version(self, number: int, serves: bool, named: dict[str, int]) -> Version:
+        folder, fault, record = storage.join(self.folder, str(number)), "", VersionRecord()
+        try:
+            record = pushed.record(folder)
+        except DataError as error:
+            fault = str(error)
+        known = tuple(sorted(name for name, version in named.items() if version == number))
+        return Version(number, folder, serves, known, record, fault)
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __iter__(self) -> Iterator[Version]:
+        return iter(self._versions)
+
+    @overload
+    def __getitem__(self, index: int | str) -> Version: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Version]: ...
+    def __getitem__(self, index: int | str | slice) -> Version | Sequence[Version]:
+        if isinstance(index, str):
+            number = find_version(self.folder, index)
+            return next(version for version in self._versions if version.number == number)
+        return self._versions[index]
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self._versions))}]"
+
+    @property
+    def serving(self) -> Version | None:
+        """The version that serves, None if none does."""
+        return next((version for version in self._versions if version.serves), None)
+
+    def diff(self, first: str, second: str) -> VersionDiff:
+        """Compare two versions, each named by an alias or a number."""
+        return self[first].diff(self[second])
+
+    def alias(self, name: str, version: str, *, dry_run: bool = False) -> Version:
+        """Let the alias `name` name `version`, an alias or a number; '' removes the alias. Returns the version.
+
+        Never changes what serves. Raises `ConfigurationError` for an unknown version or alias, or an invalid name, and
+        `TransientError` while a push or a rollback writes.
+        """
+        found = self[version or name]
+        if not version and name not in found.aliases:
+            raise ConfigurationError(f"{self.folder}: {name} is not an alias. Name an alias to remove.")
+        if not dry_run:
+            with storage.lease(self.folder):
+                set_alias(self.folder, name, found.number if version else None)
+            self._read()
+        return self[str(found.number)]
+
+    def rollback(self, version: str = "", *, dry_run: bool = False) -> Rollback:
+        """Let an earlier version serve again, by default the newest before the one that serves, with another model.
+
+        The version's files become a new version with the highest number, which TensorFlow Serving loads, and
+        champion.json points to it. Raises `DataError` if the version's files are missing or changed, and as `alias`;
+        then nothing is changed.
+        """
+        done = roll_back(self.folder, version, dry_run)
+        if not dry_run:
+            self._read()
+        return done
+
+
+def versions(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Versions:
+    """List the pushed versions of a model, the newest first.
+
+    model: a recipe, a folder of versions or its URI. Raises `DataError` if nothing was pushed.
+
+    >>> import trainyard as ty
+    >>> ty.versions("digits").rollback()  # doctest: +SKIP
+    """
+    return find(os.fspath(model), environment)[0]
+
+
+def find(model: str, environment: str) -> tuple[Versions, str]:
+    """Return the versions of `model`, and the version that it names: a number or an alias; '' for none.
+
+    model: as `model_uri` takes it. Raises as that.
+    """
+    uri = model_uri(model, environment)
+    names = storage.children(uri)
+    if not names:
+        folder, name = split_name(uri)
+    elif uri.rpartition("/")[2].isdecimal() and not version_numbers(uri):
+        folder, name = (uri.rpartition("/")[0] or ".", uri.rpartition("/")[2])
+    else:
+        folder, name = uri, ""
+    found = Versions(folder)
+    if not found:
+        raise DataError(f"{folder}: no versions of a model. Name a recipe, or a folder that `push` wrote to.")
+    return found, name
+
+
+def find_one(model: str, environment: str) -> Version:
+    """Return the version that `model` names, or the one that serves. Raises as `find`."""
+    found, name = find(model, environment)
+    version = found[name] if name else found.serving
+    if version is None:
+        raise DataError(f"{found.folder}: no version serves. {found.caution or 'Name a version'}")
+    return version
+
+
+def all_versions(environment: str) -> list[Versions]:
+    """Return the versions of every recipe in the environment's storage that has some."""
+    root = environments.load(environment).storage
+    found = (Versions(storage.join(root, recipe, "models")) for recipe in storage.children(root))
+    return [versions for versions in found if versions]

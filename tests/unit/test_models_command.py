@@ -1,0 +1,167 @@
+"""`trainyard models` and `ty.versions`: what they list, compare, name and roll back, on versions without a model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import trainyard as ty
+from trainyard.contract.artifacts.export import ExportedFile, Latency
+from trainyard.contract.artifacts.gate import Interval, Threshold
+from trainyard.contract.artifacts.push import GateRecord, VersionRecord
+from trainyard.contract.champion import Champion, champion, set_champion
+from trainyard.contract.serving import set_alias
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
+from trainyard_control.api.versions import find, find_one
+from trainyard_control.cli.main import app
+
+RUN = "20260102-000000-aaaa"
+
+
+def record(epochs: int, accuracy: float, run: str) -> VersionRecord:
+    interval = Interval(low=accuracy - 0.01, high=accuracy + 0.01)
+    passed = Threshold(name="accuracy >= 0.9", value=accuracy, bound=0.9, interval=interval, passed=True)
+    file = ExportedFile(
+        format="saved_model",
+        path="saved_model",
+        bytes=1024 * epochs,
+        accuracy=accuracy,
+        accuracy_difference=0,
+        max_abs_difference=0,
+        latency_ms=Latency(p50=1, p95=2),
+    )
+    return VersionRecord(
+        recipe=recipes.load("digits", [f"train.epochs={epochs}"]).model_dump(mode="json"),
+        run=run,
+        pushed="2026-01-02T00:00:00+00:00",
+        by="ada",
+        examples={"train": 10 * epochs, "eval": 2, "test": 3},
+        fingerprint="f" * 64,
+        metrics={"log_loss": 0.1, "accuracy": accuracy},
+        intervals={"accuracy": interval},
+        gates=[GateRecord(verdict="blessed", thresholds=[passed], name="model", split="test")],
+        exports=[file],
+        devices=["CPU:0"],
+    )
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Versions 1 and 2 of digits in ./runs, of which 2 serves and canary names 1; the run of 1 is still there."""
+    monkeypatch.chdir(tmp_path)
+    root = Path("runs/digits").absolute()
+    for number, accuracy in ((1, 0.95), (2, 0.99)):
+        folder = str(root / "models" / str(number))
+        kept = record(number, accuracy, f"/moved/digits/runs/{RUN}" if number == 1 else "")
+        with storage.stage(folder, "trainyard.push", origin=kept.model_dump(mode="json")) as staging:
+            (staging / "saved_model.pb").write_text(str(number))
+        manifest = storage.committed(folder)
+        assert manifest is not None
+        pointer = Champion(version=number, path=folder, digest=manifest.digest, metrics={"accuracy": accuracy})
+        set_champion(str(root / "models"), pointer)
+    set_alias(str(root / "models"), "canary", 1)
+    (root / "runs" / RUN).mkdir(parents=True)
+    (root / "runs" / RUN / "report.html").touch()
+    pushed = {"path": str(root / "models" / "1"), "version": 1}
+    (root / "runs" / RUN / "run.json").write_text(json.dumps({"pushed": pushed}))
+    return root / "models"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["models", *arguments], catch_exceptions=False)
+
+
+def test_a_list_says_which_version_serves_its_metric_aliases_and_run(models: Path) -> None:
+    lines = [line.split() for line in invoke("list").stdout.splitlines()]
+    assert lines[0] == ["VERSION", "PUSHED", "METRIC", "SERVES", "ALIASES", "RUN", "RECIPE"]
+    assert [(line[0], *line[3:]) for line in lines[1:]] == [
+        ("2", "accuracy", "0.9900", "yes", "–", "–", "digits"),
+        ("1", "accuracy", "0.9500", "–", "canary", RUN, "digits"),
+    ]
+    assert invoke("list", "digits").stdout == invoke("list", str(models)).stdout == invoke("list").stdout
+    (models / "3").mkdir()
+    (models / "3" / "saved_model.pb").touch()
+    warned = invoke("list").stderr
+    assert "TensorFlow Serving loads version 3, and version 2 is in champion.json" in warned
+    assert "3: no manifest, so it is not a version that Trainyard pushed" in warned
+    (models / "champion.json").write_text("{}")
+    assert "not a pointer of Trainyard" in invoke("list").stderr
+
+
+def test_a_version_shows_its_run_data_gates_and_files_also_after_prune(models: Path) -> None:
+    shown = invoke("show", "digits@canary").stdout
+    for text in ("1 of digits, alias canary", "by ada", RUN, "train 10", "f" * 64, "accuracy >= 0.9"):
+        assert text in shown
+    assert "0.9400 – 0.9600" in shown and "saved_model" in shown and "CPU:0" in shown
+    document = json.loads(invoke("show", "digits@1", "-o", "json").stdout)
+    run = models.parent / "runs" / RUN
+    assert (document["run_folder"], document["report"]) == (str(run), str(run / "report.html")), "the storage was moved"
+    shutil.rmtree(models.parent / "runs")
+    pruned = invoke("show", "digits@canary").stdout
+    assert re.search(r"report +deleted", pruned) and RUN in pruned and "accuracy >= 0.9" in pruned
+
+
+def test_a_diff_shows_the_keys_metrics_data_and_files_that_differ(models: Path) -> None:
+    text = invoke("diff", "digits@canary", str(models)).stdout
+    assert "train.epochs" in text and "model.name" not in text and "0.9900 (+0.0400) *" in text
+    document = json.loads(invoke("diff", "digits@1", "digits@2", "-o", "json").stdout)
+    assert document["settings"] == {"train.epochs": ["1", "2"]}
+    assert document["data"]["train examples"] == ["10", "20"] and document["exports"]["saved_model, KiB"] == ["1", "2"]
+    assert ty.versions("digits").diff("1", "canary").settings == []
+
+
+def test_an_alias_names_a_version_moves_and_is_removed_and_never_changes_what_serves(models: Path) -> None:
+    before = (models / "champion.json").read_bytes()
+    assert "would name digits@2" in invoke("alias", "canary", "digits@2", "--dry-run").stderr
+    assert find_one("digits@canary", "local").number == 1
+    assert "alias canary names digits@2" in invoke("alias", "canary", "digits@2").stderr
+    assert invoke("alias", "production", "digits@canary").exit_code == 0
+    assert ty.versions("digits")["production"].aliases == ("canary", "production")
+    assert invoke("alias", "canary", "digits", "--remove").exit_code == 0
+    assert (models / "champion.json").read_bytes() == before
+    for arguments, sentence in (
+        (("production", "digits"), "names no version. Write digits@VERSION"),
+        (("production", "digits@2", "--remove"), "names a version. Write the recipe"),
+        (("prodction", "digits", "--remove"), "Did you mean 'production'"),
+        (("7", "digits", "--remove"), "no version '7'"),
+        (("7", "digits@2"), "alias '7': not a name"),
+        (("production", "digits@9"), "The nearest is 2"),
+    ):
+        with pytest.raises(ty.TrainyardError, match=sentence.replace("?", ".")):
+            invoke("alias", *arguments)
+
+
+def test_a_rollback_says_what_serves_and_which_alias_stays(models: Path) -> None:
+    planned = invoke("rollback", "digits", "--dry-run")
+    assert "version 3 would serve" in planned.stderr and sorted(models.glob("3*")) == []
+    done = invoke("rollback", "digits", "-o", "json")
+    sentences = f"✓ version 3 serves in {models}, a copy of version 1 instead of version 2\n· canary: still version 1\n"
+    assert done.stderr == sentences
+    assert json.loads(done.stdout)["restored"] == 1
+    best = champion(str(models))
+    assert best is not None and (best.version, best.metrics["accuracy"]) == (3, 0.95)
+    assert "a copy of version 1" in invoke("show", "digits").stdout
+    assert "serves in" in (again := invoke("rollback", str(models / "3")).stderr) and again.endswith("already\n")
+    assert ty.versions("digits").rollback().restored == 2
+
+
+def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path) -> None:
+    names = ["digits", "digits@2", str(models), f"{models}@2", str(models / "2"), f"{models}/"]
+    assert [find_one(name, "local").number for name in names] == [2] * len(names)
+    run = str(models.parent / "runs" / RUN)
+    assert [find_one(name, "local").number for name in ("digits@canary", RUN, run)] == [1] * 3
+    assert find("digits", "local")[1] == ""
+    (models.parent / "runs" / RUN / "run.json").write_text("{}")
+    with pytest.raises(ty.TrainyardError, match=f"{RUN}: pushed no model"):
+        find_one(RUN, "local")
+    with pytest.raises(ty.TrainyardError, match="no such run"):
+        find_one("20260102-000000-bbbb", "local")
+    Path("empty").mkdir()
+    with pytest.raises(ty.TrainyardError, match="no versions of a model"):
+        find_one("empty", "local")
