@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from trainyard.values import patterns
 
 _FALSE, _TRUE = frozenset(patterns.FALSE.split("|")), frozenset(patterns.TRUE.split("|"))
 _LINE_BREAK = re.compile(patterns.LINE_BREAK)
+_NUMBER = re.compile(patterns.NUMBER)
 _WHOLE = re.compile(patterns.WHOLE)
 _EXPONENT = re.compile(patterns.EXPONENT)
 _TIMESTAMP = re.compile(patterns.TIMESTAMP)
@@ -47,6 +49,20 @@ def canonical(text: str) -> str:
 def canonical_list(text: str, separator: str) -> str:
     """Return the values that `separator` stands between, each as `canonical` has it, empty ones left out."""
     return separator.join(filter(None, map(canonical, text.split(separator))))
+
+
+def number(text: str) -> float | None:
+    """Return the number that `text` writes, NaN if it stands for a missing one, None if it is none of 32 bits.
+
+    True and false are 1 and 0.
+    """
+    text = canonical(text)
+    if text in ("true", "false"):
+        return float(text == "true")
+    if text.lower() in patterns.MISSING:
+        return math.nan
+    found = float(text) if _NUMBER.fullmatch(text) else math.inf
+    return found if abs(found) <= patterns.MAX_FLOAT32 else None
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:

@@ -18,15 +18,11 @@ from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.export.on_device.words import plain_words
 from trainyard.values import patterns
-from trainyard.values.text import canonical, canonical_list, moved_to_utc
+from trainyard.values.text import canonical, canonical_list, moved_to_utc, number
 
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.ASCII)
-_NUMBER = re.compile(patterns.NUMBER)
 _TIME_OF_DAY = re.compile(patterns.TIME_OF_DAY)
 _ONLY_DAY = re.compile(patterns.ONLY_DAY)
-_BOOLEANS = {
-    text: float(number) for number, names in enumerate((patterns.FALSE, patterns.TRUE)) for text in names.split("|")
-}
 _EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -120,15 +116,10 @@ def _text(value: Any) -> str:
 
 
 def _as_number(value: Any, name: str) -> float:
-    text = canonical(_text(value))
-    number = _BOOLEANS.get(text)
-    if number is None:
-        if text.lower() in patterns.MISSING:
-            return math.nan
-        number = float(text) if _NUMBER.fullmatch(text) else math.inf
-    if abs(number) > patterns.MAX_FLOAT32:
+    found = number(_text(value))
+    if found is None:
         raise ValueError(f"'{name}': a number is expected, {str(value)[:40]!r} was found")
-    return number
+    return found
 
 
 def _day(text: str, hour: bool) -> str:
