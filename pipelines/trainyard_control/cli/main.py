@@ -35,6 +35,7 @@ from trainyard_control.cli.verbs import (
     run,
     runs,
     schedule,
+    serve,
     submit,
     sweep,
 )
@@ -66,7 +67,7 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "place": place.place,
     },
     "Data": {"data": data.app, "recipe": recipe.app},
-    "Models": {"predict": predict.predict, "models": models.app},
+    "Models": {"predict": predict.predict, "models": models.app, "serve": serve.serve},
     "Maintain": {"runs": runs.app, "prune": prune.prune},
 }
 

@@ -1,0 +1,65 @@
+"""Starts the server and ends it: SIGTERM and Ctrl-C finish the requests that were taken."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from trainyard.errors import ConfigurationError
+from trainyard.quality.arrow import block_pandas_import
+from trainyard.serving.server import Server
+from trainyard.serving.versions import ServingVersion
+
+_GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where and what a server serves. folder: a pushed version, or a folder of versions. port: 0 for a free one.
+
+    reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request.
+    """
+
+    folder: str
+    name: str
+    host: str
+    port: int
+    reload_seconds: float
+    request_bytes: int
+
+
+def serve(options: Options, started: Callable[[str, ServingVersion], None]) -> None:
+    """Answer requests until SIGTERM or SIGINT comes. started: called with the address once requests are answered.
+
+    Raises `DataError` if there is no model, or it is damaged; `ConfigurationError` if the port cannot be used.
+    """
+    block_pandas_import()
+    serving = ServingVersion(options.folder, options.reload_seconds)
+    asyncio.run(_serve(options, serving, started))
+
+
+async def _serve(options: Options, serving: ServingVersion, started: Callable[[str, ServingVersion], None]) -> None:
+    server = Server(options.name, serving, options.request_bytes)
+    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=_GRACE_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, options.host, options.port).start()
+    except (OSError, OverflowError) as error:
+        await runner.cleanup()
+        raise ConfigurationError(
+            f"{options.host}:{options.port}: cannot be listened on ({error}). Give another --host or --port."
+        ) from error
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    watching = asyncio.create_task(serving.watch())
+    host, port = runner.addresses[0][:2]
+    started(f"http://{f'[{host}]' if ':' in host else host}:{port}", serving)
+    await ended.wait()
+    server.stopping = True
+    watching.cancel()
+    await runner.cleanup()
