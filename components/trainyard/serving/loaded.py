@@ -19,7 +19,7 @@ from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.prediction import served_model
 from trainyard.steps.predict.pushed_model import PushedModel, open_model
 from trainyard.steps.predict.reading.batches import Array, InputBatch
-from trainyard.steps.predict.reading.pictures import PICTURES
+from trainyard.steps.predict.reading.images import IMAGES
 from trainyard.storage import storage
 
 _MOST_ROWS = 1024  # of a batch of several requests; chosen: what costs once a batch is then little
@@ -52,7 +52,7 @@ class LoadedModel:
         name = folder.rstrip("/").rpartition("/")[2]
         self.number = int(name) if name.isdecimal() else 1
         self.records = Records(self.pushed)
-        self.most_rows = _MOST_ROWS if self.pushed.pixels is None else PICTURES
+        self.most_rows = _MOST_ROWS if self.pushed.pixels is None else IMAGES
         self._served = served_model(self.pushed)
         self.answer([[self._warm_up_row()]])  # TensorFlow prepares a graph when it runs first
 

@@ -12,7 +12,7 @@ from trainyard.errors import did_you_mean, listed
 from trainyard.readers.rows import BadRow
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.pictures import checked
+from trainyard.steps.predict.reading.images import checked
 from trainyard.values.text import canonical, canonical_list, day, number
 
 Row = tuple[Any, ...]
@@ -38,7 +38,7 @@ class Records:
         self._columns = {input_name(feature.name): feature.name for feature in model.inputs}
         self._columns |= {feature.name: feature.name for feature in model.inputs}
 
-    def of_tensorflow_serving(self, body: bytes) -> tuple[list[Row], bool]:
+    def tensorflow_serving_rows(self, body: bytes) -> tuple[list[Row], bool]:
         """Return the rows of a request of TensorFlow Serving, and whether it asks for columns instead of rows."""
         request = _object(_parsed(body), "the request", {"instances", "inputs", "signature_name"})
         if request.get("signature_name", _SIGNATURE) not in ("", _SIGNATURE):
@@ -55,46 +55,46 @@ class Records:
             raise BadRequest("instances: is empty. Send at least one record.")
         return [self._row(instance, f"instances[{index}]") for index, instance in enumerate(instances)], False
 
-    def of_open_inference(self, body: bytes) -> tuple[list[Row], str, list[str]]:
+    def open_inference_rows(self, body: bytes) -> tuple[list[Row], str, list[str]]:
         """Return the rows of a request of the Open Inference Protocol, its id, and the outputs that it asks for."""
         request = _object(_parsed(body), "the request", {"id", "inputs", "outputs", "parameters"})
         columns: dict[str, list[Any]] = {}
         for index, item in enumerate(_list(request.get("inputs"), "inputs")):
-            where = f"inputs[{index}]"
-            tensor = _object(item, where, {"name", "shape", "datatype", "data", "parameters"})
+            place = f"inputs[{index}]"
+            tensor = _object(item, place, {"name", "shape", "datatype", "data", "parameters"})
             name = tensor.get("name")
             if not isinstance(name, str) or name in columns:
-                raise BadRequest(f"{where}.name: a name that occurs once is expected, {_shown(name)} was found.")
-            columns[name] = _flat(tensor, where)
+                raise BadRequest(f"{place}.name: a name that occurs once is expected, {_shown(name)} was found.")
+            columns[name] = _flat(tensor, place)
         outputs = [
             str(_object(item, f"outputs[{index}]", {"name", "parameters"}).get("name"))
             for index, item in enumerate(_list(request.get("outputs", []), "outputs"))
         ]
         return self._from_columns(columns, "inputs", bare=True), str(request.get("id") or ""), outputs
 
-    def _row(self, instance: Any, where: str, bare: bool = False) -> Row:
+    def _row(self, instance: Any, place: str, bare: bool = False) -> Row:
         if not isinstance(instance, dict) or set(instance) == {_BINARY}:
-            instance = {self._only(where): instance}
-        return self._typed(instance, where, bare)
+            instance = {self._only(place): instance}
+        return self._typed(instance, place, bare)
 
-    def _only(self, where: str) -> str:
+    def _only(self, place: str) -> str:
         """Return the name of the model's only input, whose value may stand without its name."""
         if len(self._model.inputs) != 1:
-            raise BadRequest(f"{where}: an object with a value for each column is expected.")
+            raise BadRequest(f"{place}: an object with a value for each column is expected.")
         return self._model.inputs[0].name
 
-    def _from_columns(self, columns: Mapping[str, Any], where: str, bare: bool = False) -> list[Row]:
-        lists = {name: _list(values, f"{where}.{name}") for name, values in columns.items()}
+    def _from_columns(self, columns: Mapping[str, Any], place: str, bare: bool = False) -> list[Row]:
+        lists = {name: _list(values, f"{place}.{name}") for name, values in columns.items()}
         lengths = {len(values) for values in lists.values()}
         if len(lengths) > 1:
             counts = listed([f"{name} {len(values)}" for name, values in lists.items()], _NAMES)
-            raise BadRequest(f"{where}: all columns must have as many values, {counts} were found.")
+            raise BadRequest(f"{place}: all columns must have as many values, {counts} were found.")
         if not lengths or 0 in lengths:
-            raise BadRequest(f"{where}: is empty. Send at least one record.")
+            raise BadRequest(f"{place}: is empty. Send at least one record.")
         rows = (dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
-        return [self._typed(row, f"{where}[{index}]", bare) for index, row in enumerate(rows)]
+        return [self._typed(row, f"{place}[{index}]", bare) for index, row in enumerate(rows)]
 
-    def _typed(self, record: Mapping[str, Any], where: str, bare: bool) -> Row:
+    def _typed(self, record: Mapping[str, Any], place: str, bare: bool) -> Row:
         """Return the values of `record`. bare: bytes stand in base64 without an object around them."""
         named: dict[str, Any] = {}
         for name, value in record.items():
@@ -102,29 +102,29 @@ class Records:
             if column is None:
                 names = [feature.name for feature in self._model.inputs]
                 hint, takes = did_you_mean(name, names), listed(names, _NAMES)
-                raise BadRequest(f"{where}.{name}: the model has no such input.{hint} It takes: {takes}.")
+                raise BadRequest(f"{place}.{name}: the model has no such input.{hint} It takes: {takes}.")
             if column in named:
-                raise BadRequest(f"{where}.{name}: '{column}' occurs twice. Send one value.")
+                raise BadRequest(f"{place}.{name}: '{column}' occurs twice. Send one value.")
             named[column] = value
         if missing := [feature.name for feature in self._model.inputs if feature.name not in named]:
             raise BadRequest(
-                f"{where}.{missing[0]}: {len(missing)} of {len(self._model.inputs)} inputs are not there: "
+                f"{place}.{missing[0]}: {len(missing)} of {len(self._model.inputs)} inputs are not there: "
                 f"{listed(missing, _NAMES)}. Send null for a missing value."
             )
         if self._takes_images:
             (value,) = named.values()
-            return (self._image(value, f"{where}.{self._model.inputs[0].name}", bare),)
-        return tuple(_value(named[feature.name], feature, f"{where}.{feature.name}") for feature in self._model.inputs)
+            return (self._image(value, f"{place}.{self._model.inputs[0].name}", bare),)
+        return tuple(_value(named[feature.name], feature, f"{place}.{feature.name}") for feature in self._model.inputs)
 
-    def _image(self, value: Any, where: str, bare: bool) -> bytes:
+    def _image(self, value: Any, place: str, bare: bool) -> bytes:
         text = value if bare else value.get(_BINARY) if isinstance(value, dict) else None
         if not isinstance(text, str):
-            raise BadRequest(f"{where}: an image file is expected as {{'{_BINARY}': '<base64>'}}.")
+            raise BadRequest(f"{place}: an image file is expected as {{'{_BINARY}': '<base64>'}}.")
         assert self._model.pixels is not None  # noqa: S101 - asked of images alone
-        picture = checked(where, _decoded(text, where), self._model.pixels)
-        if isinstance(picture, BadRow):
-            raise BadRequest(f"{where}: no image that can be read ({picture.reason}: {picture.detail}).")
-        return picture[1]
+        image = checked(place, _decoded(text, place), self._model.pixels)
+        if isinstance(image, BadRow):
+            raise BadRequest(f"{place}: not a readable image ({image.reason}: {image.detail}).")
+        return image[1]
 
 
 def _parsed(body: bytes) -> Any:
@@ -146,42 +146,42 @@ def _constant(name: str) -> str | None:
     return None if name == "NaN" else name
 
 
-def _object(value: Any, where: str, allowed: set[str]) -> dict[str, Any]:
+def _object(value: Any, place: str, allowed: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise BadRequest(f"{where}: a JSON object is expected.")
+        raise BadRequest(f"{place}: a JSON object is expected.")
     for name in value:
         if name not in allowed:
             hint = did_you_mean(name, sorted(allowed))
-            raise BadRequest(f"{where}: unknown field '{name[:100]}'.{hint} Known are: {', '.join(sorted(allowed))}.")
+            raise BadRequest(f"{place}: unknown field '{name[:100]}'.{hint} Known are: {', '.join(sorted(allowed))}.")
     return value
 
 
-def _list(value: Any, where: str) -> list[Any]:
+def _list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
-        raise BadRequest(f"{where}: a list is expected.")
+        raise BadRequest(f"{place}: a list is expected.")
     return value
 
 
-def _flat(tensor: Mapping[str, Any], where: str) -> list[Any]:
+def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
     """Return the values of a tensor (n,) or (n, 1), of which any number of lists may be left in its data."""
-    values = _list(tensor.get("data"), f"{where}.data")
+    values = _list(tensor.get("data"), f"{place}.data")
     while values and all(isinstance(value, list) and len(value) == 1 for value in values):
         values = [value[0] for value in values]
-    shape = _list(tensor.get("shape"), f"{where}.shape")
+    shape = _list(tensor.get("shape"), f"{place}.shape")
     if [str(size) for size in shape] not in ([str(len(values))], [str(len(values)), "1"]):
         raise BadRequest(
-            f"{where}.shape: [{len(values)}] or [{len(values)}, 1] is expected for its data, {_shown(shape)} was found."
+            f"{place}.shape: [{len(values)}] or [{len(values)}, 1] is expected for its data, {_shown(shape)} was found."
         )
     return values
 
 
-def _value(value: Any, feature: RawInput, where: str) -> float | int | str:
+def _value(value: Any, feature: RawInput, place: str) -> float | int | str:
     """Return what the serving signature takes, by the rules that `predict` applies to whole columns."""
-    text, column = _text(value, feature, where), feature.column
+    text, column = _text(value, feature, place), feature.column
     if feature.dtype == "string":
         if column is not None and column.type == "date":
             if (found := day(text, hour=column.hour)) is None:
-                raise BadRequest(f"{where}: a day YYYY-MM-DD is expected, {_shown(value)} was found.")
+                raise BadRequest(f"{place}: a day YYYY-MM-DD is expected, {_shown(value)} was found.")
             return found
         if column is not None and column.separator is not None:
             return canonical_list(text, column.separator)
@@ -189,14 +189,14 @@ def _value(value: Any, feature: RawInput, where: str) -> float | int | str:
     found_number = number(text)
     if feature.dtype == "int64":
         if found_number is None or not found_number.is_integer() or abs(found_number) >= _INT64:
-            raise BadRequest(f"{where}: a whole number is expected, {_shown(value)} was found.")
+            raise BadRequest(f"{place}: a whole number is expected, {_shown(value)} was found.")
         return int(found_number)
     if found_number is None:
-        raise BadRequest(f"{where}: a number is expected, {_shown(value)} was found.")
+        raise BadRequest(f"{place}: a number is expected, {_shown(value)} was found.")
     return found_number
 
 
-def _text(value: Any, feature: RawInput, where: str) -> str:
+def _text(value: Any, feature: RawInput, place: str) -> str:
     """Return a value of JSON as a cell of a file would have it, empty if it is missing."""
     if isinstance(value, str):
         return value
@@ -206,25 +206,25 @@ def _text(value: Any, feature: RawInput, where: str) -> str:
         return "true" if value else "false"
     if isinstance(value, dict) and set(value) == {_BINARY}:
         try:
-            return _decoded(value[_BINARY], where).decode()
+            return _decoded(value[_BINARY], place).decode()
         except UnicodeDecodeError as error:
-            raise BadRequest(f"{where}: its bytes are no UTF-8 text.") from error
+            raise BadRequest(f"{place}: its bytes are no UTF-8 text.") from error
     separator = feature.column.separator if feature.column else None
     if isinstance(value, list) and separator is not None:
-        texts = [canonical(_text(item, feature, where)) for item in value if not isinstance(item, list)]
+        texts = [canonical(_text(item, feature, place)) for item in value if not isinstance(item, list)]
         if len(texts) == len(value) and not any(separator in text for text in texts):
             return separator.join(texts)
         raise BadRequest(
-            f"{where}: single values without '{separator}' in them are expected, {_shown(value)} was found."
+            f"{place}: single values without '{separator}' in them are expected, {_shown(value)} was found."
         )
-    raise BadRequest(f"{where}: one value is expected, {_shown(value)} was found.")
+    raise BadRequest(f"{place}: one value is expected, {_shown(value)} was found.")
 
 
-def _decoded(text: Any, where: str) -> bytes:
+def _decoded(text: Any, place: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise BadRequest(f"{where}: is no base64 ({error}).") from error
+        raise BadRequest(f"{place}: is no base64 ({error}).") from error
 
 
 def _shown(value: Any) -> str:

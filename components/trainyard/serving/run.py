@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -43,23 +44,31 @@ def serve(options: Options, started: Callable[[str, ServingVersion], None]) -> N
 
 
 async def _serve(options: Options, serving: ServingVersion, started: Callable[[str, ServingVersion], None]) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with listening(options, serving) as url:
+        started(url, serving)
+        await ended.wait()
+
+
+@asynccontextmanager
+async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[str]:
+    """Answer requests while the block runs, which gets the server's address; then finish those that were taken."""
     server = Server(options.name, serving, options.request_bytes)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=_GRACE_SECONDS)
     await runner.setup()
     try:
-        await web.TCPSite(runner, options.host, options.port).start()
-    except (OSError, OverflowError) as error:
+        try:
+            await web.TCPSite(runner, options.host, options.port).start()
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"{options.host}:{options.port}: cannot be listened on ({error}). Give another --host or --port."
+            ) from error
+        watching = asyncio.create_task(serving.watch())
+        host, port = runner.addresses[0][:2]
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        server.stopping = True
+        watching.cancel()
+    finally:
         await runner.cleanup()
-        raise ConfigurationError(
-            f"{options.host}:{options.port}: cannot be listened on ({error}). Give another --host or --port."
-        ) from error
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    watching = asyncio.create_task(serving.watch())
-    host, port = runner.addresses[0][:2]
-    started(f"http://{f'[{host}]' if ':' in host else host}:{port}", serving)
-    await ended.wait()
-    server.stopping = True
-    watching.cancel()
-    await runner.cleanup()

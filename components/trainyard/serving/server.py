@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from aiohttp import web
@@ -29,8 +29,14 @@ from trainyard.storage import storage
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_LARGE_BYTES = 64 << 10  # of a body; chosen: a millisecond to parse
 _EXAMPLE = f"{EXTRA}/examples/row.json"
 _HERE = Path(__file__).parent
+_Parsed = TypeVar("_Parsed")
+
+
+class _NotServed(Exception):
+    """A request for another model or version; the message says which one serves."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +60,14 @@ class Server:
     def application(self) -> web.Application:
         """Return the application with all routes."""
         app = web.Application(middlewares=[self._answered], client_max_size=self._request_bytes)
-        model, of_version = "{name:[^/:]+}", r"{name:[^/:]+}/versions/{version:\d+}"
+        model, versioned = "{name:[^/:]+}", r"{name:[^/:]+}/versions/{version:\d+}"
         app.router.add_get("/", self._page, name="page")
         app.router.add_get("/healthz", self._live, name="healthz")
         app.router.add_get("/metrics", self._metrics_text, name="metrics")
         app.router.add_get("/v2", self._about_server, name="server")
         app.router.add_get("/v2/health/live", self._live, name="live")
         app.router.add_get("/v2/health/ready", self._ready, name="ready")
-        for suffix, place in (("", model), ("-version", of_version)):
+        for suffix, place in (("", model), ("-version", versioned)):
             app.router.add_post(f"/v1/models/{place}:predict", self._predict, name=f"predict{suffix}")
             app.router.add_get(f"/v1/models/{place}", self._status, name=f"status{suffix}")
             app.router.add_get(f"/v2/models/{place}", self._about_model, name=f"model{suffix}")
@@ -79,12 +85,16 @@ class Server:
             response = await handler(request)
         except BadRequest as error:
             response = _error(400, str(error))
+        except _NotServed as error:
+            response = _error(404, str(error))
         except Overloaded:
             response = _error(503, "Too many requests wait. Try again later.")
         except web.HTTPRequestEntityTooLarge:
             response = _error(413, f"the request: has more than {self._request_bytes:,} bytes. Send fewer records.")
         except web.HTTPException as error:
-            response = _error(error.status, error.text if error.status == 404 and error.text else error.reason)
+            response = _error(
+                error.status, f"{request.method} {request.path}: {error.reason}. GET / lists the requests."
+            )
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
             events.emit("warning", message=bug_sentence(error))
             response = _error(500, "The model could not answer. The server's log says why.")
@@ -94,24 +104,24 @@ class Server:
         return response
 
     def _model(self, request: web.Request) -> LoadedModel:
-        """Return the model that the path names. Raises `HTTPNotFound` if another one or another version serves."""
+        """Return the model that the path names. Raises `_NotServed` if another one or another version serves."""
         model, named = self._serving.model, request.match_info
         if named["name"] != self._name:
-            raise web.HTTPNotFound(text=f"{named['name']}: no such model. This server has '{self._name}'.")
+            raise _NotServed(f"{named['name']}: no such model. This server has '{self._name}'.")
         if (number := int(named.get("version") or model.number)) != model.number:
-            raise web.HTTPNotFound(text=f"{named['name']}: version {number} is not loaded. {model.number} serves.")
+            raise _NotServed(f"{named['name']}: version {number} is not loaded. {model.number} serves.")
         return model
 
-    async def _ask(self, model: LoadedModel, rows: list[Row], where: str) -> list[Output]:
+    async def _ask(self, model: LoadedModel, rows: list[Row], place: str) -> list[Output]:
         answer = await self._batcher.answer(model, rows)
         if isinstance(answer, list):
             first = min(answer, key=lambda row: int(row.file))
-            raise BadRequest(f"{where}[{first.file}]: the model cannot answer ({first.reason}: {first.detail}).")
+            raise BadRequest(f"{place}[{first.file}]: the model cannot answer ({first.reason}: {first.detail}).")
         return model.outputs(answer)
 
     async def _predict(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        rows, by_column = model.records.of_tensorflow_serving(await request.read())
+        rows, by_column = await _parsed(model.records.tensorflow_serving_rows, await request.read())
         outputs = await self._ask(model, rows, "inputs" if by_column else "instances")
         columns = {output.name: _listed(output) for output in outputs}
         if len(columns) == 1:  # TensorFlow Serving leaves the name of an only output out
@@ -124,7 +134,7 @@ class Server:
 
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        rows, id_, wanted = model.records.of_open_inference(await request.read())
+        rows, id_, wanted = await _parsed(model.records.open_inference_rows, await request.read())
         outputs = await self._ask(model, rows, "inputs")
         if unknown := set(wanted) - {output.name for output in outputs}:
             known = ", ".join(output.name for output in outputs)
@@ -186,6 +196,11 @@ class Server:
             script_hashes=[f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"],
         )
         return web.Response(text=page, content_type="text/html")
+
+
+async def _parsed(parse: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
+    """Return what `parse` makes of `body`; a large one must not hold up the others."""
+    return await asyncio.to_thread(parse, body) if len(body) > _LARGE_BYTES else parse(body)
 
 
 def _error(status: int, message: str) -> web.Response:

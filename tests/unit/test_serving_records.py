@@ -1,0 +1,175 @@
+"""What a served model reads of a request: the values that `predict` reads of a file, and errors that name the field."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from trainyard.readers.rows import BadRow
+from trainyard.serving.records import BadRequest, Records
+from trainyard.spec.feature_names import input_name
+from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
+from trainyard.steps.predict.reading.columns import table_items
+
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAGbEMhgAAAABJRU5ErkJggg==")
+COLUMNS = (
+    RawInput(name="net worth", dtype="float32", column=RawColumn(type="numeric")),
+    RawInput(name="city", dtype="string", column=RawColumn(type="category")),
+    RawInput(name="day", dtype="string", column=RawColumn(type="date", hour=True)),
+    RawInput(name="tags", dtype="string", column=RawColumn(type="text", separator=";")),
+    RawInput(name="count", dtype="int64"),
+)
+GOOD = {"net worth": 1.5, "city": "Bern", "day": "2024-01-31", "tags": "a;b", "count": 3}
+CELLS = [
+    "1",
+    " 1.50 ",
+    "-0",
+    "1e5",
+    "1.0E+5",
+    "TRUE",
+    "n/a",
+    "NaN",
+    "",
+    "1,0",
+    "inf",
+    "3.5e38",
+    "007",
+    "é",
+    "é",
+    "2024-02-30",
+    "2024-03-01T09:05",
+    "a\nb",
+    "?",
+    "1.0;2",
+    "2024-03-01 00:00:00+09:00",
+    "2024-03-01T25:00",
+    "a; b;;c ",
+    "9007199254740993",
+    "٣",
+    "_1",
+    "0x10",
+]
+
+
+def model(*inputs: RawInput, **fields: Any) -> PushedModel:
+    return PushedModel(**{"folder": "m/1", "inputs": inputs or COLUMNS, "labels": ("a", "b"), "pixels": None} | fields)
+
+
+def rows(body: Any, of: PushedModel | None = None) -> list[tuple[Any, ...]]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Records(of or model()).tensorflow_serving_rows(content)[0]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_value_of_a_request_is_that_of_a_file_with_the_same_cell(column: RawInput, cell: str) -> None:
+    batch = pa.record_batch({column.name: pa.array([cell], pa.string())})
+    (item,) = table_items(batch, pa.array(["row"]), model(column), None)
+    if isinstance(item, BadRow):
+        with pytest.raises(BadRequest) as error:
+            rows({"instances": [{column.name: cell}]}, model(column))
+        assert str(error.value).startswith(f"instances[0].{column.name}: ") and repr(cell)[:40] in str(error.value)
+        return
+    ((value,),) = rows({"instances": [{column.name: cell}]}, model(column))
+    expected = item.inputs[input_name(column.name)][0]
+    np.testing.assert_array_equal(np.array([value], item.inputs[input_name(column.name)].dtype)[0], expected)
+
+
+def test_numbers_booleans_and_null_of_json_are_the_texts_that_stand_for_them() -> None:
+    city = model(RawInput(name="city", dtype="string", column=RawColumn(type="category")))
+    for written, text in ((b"5", "5"), (b"5.0", "5"), (b"1e5", "100000"), (b"true", "true"), (b"null", "")):
+        assert rows(b'{"instances": [{"city": %s}]}' % written, city) == [(text,)]
+    assert rows(b'{"instances": [12345678901234567890]}', city) == [("12345678901234567890",)]
+    ((missing, *_),) = rows(b'{"instances": [{"net worth": NaN, "city": "", "day": "", "tags": [], "count": 1}]}')
+    assert math.isnan(missing)
+
+
+def test_every_form_of_a_request_gives_the_same_rows() -> None:
+    expected = [(1.5, "Bern", "2024-01-31T00", "a;b", 3)] * 2
+    named = {input_name(name): value for name, value in GOOD.items()}
+    assert rows({"instances": [GOOD, named | {"tags": ["a", " b "]}]}) == expected
+    assert rows({"inputs": {name: [value, value] for name, value in GOOD.items()}}) == expected
+    tensors = [
+        {"name": name, "shape": [2, 1], "datatype": "BYTES", "data": [[value], [value]]} for name, value in GOOD.items()
+    ]
+    body = json.dumps({"id": "7", "inputs": tensors, "outputs": [{"name": "label"}]}).encode()
+    assert Records(model()).open_inference_rows(body) == (expected, "7", ["label"])
+    encoded = base64.b64encode(PNG).decode()
+    image = model(RawInput(name="image", dtype="string"), pixels={"channels": 1})
+    for instance in ({"image": {"b64": encoded}}, {"b64": encoded}):
+        assert rows({"instances": [instance]}, image) == [(PNG,)]
+    body = json.dumps({"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [encoded]}]}).encode()
+    assert Records(image).open_inference_rows(body)[0] == [(PNG,)]
+
+
+WITHOUT_CITY = {name: value for name, value in GOOD.items() if name != "city"}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "the request: is no JSON"),
+        (b'{"instances": [' + b"[" * 100_000, "the request: is no JSON"),
+        (b'{"instances": [{"city": "\\ud800"}]}', "the request: is no JSON"),
+        (b"\xff", "the request: is no JSON"),
+        ([], "the request: a JSON object is expected"),
+        ({"instances": [GOOD], "inputs": {}}, "the request: either 'instances' or 'inputs'"),
+        ({"instance": [GOOD]}, "the request: unknown field 'instance'. Did you mean 'instances'?"),
+        ({"instances": GOOD}, "instances: a list is expected"),
+        ({"instances": []}, "instances: is empty"),
+        ({"instances": [3]}, "instances[0]: an object with a value for each column is expected"),
+        ({"instances": [GOOD], "signature_name": "x"}, "signature_name: 'x' is unknown"),
+        ({"instances": [GOOD, GOOD | {"citi": 1}]}, "instances[1].citi: the model has no such input. Did you mean"),
+        ({"instances": [WITHOUT_CITY]}, "instances[0].city: 1 of 5 inputs are not there"),
+        ({"instances": [GOOD | {"net_worth": 1}]}, "instances[0].net_worth: 'net worth' occurs twice"),
+        ({"instances": [GOOD | {"net worth": "much"}]}, "instances[0].net worth: a number is expected, 'much'"),
+        ({"instances": [GOOD | {"net worth": [1]}]}, "instances[0].net worth: one value is expected, ['1']"),
+        ({"instances": [GOOD | {"city": {"a": 1}}]}, "instances[0].city: one value is expected"),
+        ({"instances": [GOOD | {"count": 1.5}]}, "instances[0].count: a whole number is expected, '1.5'"),
+        ({"instances": [GOOD | {"count": 1e19}]}, "instances[0].count: a whole number is expected"),
+        ({"instances": [GOOD | {"tags": ["a;b"]}]}, "instances[0].tags: single values without ';'"),
+        ({"instances": [GOOD | {"city": {"b64": "?"}}]}, "instances[0].city: is no base64"),
+        ({"inputs": {"city": ["a"], "day": []}}, "inputs: all columns must have as many values, city 1, day 0"),
+        ({"inputs": {}}, "inputs: is empty"),
+    ],
+)  # fmt: skip
+def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(body: Any, message: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        rows(body)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ({}, "inputs[0].name: a name that occurs once"),
+        ({"name": "city", "shape": [2], "datatype": "BYTES", "data": ["a"]}, "inputs[0].shape: [1] or [1, 1] is"),
+        ({"name": "city", "shape": [1], "datatype": "BYTES", "data": "a"}, "inputs[0].data: a list is expected"),
+        ({"name": "city", "contents": {}}, "inputs[0]: unknown field 'contents'"),
+    ],
+)
+def test_a_tensor_that_cannot_be_read_is_refused_with_the_name_of_the_field(tensor: Any, message: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        Records(model()).open_inference_rows(json.dumps({"inputs": [tensor]}).encode())
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text", "instances[0].image: an image file is expected as"),
+        ({"b64": "!"}, "instances[0].image: is no base64"),
+        ({"b64": ""}, "instances[0].image: not a readable image (zero_bytes"),
+        ({"b64": base64.b64encode(b"GIF8 no").decode()}, "instances[0].image: not a readable image (not_an_image"),
+    ],
+)
+def test_an_image_that_cannot_be_read_is_refused(content: Any, message: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        rows({"instances": [{"image": content}]}, model(RawInput(name="image", dtype="string"), pixels={"channels": 1}))
+    assert str(error.value).startswith(message)
