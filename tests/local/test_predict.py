@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import io
 import json
+import queue
 import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import export_folders as made
 import numpy as np
@@ -22,10 +38,13 @@ import trainyard as ty
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.predict import Predicted
+from trainyard.contract.champion import Champion, set_champion
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.serving import run as server
+from trainyard.serving.versions import ServingVersion
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.predict import load_predictor, model_predictions
@@ -409,3 +428,156 @@ def test_the_pipeline_predicts_as_a_task_of_kfp(digits: Path, tmp_path: Path) ->
         predict_pipeline(**places, code="0" * 64)
     record = json.loads((tmp_path / "out.failure.json").read_text())
     assert record["message"].startswith("predict: the pipeline was compiled by code 000000000000")
+
+
+@contextmanager
+def asked(folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0) -> Iterator[str]:
+    """Serve the models in `folder` as `m` while the block runs, which gets the address."""
+    options = server.Options(str(folder), "m", "127.0.0.1", 0, reload_seconds, request_bytes)
+    loop, started, ended = asyncio.new_event_loop(), queue.Queue(), asyncio.Event()
+
+    async def listen() -> None:
+        async with server.listening(options, ServingVersion(options.folder, reload_seconds)) as url:
+            started.put(url)
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[listen()])
+    thread.start()
+    try:
+        yield started.get(timeout=60)
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+def ask(url: str, body: Any = None) -> tuple[int, Any]:
+    """Return status and JSON of the answer to a GET, or to a POST of `body`."""
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, content), timeout=60) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_a_server_gives_the_answers_of_predict_by_both_protocols_however_requests_are_batched(table: Path) -> None:
+    rows = [
+        {
+            "age": float(row["age"]),
+            "net worth": None if row["net worth"] != row["net worth"] else float(row["net worth"]),
+        }
+        | {"city": row["city"].decode()}
+        for row in list(raw_examples(table).values())[:200]
+        for worth in [float(row["net worth"])]
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    expected = ty.load(table / "models" / "1").predict(columns)
+    probabilities = scores(expected.table.to_pydict(), ["poor", "rich"])
+    with asked(table / "models" / "1") as url:
+        status, answer = ask(f"{url}/v1/models/m:predict", {"instances": rows})
+        assert status == 200 and set(answer["predictions"][0]) == {"probabilities", "label", "label_id"}
+        np.testing.assert_array_equal(
+            np.array([one["probabilities"] for one in answer["predictions"]], np.float32), probabilities
+        )
+        assert [one["label"] for one in answer["predictions"]] == expected["prediction"]
+        assert ask(f"{url}/v1/models/m/versions/1:predict", {"inputs": columns})[1]["outputs"] == {
+            name: [one[name] for one in answer["predictions"]] for name in answer["predictions"][0]
+        }
+        tensors = [
+            {"name": name, "shape": [200], "datatype": "BYTES" if name == "city" else "FP32", "data": values}
+            for name, values in columns.items()
+        ]
+        outputs = {
+            output["name"]: output for output in ask(f"{url}/v2/models/m/infer", {"inputs": tensors})[1]["outputs"]
+        }
+        assert outputs["probabilities"]["shape"] == [200, 2]
+        np.testing.assert_array_equal(
+            np.array(outputs["probabilities"]["data"], np.float32).reshape(200, 2), probabilities
+        )
+        with ThreadPoolExecutor(16) as clients:  # one row a request, and a bad one among them
+            rows[50] |= {"age": 1e308}
+            answers = list(clients.map(lambda row: ask(f"{url}/v1/models/m:predict", {"instances": [row]}), rows))
+        assert answers.pop(50)[0] == 400
+        one_by_one = np.array([answer["predictions"][0]["probabilities"] for _, answer in answers], np.float32)
+        np.testing.assert_allclose(one_by_one, np.delete(probabilities, 50, axis=0), atol=1e-6)
+        metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
+        assert 'trainyard_requests_total{code="400",route="predict"} 1.0' in metrics
+        assert f"trainyard_batch_rows_sum {200 * 3 + 199}.0" in metrics
+        page = urllib.request.urlopen(f"{url}/").read().decode()
+        assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
+
+
+def test_a_server_says_what_it_serves_and_refuses_everything_else(table: Path) -> None:
+    with asked(table / "models" / "1", request_bytes=2000) as url:
+        assert ask(f"{url}/healthz")[0] == ask(f"{url}/v2/health/live")[0] == ask(f"{url}/v2/health/ready")[0] == 200
+        assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["state"] == "AVAILABLE"
+        about = ask(f"{url}/v2/models/m")[1]
+        assert about["inputs"][1] == {"name": "net worth", "datatype": "FP32", "shape": [-1]}
+        assert about["outputs"][0] == {"name": "probabilities", "datatype": "FP32", "shape": [-1, 2]}
+        assert ask(f"{url}/v1/models/n:predict", {})[0] == ask(f"{url}/v2/models/m/versions/2")[0] == 404
+        assert ask(f"{url}/v1/models/m:classify", {}) == (
+            404,
+            {"error": "POST /v1/models/m:classify: Not Found. GET / lists the requests."},
+        )
+        assert ask(f"{url}/v1/models/m:predict", b" " * 2001)[0] == 413
+        status, answer = ask(f"{url}/v1/models/m:predict", {"instances": [{"age": "x", "net_worth": 1, "city": ""}]})
+        assert (status, answer["error"]) == (400, "instances[0].age: a number is expected, 'x' was found.")
+
+
+def test_a_server_answers_images_as_predict_does(digits: Path) -> None:
+    images = [values["image"] for values in list(raw_examples(digits).values())[:20]]
+    expected = ty.load(digits / "models" / "1").predict(images)
+    instances = [{"image": {"b64": base64.b64encode(image).decode()}} for image in images]
+    with asked(digits / "models" / "1") as url:
+        status, answer = ask(f"{url}/v1/models/m:predict", {"instances": instances})
+        assert [one["label"] for one in answer["predictions"]] == expected["prediction"]
+        instances[7]["image"]["b64"] = base64.b64encode(images[7][:60]).decode()  # its header is whole
+        status, answer = ask(f"{url}/v1/models/m:predict", {"instances": instances})
+        assert status == 400 and answer["error"].startswith("instances[7]: the model cannot answer (truncated_image: ")
+
+
+def champion_of(models: Path, number: int) -> None:
+    digest = storage.require(str(models / str(number)), "push").digest
+    set_champion(str(models), Champion(version=number, path="", digest=digest, metrics={}))
+
+
+def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_when_it_has_answered(
+    table: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    for number in (1, 2):
+        shutil.copytree(table / "models" / "1", models / str(number))
+    champion_of(models, 1)
+    command = [sys.executable, "-m", "trainyard_control.cli.main", "serve", str(models), "--port", "0", "--name", "m"]
+    with subprocess.Popen([*command, "--reload-seconds", "0.1"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert first.startswith(f"✓ version 1 of {models}/1 serves at http://127.0.0.1:"), first
+        url = first.rpartition(" ")[2].strip()
+        changed = models / "2" / "variables" / "variables.data-00000-of-00001"
+        content = changed.read_bytes()
+        changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        champion_of(models, 2)
+        warning = json.loads(process.stderr.readline())
+        assert warning["event"] == "warning" and "Version 1 serves on: " in warning["message"]
+        assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["version"] == "1"
+        changed.write_bytes(content)
+        shutil.copytree(models / "2", models / "3")
+        champion_of(models, 3)
+        assert json.loads(process.stderr.readline())["version"] == 3
+        assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["version"] == "3"
+        host, _, port = url.removeprefix("http://").partition(":")
+        body = json.dumps({"instances": [{"age": 1, "net_worth": 2, "city": "Bern"}]}).encode()
+        with socket.create_connection((host, int(port))) as client:
+            head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body[:10])
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            client.sendall(body[10:])
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        assert process.wait(30) == 0
+    changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"variables.data-00000-of-00001.* checksum"):
+        ServingVersion(str(models / "2"), 60.0)

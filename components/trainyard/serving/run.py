@@ -56,11 +56,12 @@ async def _serve(options: Options, serving: ServingVersion, started: Callable[[s
 async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[str]:
     """Answer requests while the block runs, which gets the server's address; then finish those that were taken."""
     server = Server(options.name, serving, options.request_bytes)
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=_GRACE_SECONDS)
+    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, options.host, options.port).start()
+            site = web.TCPSite(runner, options.host, options.port)
+            await site.start()
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
                 f"{options.host}:{options.port}: cannot be listened on ({error}). Give another --host or --port."
@@ -68,7 +69,8 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
         watching = asyncio.create_task(serving.watch())
         host, port = runner.addresses[0][:2]
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        server.stopping = True
         watching.cancel()
+        await site.stop()
+        await server.finish(_GRACE_SECONDS)
     finally:
         await runner.cleanup()

@@ -55,7 +55,13 @@ class Server:
         self._request_bytes = request_bytes
         self._metrics = _metrics(serving)
         self._batcher = Batcher(self._metrics.batch_rows.observe)
-        self.stopping = False
+        self._running, self._stopping = 0, False
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until the requests that were begun are answered, at most `seconds`; each closes its connection."""
+        self._stopping, end = True, time.monotonic() + seconds
+        while self._running and time.monotonic() < end:
+            await asyncio.sleep(0.02)
 
     def application(self) -> web.Application:
         """Return the application with all routes."""
@@ -81,6 +87,7 @@ class Server:
     ) -> web.StreamResponse:
         """Turn errors into JSON, and count and time the answer."""
         start = time.monotonic()
+        self._running += 1
         try:
             response = await handler(request)
         except BadRequest as error:
@@ -98,6 +105,10 @@ class Server:
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
             events.emit("warning", message=bug_sentence(error))
             response = _error(500, "The model could not answer. The server's log says why.")
+        finally:
+            self._running -= 1
+        if self._stopping:
+            response.force_close()
         route = (request.match_info.route.name or "none").removesuffix("-version")
         self._metrics.requests.labels(route, str(response.status)).inc()
         self._metrics.seconds.labels(route).observe(time.monotonic() - start)
@@ -175,7 +186,7 @@ class Server:
     async def _ready(self, request: web.Request) -> web.Response:
         if "name" in request.match_info:
             self._model(request)
-        return web.json_response({"ready": not self.stopping}, status=503 if self.stopping else 200)
+        return web.json_response({"ready": not self._stopping}, status=503 if self._stopping else 200)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
