@@ -191,9 +191,9 @@ def export_rows(exports: list[list[dict[str, Any]]]) -> Iterator[Row]:
     """Yield the rows of each exported format: size and latency."""
     files = [{file["format"]: file for file in exported} for exported in exports]
     for name in dict.fromkeys(name for exported in files for name in exported):
-        exports = [exported.get(name) for exported in files]
-        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else MISSING for file in exports]
-        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else MISSING for file in exports]
+        named = [exported.get(name) for exported in files]
+        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else MISSING for file in named]
+        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else MISSING for file in named]
         for unit, cells in (("KiB", sizes), ("p50 ms", latencies)):
             yield Row(f"{name}, {unit}", cells, [False] * len(cells))
 

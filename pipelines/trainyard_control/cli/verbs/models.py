@@ -118,17 +118,12 @@ def rollback(
 
 
 def _show_list(found: list[Versions]) -> None:
-    rows = [("VERSION", "PUSHED", "METRIC", "SERVES", "ALIASES", "RUN", "RECIPE")]
+    rows: list[tuple[str, ...]] = [("VERSION", "PUSHED", "METRIC", "SERVES", "ALIASES", "RUN", "RECIPE")]
     for version in (version for versions in found for version in versions):
         run = version.record.run.rpartition("/")[2]
-        cells = (_time(version.record.pushed), version.metric, "yes" if version.serves else "")
-        rows.append(
-            (
-                str(version.number),
-                *(cell or "–" for cell in (*cells, ", ".join(version.aliases), run)),
-                _recipe(version),
-            )
-        )
+        serves = "yes" if version.serves else ""
+        cells = (_time(version.record.pushed), version.metric, serves, ", ".join(version.aliases), run)
+        rows.append((str(version.number), *(cell or "–" for cell in cells), _recipe(version)))
     say_table(rows)
     for versions in found:
         faults = [version.fault for version in versions if version.fault]
