@@ -1,1 +1,1 @@
-"""What Trainyard costs against what a user would do instead, both in one run. `make bench` writes the table."""
+"""Benchmarks of Trainyard next to what a user would do instead, both in one run. `make bench` writes the table."""

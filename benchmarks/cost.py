@@ -1,4 +1,4 @@
-"""What a command and all processes below it cost: CPU seconds and memory."""
+"""Measures the CPU seconds and memory of a command and all processes below it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2): orphans below this process become its 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: CPU seconds of all its processes, the most memory they had together, page cache apart."""
+    """The cost of a command: CPU seconds of all its processes, and their peak memory without the page cache."""
 
     cpu_seconds: float
     peak_mib: float

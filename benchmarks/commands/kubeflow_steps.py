@@ -1,4 +1,4 @@
-"""Where the seconds of a finished run on Kubeflow went: before each step, in its start-up and in its own code.
+"""Splits the seconds of a finished run on Kubeflow: before each step, in its start-up and in its own code.
 
     python -m benchmarks.commands.kubeflow_steps RUN_ID --namespace kubeflow
 

@@ -1,4 +1,4 @@
-"""How far off `trainyard plan` is: its prediction for this machine before each of two runs of three recipes.
+"""Errors of `trainyard plan`: its prediction for this machine before each of two runs of three recipes.
 
     python -m benchmarks.commands.planning
 

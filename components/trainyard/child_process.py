@@ -75,7 +75,7 @@ class ChildProcess:
 
     @property
     def sentinel(self) -> int:
-        """What to wait on until it has ended."""
+        """A file descriptor to wait on until the process has ended."""
         return int(self._process.sentinel)
 
     @property

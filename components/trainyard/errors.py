@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from trainyard.escape import one_line
 
 RECIPE_MODULE = "trainyard_recipe_module"
-"""What the recipe's own Python file is called as a module."""
+"""The module name of the recipe's Python file."""
 
 _T = TypeVar("_T")
 
 
 class ExitCode(IntEnum):
-    """What a process of Trainyard says with its exit status."""
+    """The exit codes of Trainyard's processes."""
 
     DONE = 0
     USAGE = 2

@@ -1,4 +1,4 @@
-"""What a step writes while it works: a JSON object a line on stderr, for each decision a person would ask about.
+"""Events of a step: a JSON object per line on stderr, for each decision a person would ask about.
 
 The screen, the supervisors and `explain` read these lines, and they stay in the log for people.
 """

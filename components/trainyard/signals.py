@@ -1,4 +1,4 @@
-"""What SIGTERM and Ctrl-C do to a process of Trainyard; with few imports, so that it handles them from its start."""
+"""Handling of SIGTERM and Ctrl-C; with few imports, so that it works from a process's start."""
 
 from __future__ import annotations
 

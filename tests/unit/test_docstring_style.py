@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("benchmarks", "components", "images", "k8s", "pipelines")
 FIRST_LINE = re.compile(r'^ *r?"""(.+)', re.MULTILINE)
 RIDDLES = re.compile(
-    r"(Return|Yield) (what|whether|how|that|those|why|which|where|when|about what)\b|Whether\b|Have .* done\b"
+    r"(Return|Yield) (what|whether|how|that|those|why|which|where|when|about what)\b"
+    r"|(What|How|Where|Which|Why|Whether|Everything|All that)\b|Have .* done\b"
 )
 TERMS = re.compile(r"\b(pictures?|yardstick|certificate|used again|goes on|go on|anew|so many|mend|ladder of|rooms)\b")
 

@@ -1,1 +1,1 @@
-"""What the steps and the control plane agree on: documents between steps, keys of outputs, plans."""
+"""The contract between steps and control plane: documents between steps, keys of outputs, plans."""

@@ -1,4 +1,4 @@
-"""What every document between two steps is."""
+"""The base of every document between two steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which images are read, so that profiles, preprocess and predict take and refuse the same ones."""
+"""The supported image formats, so that profiles, preprocess and predict accept and refuse the same files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import struct
 import zlib
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm", ".dib")
-"""What the names of images end with, in any case."""
+"""Endings of image names, in any case."""
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")
-"""What Pillow may open. It knows more: EPS, for which it starts Ghostscript, and ICO, whose header hides how large a
-image is."""
+"""Formats that Pillow may open: not EPS, which starts Ghostscript, nor ICO, whose header does not tell the size."""
 
 KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
 """The modes by format that TensorFlow decodes as Pillow does."""
@@ -24,10 +23,10 @@ ORIENTATION = 0x0112  # the EXIF tag
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 PNG_BITS = 24
-"""Where a PNG says its bits a channel; its type of colour follows."""
+"""The offset of the bits per channel in a PNG; the color type follows."""
 
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
-"""What Pillow's decoders raise on broken input, seen on a corpus of cut and flipped files."""
+"""Errors of Pillow's decoders on broken input, from a corpus of truncated and flipped files."""
 
 _SPLIT = re.compile(r"(?:.*[-_])?(train|val|validation|test)", re.IGNORECASE | re.DOTALL)
 

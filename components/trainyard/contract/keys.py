@@ -1,4 +1,4 @@
-"""Where a step's output belongs: a folder named by all that the output depends on.
+"""Keys of outputs: a step's folder is named by everything that its output depends on.
 
 Equal recipe, inputs and provenance (what computes it) give the same folder, so a re-run finds what is done, resumes
 what is not, and two runs of the same thing meet in one folder instead of writing two.
@@ -20,7 +20,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
 
 _CHECKPOINTS, _PARTS, _FAILURE, _MAKER = COMPANIONS = (".checkpoints", ".parts", ".failure.json", ".maker")
-"""What the names of all that lies beside an output end with, after the output's own."""
+"""Suffixes of the files and folders beside an output."""
 
 
 def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:

@@ -1,4 +1,4 @@
-"""What an output was made from: recorded in its manifest, so that a run can say why it makes another."""
+"""The origin of an output, recorded in its manifest, so that a run can say why it makes another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INPUTS = {name: name for name in (*ARGUMENTS, "champion")} | {
 
 
 class Origin(BaseModel):
-    """What one output was made from.
+    """The origin of one output.
 
     recipe: the parts of the recipe that count. inputs: the models and outputs of other steps that were read, by
     argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the digest of

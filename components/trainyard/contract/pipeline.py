@@ -21,7 +21,7 @@ from trainyard.spec.recipe import Recipe
 
 _KINDS: tuple[type[Document], ...] = (Examples, Training, Evaluation, Exports, Pushed)
 DOCUMENTS = {kind.made_by: kind for kind in _KINDS}
-"""What each step's output holds, by step."""
+"""The document of each step's output, by step."""
 
 
 class Placed(NamedTuple):

@@ -1,4 +1,4 @@
-"""What computes a step's output: the step's own modules, the libraries that they import, and the engine that trains.
+"""The code behind a step's output: the step's own modules, the libraries that they import, and the engine that trains.
 
 It is read from source, so that nothing is imported and a pod and a laptop with the same wheel get the same answer.
 """
@@ -84,7 +84,7 @@ _DISTRIBUTIONS = {name: (name.replace("_", "-"),) for name in _SAME_NAMES} | {
 
 
 class Provenance(BaseModel):
-    """What computes an output: modules with digests of their source as parsed, libraries with versions, the engine.
+    """The code of an output: modules with digests of their parsed source, libraries with versions, the engine.
 
     engine: '' for a step that does not train.
     """
@@ -203,7 +203,7 @@ class _Parsed:
 
 
 parsed: dict[bytes, _Parsed] = {}
-"""What this process has parsed, by the digest of the source: a child that takes it over saves 0.15 s of CPU."""
+"""Modules parsed by this process, by the digest of the source: a forked child saves 0.15 s of CPU."""
 
 
 def _parsed(source: bytes) -> _Parsed:

@@ -1,4 +1,4 @@
-"""Why a gate refused a model, as one sentence for every place that shows a run."""
+"""The reason of a gate's refusal, as one sentence for every page that shows a run."""
 
 from __future__ import annotations
 

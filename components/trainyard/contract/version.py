@@ -1,4 +1,4 @@
-"""What a pushed version of a model is made of, so that others can tell whether an export was pushed before."""
+"""The content of a pushed version, from which `push` tells if an export was pushed before."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainyard.storage.storage import Manifest
 
 PRODUCER = producer("push")
 PREPROCESSING = "preprocessing.json"
-"""What export writes beside the SavedModel of the inputs it takes; in a version it lies below `assets.extra/`."""
+"""The folder in a version, below `assets.extra/`, of the files that export writes beside the SavedModel."""
 
 METRICS = "metrics.json"
-"""What a program says of the folder that it left, as {name: number}; beside that."""
+"""Metrics of a custom program for the folder that it returned, as {name: number}; beside that folder."""
 
 VOCABULARIES = "vocabularies"
 """The folder beside it of the vocabularies of its categories and texts, a value a line."""

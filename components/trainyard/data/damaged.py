@@ -1,4 +1,4 @@
-"""What the libraries raise for a model's file that is damaged, foreign or hostile."""
+"""The errors that libraries raise for a damaged, foreign or hostile model file."""
 
 from __future__ import annotations
 

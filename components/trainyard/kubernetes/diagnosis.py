@@ -21,7 +21,7 @@ CONTAINER = "worker"
 """The container of a gang's pods; Kubeflow calls a step's `main`."""
 
 DRIVER = "driver"
-"""What `task_of` calls the pods in which Kubeflow prepares steps."""
+"""The name that `task_of` returns for the pods in which Kubeflow prepares steps."""
 
 WAIT = "wait"
 """Argo's container that waits for the step's, and then stores its outputs and its log."""

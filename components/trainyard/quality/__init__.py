@@ -1,1 +1,1 @@
-"""What data are like before anything is trained from them, without TensorFlow or Beam."""
+"""Profiles of data before any training, without TensorFlow or Beam."""

@@ -1,4 +1,4 @@
-"""What two data sets that are to be compared are like, wherever that is written down."""
+"""Reads the profiles of two data sets to compare, from data or from written documents."""
 
 from __future__ import annotations
 

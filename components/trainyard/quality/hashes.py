@@ -53,12 +53,12 @@ class HashSample:
 
     @property
     def distinct(self) -> int:
-        """How many different hashes there are."""
+        """The number of distinct hashes."""
         return len(self._hashes) << self._level
 
     @property
     def repeats(self) -> int:
-        """How many hashes repeat an earlier one."""
+        """The number of hashes that repeat an earlier one."""
         return int(self._counts.sum() - len(self._counts)) << self._level
 
     def repeated(self, limit: int) -> list[tuple[int, int]]:
@@ -98,7 +98,7 @@ class ConflictSample:
 
     @property
     def conflicts(self) -> int:
-        """How many hashes came with more than one value."""
+        """The number of hashes with more than one value."""
         return int(self._several.sum()) << self._level
 
 

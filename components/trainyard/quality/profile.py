@@ -68,7 +68,7 @@ class ColumnProfile(FrozenModel):
 
     @property
     def foreign(self) -> str:
-        """What numbers or days the column seems to hold that are not written as they are read; '' if none."""
+        """The kind of numbers or dates in an unsupported notation that the column seems to hold; '' if none."""
         if self.type not in ("text", "category") or not self.top:
             return ""
         kinds = (kind for like, kind in _FOREIGN.items() if all(re.fullmatch(like, top.value) for top in self.top))
@@ -98,7 +98,7 @@ class SheetImage(FrozenModel):
 
 
 class ImageProfile(FrozenModel):
-    """What the images of a source are. Broken ones are counted by why. Sizes are `columns` of the profile.
+    """The images of a source. broken: counts by reason. Sizes are `columns` of the profile.
 
     constant: how many are one colour; level: the largest value after decoding in those of more than 8 bits without a
     white level, -1 if there are none.
@@ -119,7 +119,7 @@ class ImageProfile(FrozenModel):
 
 
 class Profile(FrozenModel):
-    """What is known of a source. ragged counts the rows with another number of cells than the header.
+    """The profile of a source. ragged counts the rows whose number of cells differs from the header's.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
     giveaways: columns that tell the label alone. lists: columns of Parquet with several values a row. unread: those

@@ -23,7 +23,7 @@ from trainyard.storage.source_stream import unreadable
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How files of a format are read.
+    """A table format and its reader.
 
     columns: the columns of a file that can be read. nested: the types of those that do not
     hold one value a row. read: the rows of some columns, which may be lists where the third argument names them, and

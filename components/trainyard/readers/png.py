@@ -24,7 +24,7 @@ _KEYWORDS = frozenset(
 
 @dataclass(frozen=True)
 class PngHeader:
-    """What the first chunk says."""
+    """The fields of the first chunk."""
 
     height: int
     width: int

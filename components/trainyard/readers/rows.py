@@ -1,4 +1,4 @@
-"""What every reader of tables yields: rows in batches, and the rows that cannot be used."""
+"""The output of every table reader: batches of rows, and rows that cannot be used."""
 
 from __future__ import annotations
 

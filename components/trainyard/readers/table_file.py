@@ -1,4 +1,4 @@
-"""What every reader of tables takes: a file, and how the cells of CSV are separated and quoted."""
+"""The input of every table reader: a file, and the delimiter and quote of CSV."""
 
 from __future__ import annotations
 

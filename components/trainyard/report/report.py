@@ -58,7 +58,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a run ended before its last step: the sentence of its failure, or why a scheduled run was not due.
+    """The end of a run before its last step: the sentence of its failure, or why a scheduled run was not due.
 
     predicted: the forecast of its training, None without one or if an earlier training was reused.
     """

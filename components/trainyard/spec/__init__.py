@@ -1,1 +1,1 @@
-"""What people write: recipes, environments with their pools, schedules, and the catalog of hardware they draw on."""
+"""The files that users write: recipes, environments with their pools, schedules; and the hardware catalog."""

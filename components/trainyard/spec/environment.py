@@ -115,7 +115,7 @@ class Vertex(Strict):
 
 
 class Environment(Strict):
-    """Where a recipe runs: on this machine, on Kubeflow Pipelines, or on Vertex AI Pipelines."""
+    """The target of a recipe: this machine, Kubeflow Pipelines, or Vertex AI Pipelines."""
 
     target: Literal["local", "kubeflow", "vertex"] = Field(
         description="local: this machine. kubeflow: Kubeflow Pipelines on Kubernetes. vertex: Vertex AI Pipelines."

@@ -34,7 +34,7 @@ MetricName = Literal[
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """What recipes may ask of a metric; `steps.evaluate.metrics.registry` computes it.
+    """A metric in recipes; `steps.evaluate.metrics.registry` computes it.
 
     tasks: those whose models it judges over all examples. per_class: of a classification or multi_label, it judges one
     class, too, which a gate names. low, high: its range. title: as prose names it.

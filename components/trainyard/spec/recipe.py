@@ -56,7 +56,7 @@ def _no_boolean(value: object) -> object:
 
 
 class Data(Strict):
-    """Which records to read, and how."""
+    """The records to read."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -256,7 +256,7 @@ def _check_window(path: str, days: int | None, format: str) -> None:
 
 
 class Evaluate(Strict):
-    """How the model is evaluated."""
+    """The evaluation of the model."""
 
     slices: list[Column] = Field([], max_length=100, description="Features for which metrics are computed by value.")
     bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(
@@ -277,7 +277,7 @@ class Evaluate(Strict):
 
 Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
 DEFAULT_FORMATS: tuple[Format, ...] = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
-"""What a recipe without `export.formats` writes."""
+"""The formats of a recipe without `export.formats`."""
 
 
 class Export(Strict):
@@ -309,7 +309,7 @@ class Export(Strict):
 
 
 class Push(Strict):
-    """Where a blessed model is pushed."""
+    """The destination of a blessed model."""
 
     path: Output | None = Field(
         None,
@@ -319,7 +319,7 @@ class Push(Strict):
 
 
 class Recipe(Strict):
-    """What to train: data, model, schedule, gates and exports."""
+    """A recipe: data, model, schedule, gates and exports."""
 
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")] = Field(
         description="Name of the recipe, its output folder and its pipeline: at most 41 of a to z, 0 to 9, and -."

@@ -1,1 +1,1 @@
-"""What a raw value means, the same in every format and at every place: docs/reference/values.md specifies it."""
+"""The meaning of a raw value, equal in every format: docs/reference/values.md specifies it."""

@@ -1,11 +1,11 @@
-"""What a number keeps in 32 bits, in which networks compute and models are asked."""
+"""The precision of numbers in the 32 bits in which networks compute."""
 
 from __future__ import annotations
 
 import numpy as np
 
 MOST_OF_FEATURE, MOST_OF_TARGET = 1e-3, 1e-4
-"""How large a step of a 32-bit float may be beside a column's standard deviation; chosen: below what a model tells."""
+"""The largest step of a 32-bit float, relative to a column's standard deviation; chosen: below a model's resolution."""
 
 
 def coarse(low: float, high: float, std: float, limit: float) -> str | None:

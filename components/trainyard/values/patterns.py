@@ -4,7 +4,7 @@ from __future__ import annotations
 
 NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""What stands for a missing number, in any case."""
+"""Texts for a missing number, in any case."""
 
 MAX_FLOAT32 = 3.4028234e38
 MAX_EXACT = 1 << 53
@@ -16,10 +16,10 @@ DAY = r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?"
 ONLY_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 TIME_OF_DAY = r"[T ]([01][0-9]|2[0-3])([:.].*)?"
-"""What follows a day, with its hour."""
+"""The tail of a date, with its hour."""
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""What a file in UTF-16 begins with."""
+"""The byte order marks of UTF-16."""
 
 SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """White space as Python and Arrow trim it."""

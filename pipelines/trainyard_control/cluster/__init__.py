@@ -1,1 +1,1 @@
-"""What a cluster has: pools, scheduling, `doctor` and `explain`."""
+"""Clusters: pools, scheduling, `doctor` and `explain`."""

@@ -1,4 +1,4 @@
-"""What Argo leaves in a run's Workflow and pods (deadlines, retries, caches), and the state of its controller.
+"""Argo's fields in a run's Workflow and pods (deadlines, retries, caches), and the state of its controller.
 
 All but `silent_since` are pure functions over objects of the Kubernetes API. Source: Argo Workflows 4.0.5, operator.go
 (processNodeRetries), workflowpod.go (getDeadline) and executor.go (monitorDeadline).

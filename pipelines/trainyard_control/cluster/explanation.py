@@ -52,7 +52,7 @@ def advice(code: ExitCode, again: str = "submit again") -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that is known about one pod. nodes and pods are None if they may not be listed, expected without a
+    """The evidence about one pod. nodes and pods are None if they may not be listed, expected without a
     plan.
 
     run_ends: the run's deadline, '' without one. stop_reason: Argo's reason to start no further attempt. again: a

@@ -23,7 +23,7 @@ _SHOWN = 3  # names in a sentence
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What keeps a pod from the nodes, and if waiting can help."""
+    """The obstacle between a pod and the nodes, and if waiting can help."""
 
     kind: Literal["label", "nodes", "taint", "size", "full"]
     sentence: str
@@ -32,7 +32,7 @@ class Obstacle:
 
     @property
     def advice(self) -> str:
-        """What is wrong and what to do, without a full stop."""
+        """The problem and its solution, without a full stop."""
         return f"{self.sentence}.{self.hint} {self.remedy}"
 
     @property

@@ -1,4 +1,4 @@
-"""What a run is for: a parameter of the pipeline that no step reads, and that `runs` and `explain` read again."""
+"""The purpose of a run: a parameter of the pipeline that no step reads, and that `runs` and `explain` read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class About:
 
 
 UNKNOWN = About("–", "–")
-"""What a run is for that somebody else's tool made."""
+"""The purpose of a run that another tool created."""
 
 
 def about(recipe: str, environment: Environment) -> About:

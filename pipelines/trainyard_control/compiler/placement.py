@@ -106,7 +106,7 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
 
 @dataclass(frozen=True)
 class _StepPlacement:
-    """Where one step's pod goes.
+    """The placement of one step's pod.
 
     seconds: the longest time that it may run. use: '2' for the step's second task, and so on.
     ours: whether it is a step of Trainyard; launches: whether it is one that starts a gang.

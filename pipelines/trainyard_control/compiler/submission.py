@@ -1,4 +1,4 @@
-"""What `submit` sends: names that carry the content's digest, so that sending it twice makes one thing."""
+"""The requests of `submit`: names hold the content's digest, so that sending one twice creates one object."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class RunView:
 
     @property
     def refused(self) -> str:
-        """Why the gate refused the model of an ended run; '' if it did not."""
+        """The reason of the gate's refusal of an ended run; '' if it did not refuse."""
         if self.state != "SUCCEEDED":
             return ""
         if self.record:

@@ -1,4 +1,4 @@
-"""What happens in a run of this machine, written down beside its logs, so that other terminals can watch it."""
+"""The journal of a local run beside its logs, so that other terminals can watch it."""
 
 from __future__ import annotations
 

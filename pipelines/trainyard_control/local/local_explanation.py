@@ -1,4 +1,4 @@
-"""Why a run that this machine started ended as it did, from what it left in its folder."""
+"""Explains the end of a local run from the files in its folder."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class LocalRunView:
 
     @property
     def reason(self) -> str:
-        """Why it failed or was refused; '' otherwise."""
+        """The reason of its failure or refusal; '' otherwise."""
         return str(self.record.get("failure") or refusal.from_record(self.record)) if self.record else ""
 
     @property

@@ -1,4 +1,4 @@
-"""What of a storage may go: old runs, outputs that no kept run uses, and attempts that were abandoned."""
+"""Retention of a storage: old runs, outputs that no kept run uses, and abandoned attempts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Pruning:
-    """What goes, and in sentences why other things stay."""
+    """The folders to delete, and in sentences why others stay."""
 
     removals: list[Removal]
     notes: list[str]

@@ -1,4 +1,4 @@
-"""How many replicas answer a load in time, from the measured latency of the exported files.
+"""The number of replicas that answer a load in time, from the measured latency of the exported files.
 
 A pool is an M/G/c queue: requests come at random (Poisson), and each takes a server for a log-normal time with the
 measured median and 95th percentile.

@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def method(self) -> str:
-        """How differences between metrics were tested."""
+        """The test used for differences between metrics."""
         return "paired on the same test examples" if self.paired else "their intervals do not overlap"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What of data does not fit their schema."""
+"""Differences between data and their schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the folder of evaluate holds."""
+"""The files in the folder of evaluate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SliceMetrics(FrozenModel):
 
 
 class ClassMetrics(FrozenModel):
-    """How well one class is recognised: precision, recall and F1, and how many examples it has."""
+    """Precision, recall and F1 of one class, and its number of examples."""
 
     label: str
     precision: float
@@ -58,14 +58,14 @@ class Mistake(FrozenModel):
 
 
 class Baseline(FrozenModel):
-    """What one answer to every example reaches; answer: it, as a person reads it."""
+    """Metrics of one constant answer; answer: the constant, as text."""
 
     answer: str
     metrics: dict[str, float]
 
 
 class Boosted(FrozenModel):
-    """What gradient-boosted trees reach on the same split; examples: of the training split that they learnt from.
+    """Metrics of gradient-boosted trees on the same split; examples: number of training examples used.
 
     differences: by metric, the interval of the model's value minus theirs.
     """
@@ -76,7 +76,7 @@ class Boosted(FrozenModel):
 
 
 class Importance(FrozenModel):
-    """How much the mean loss grows if `column` is shuffled among the examples; spread: between shuffles (1 sigma)."""
+    """Increase of the mean loss if `column` is shuffled among the examples; spread: between shuffles (1 sigma)."""
 
     column: str
     loss_increase: float
@@ -84,7 +84,7 @@ class Importance(FrozenModel):
 
 
 class TargetMetrics(FrozenModel):
-    """How well one of several targets is predicted: its metrics, with the interval of the mean absolute error.
+    """Metrics of one of several targets, with the interval of the mean absolute error.
 
     baseline: what its mean as the answer to everything has. scatter: as of `Evaluation`.
     """

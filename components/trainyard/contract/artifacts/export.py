@@ -1,4 +1,4 @@
-"""What the folder of export holds."""
+"""The files in the folder of export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 
 EXPORTS_SPLIT: Split = "eval"
-"""What exports are compared on: the test split judges the model once, before."""
+"""The split on which exports are compared; the test split judges the model once, before."""
 
 
 class Latency(FrozenModel):

@@ -1,4 +1,4 @@
-"""What a gate decided: of a model, and of exported files."""
+"""The verdict of a gate on a model or on exported files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Threshold(FrozenModel):
 
 
 class Override(FrozenModel):
-    """Why a person had a refused model pushed. name: the person's on that machine; time: in UTC."""
+    """The reason to push a refused model. name: the user's on that machine; time: in UTC."""
 
     name: str
     time: str
@@ -41,7 +41,7 @@ class Override(FrozenModel):
 
 
 class Verdict(FrozenModel):
-    """What a gate decided, and why."""
+    """The verdict of a gate, with its reasons."""
 
     verdict: Literal["blessed", "refused"]
     thresholds: list[Threshold]

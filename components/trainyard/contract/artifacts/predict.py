@@ -1,4 +1,4 @@
-"""What was predicted, and what the folder of predict holds."""
+"""The files in the folder of predict, and their summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainyard.contract.statistics.unknown import UnknownValues
 
 
 class PredictionCounts(FrozenModel):
-    """What was predicted of the input.
+    """The summary of a prediction.
 
     reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. ignored: files of the
     input that are of no kind that is read. unknown: by category and text, how many values the model never saw.

@@ -1,4 +1,4 @@
-"""What the folder of preprocess holds."""
+"""The files in the folder of preprocess."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Unknown(FrozenModel):
 
 
 class Column(FrozenModel):
-    """What the transform learned of one column from the training split, exactly; None is what its type does not use.
+    """The constants that the transform learned for one column, in full precision; None if its type uses none.
 
     A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
     (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x. If `log`, x is
@@ -84,7 +84,7 @@ class RawFeature(FrozenModel):
 
 
 class ComputedFeature(FrozenModel):
-    """What the transform computes of raw features by the recipe's `formula` before all else. learned: as of them."""
+    """A feature computed from raw features by the recipe's `formula`. learned: as for raw features."""
 
     name: str
     formula: str
@@ -141,7 +141,7 @@ class Examples(Document):
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model gives for an example: logits of the classes, or predictions."""
+        """The number of model outputs per example: logits of the classes, or predictions."""
         return len(self.labels or self.targets) or 1
 
     @property

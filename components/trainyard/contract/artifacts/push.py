@@ -1,4 +1,4 @@
-"""What the folder of push holds, and what a pushed version says of itself."""
+"""The files in the folder of push, and the metadata of a pushed version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the folder of train holds."""
+"""The files in the folder of train."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of some data, and how far two of them differ."""
+"""Statistics of data, and the drift between two data sets."""

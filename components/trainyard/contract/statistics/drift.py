@@ -58,7 +58,7 @@ def _rounded(value: float) -> float:
 
 
 LABEL = "label"
-"""What the classes are called where they stand beside the features."""
+"""The name of the classes among the features."""
 
 _LISTED = 3
 _GROUPS = 10  # chosen, as is usual for the population stability index
@@ -93,7 +93,7 @@ class FeatureStatistics(FrozenModel):
 
 
 class Statistics(Document):
-    """What preprocess counted: examples by split, classes by name and split, features by name and split."""
+    """The counts of preprocess: examples by split, classes by name and split, features by name and split."""
 
     file: ClassVar[str] = "statistics.json"
 
@@ -103,7 +103,7 @@ class Statistics(Document):
 
 
 class Movement(FrozenModel):
-    """How far one feature, or the classes as `label`, moved from one data set to another.
+    """The drift of one feature, or of the classes as `label`, between two data sets.
 
     shift: of the means, in standard deviations before. missing: the shares before and now. unknown: the share of the
     values of a text that did not occur before, at least, if all that did are known. sentences: what left the bounds,
@@ -145,7 +145,7 @@ def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movemen
 
 @dataclass(frozen=True)
 class _Shares:
-    """How many of `total` examples have each value; whole: no other value has any."""
+    """The counts of values among `total` examples; whole: there are no other values."""
 
     counts: dict[str, int]
     total: int

@@ -14,7 +14,7 @@ from trainyard.contract.document import FrozenModel
 
 
 class Histogram(FrozenModel):
-    """How many values lie in each bin that has any: one starts at each of `starts` and is 2**exponent wide.
+    """The counts of non-empty bins: one starts at each of `starts` and is 2**exponent wide.
 
     starts are in order. With an exponent as small as it gets they are the values themselves.
     """

@@ -1,4 +1,4 @@
-"""How many values of a column a model knows nothing of."""
+"""The share of a column's values that a model does not know."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a training and its planner agree on: gangs, devices' evidence, what an example costs, weights to begin with."""
+"""The contract between a training and its planner: gangs, devices, costs per example, initial weights."""

@@ -91,7 +91,7 @@ def _input_pods(environment: Environment) -> InputPods | None:
 
 
 def _bare(pool: Pool, platform: Platform) -> Pool:
-    """What does not change the gang must not change the parameter: KFP would train again.
+    """Values that do not change the gang must not change the parameter: KFP would train again.
 
     The machine does on platforms that label their nodes by it.
     """

@@ -1,4 +1,4 @@
-"""How a gang's speed compares with that of one worker, from what both have recorded."""
+"""Compares a gang's speed with that of one worker, from the records of both."""
 
 from __future__ import annotations
 

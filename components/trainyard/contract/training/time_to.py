@@ -1,4 +1,4 @@
-"""How long a training took until its eval split was good enough, as DAWNBench counts it, and what that cost."""
+"""Time and cost to an accuracy on the eval split, as DAWNBench counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a training's model belongs, and whose weights it begins with."""
+"""The folder of a training's model, and its initial weights."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _BITS_PER_SAMPLE = 258  # the tag of TIFF
 
 @dataclass(frozen=True)
 class PixelForm:
-    """What an image becomes. white_level: the value of white in images of more than 8 bits a channel, if known."""
+    """The pixels of a decoded image. white_level: the value of white in images of more than 8 bits, if known."""
 
     channels: Literal[1, 3]
     white_level: float | None = None

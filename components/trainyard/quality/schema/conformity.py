@@ -40,7 +40,7 @@ Position = tuple[str, int, str]
 
 @dataclass
 class Misfit:
-    """How many rows do not fit in one way, and those that come first by name: (file, row, what it holds)."""
+    """The number of rows with one kind of fault, and the first of them by name: (file, row, content)."""
 
     rows: int = 0
     such_as: list[Position] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Misfit:
 
 @dataclass
 class Conformity:
-    """What some rows say: misfits by column and by reason, missing cells by column, columns that are not there.
+    """The faults of some rows: misfits by column and reason, missing cells by column, absent columns.
 
     Mergeable: preprocess keeps one a batch and adds them up.
     """

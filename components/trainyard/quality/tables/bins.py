@@ -64,7 +64,7 @@ class Numbers:
 
     @property
     def digits(self) -> int:
-        """How many digits tell a hundredth of the standard deviation apart, at least six."""
+        """The digits that resolve a hundredth of the standard deviation, at least six."""
         std = math.sqrt(self.squares / max(1, self.count))
         ratio = abs(self.mean) / std if std else 0.0
         return 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else 6

@@ -37,17 +37,17 @@ class Cells:
 
     @property
     def empty(self) -> Mask:
-        """Which cells hold nothing."""
+        """Mask of the empty cells."""
         return _mask(pc.equal(self.texts, ""))
 
     @property
     def truths(self) -> Mask:
-        """Which cells are true or false: 1 and 0 where numbers are expected."""
+        """Mask of the cells with true or false: 1 and 0 if numbers are expected."""
         return _mask(pc.is_in(self.texts, value_set=pa.array([_TRUE, _FALSE])))
 
     @property
     def no_numbers(self) -> Mask:
-        """Which cells are neither a number nor what stands for a missing one."""
+        """Mask of the cells that are neither a number nor a marker of a missing one."""
         none: Mask = np.isnan(self.numbers)
         return none & ~_listed_as_missing(self.texts) if none.any() else none
 

@@ -19,7 +19,7 @@ from trainyard.values.columns import as_texts, canonical_texts
 
 
 class Derived:
-    """What `data` derives from a batch of texts by column, all of one length.
+    """The columns that `data` derives from a batch of texts, all of one length.
 
     texts: the derived columns as texts, empty where a value is missing. selected: the rows that `where` keeps.
     mistyped: by column, the rows in which a number is expected and another text was found.

@@ -115,7 +115,7 @@ class Accelerator(Strict):
 
 
 class Marks(Strict):
-    """How the nodes of one sort are labelled and tainted, and the resource that a pod asks of them."""
+    """Labels and taints of one kind of nodes, and the resource that pods request from them."""
 
     resource: str | None = None
     node_selector: dict[str, str] = Field({}, alias="nodeSelector")
@@ -123,7 +123,7 @@ class Marks(Strict):
 
 
 class PlatformMarks(Strict):
-    """What a platform adds to the nodes of each kind, and to those that may be taken back at any time.
+    """The labels and taints that a platform adds to nodes of each kind, and to Spot nodes.
 
     slice_label: the label whose value the hosts of one TPU slice share.
     """
@@ -135,14 +135,14 @@ class PlatformMarks(Strict):
 
 
 class Core(Strict):
-    """What one CPU core delivers."""
+    """The speed of one CPU core."""
 
     float32_gflops: float
     memory_gb_per_second: float
 
 
 class Catalog(Strict):
-    """All that is known of hardware."""
+    """The hardware catalog."""
 
     core: Core
 

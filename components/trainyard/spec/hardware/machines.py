@@ -28,7 +28,7 @@ class Price:
 
 
 class Machine(Strict):
-    """What one node has. A price is in USD an hour; region and date are the platform's if they are left out."""
+    """One machine type. Prices are in USD an hour; region and date default to the platform's."""
 
     vcpus: int
     memory_gib: float

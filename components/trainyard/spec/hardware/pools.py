@@ -37,7 +37,7 @@ Variant = Literal["cpu", "gpu", "tpu", "jax"]
 
 @dataclass(frozen=True)
 class Placement:
-    """What a pod must carry to land on a pool: labels it selects, taints it tolerates, accelerators it asks for.
+    """The labels, tolerations and accelerators of a pod that lands on a pool.
 
     slice_label: of a TPU slice of several hosts, the node label whose value they share, '' if none is known.
     """

@@ -1,4 +1,4 @@
-"""What the report draws of a model's predictions: confusion, ROC curves, calibration, scatter against the targets."""
+"""Plots of a model's predictions for the report: confusion, ROC curves, calibration, scatter against the targets."""
 
 from __future__ import annotations
 

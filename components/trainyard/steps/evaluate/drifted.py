@@ -1,4 +1,4 @@
-"""How far the training data moved from those of the champion, and what follows for the verdict."""
+"""Drift between the training data and the champion's, and its effect on the verdict."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _WITHOUT_CHAMPION = (
 
 @dataclass(frozen=True)
 class Subject:
-    """What a condition is about: a metric over all examples, or over those of one slice, and against which rival.
+    """The subject of a condition: a metric over all examples or one slice, and the model to compare with.
 
     target, class_name: the one of several that it is about; None is all of them. confidence: of the interval.
     """

@@ -1,4 +1,4 @@
-"""How to call each exported file: signature.json, and a runnable example for each format below `examples/`."""
+"""Instructions to call each exported file: signature.json, and a runnable example per format below `examples/`."""
 
 from __future__ import annotations
 

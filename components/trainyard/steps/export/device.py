@@ -1,4 +1,4 @@
-"""What a device has to know beside a LiteRT or ONNX file: which inputs to make, and from what."""
+"""The document for devices beside a LiteRT or ONNX file: the inputs, and how to compute them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from trainyard.storage import storage
 
 @dataclass(frozen=True)
 class TrainedFiles:
-    """What the files are made of: the trained model in `model`, as it was trained and in float32, and its examples."""
+    """The source of the files: the trained model in `model`, as it was trained and in float32, and its examples."""
 
     recipe: Recipe
     folder: ExampleFolder

@@ -1,4 +1,4 @@
-"""Which exported files may leave: none may be much worse than the trained model, none may compute something else."""
+"""The gate of exported files: refuses those much worse than, or different from, the trained model."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 _IDENTIFIER = b"TFL3"
 Unit = tuple[float, float]
-"""What a standardized target is multiplied by, and what is then added."""
+"""Factor and offset from a standardized target to its unit."""
 
 
 def in_units(content: bytes, units: Mapping[str, Unit]) -> bytes:

@@ -1,4 +1,4 @@
-"""What files for devices answer: named outputs, the same in LiteRT and ONNX."""
+"""The named outputs of files for devices, the same in LiteRT and ONNX."""
 
 from __future__ import annotations
 

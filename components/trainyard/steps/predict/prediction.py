@@ -31,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class PredictionSummary(PredictionCounts):
-    """What was predicted of one input, and where to. seconds: all of it, loading TensorFlow included."""
+    """The summary of one input's predictions and their destination. seconds: includes loading TensorFlow."""
 
     input: str
     out: str

@@ -1,4 +1,4 @@
-"""What a pushed model takes and gives, read from its version without TensorFlow."""
+"""The inputs and outputs of a pushed model, read from its version without TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Lenient(BaseModel):
 
 
 class RawColumn(_Lenient):
-    """What the recipe says of a column."""
+    """The recipe's entry of a column."""
 
     type: Literal["numeric", "category", "date", "text"]
     hour: bool = False
@@ -29,7 +29,7 @@ class RawColumn(_Lenient):
 
 
 class Learned(_Lenient):
-    """What the transform learned of a column; vocabulary: a file of its values or words, in which `missing` may be."""
+    """The learned constants of a column; vocabulary: a file of its values or words, in which `missing` may be."""
 
     vocabulary: str | None = None
     missing: str | None = None

@@ -96,7 +96,7 @@ class Form:
 
 
 class Receiver:
-    """Where the answers to inputs go. predicted, reasons: how many so far; first: which was rejected first, and why.
+    """The writer of predictions. predicted, reasons: counts so far; first: the first rejected input and its reason.
 
     unknown: counts the values of the inputs that the model never saw.
     """
@@ -127,7 +127,7 @@ class Table(Receiver):
 
     @property
     def table(self) -> pa.Table:
-        """What was predicted so far."""
+        """The predictions so far."""
         return pa.Table.from_batches(self._batches, self._form.schema)
 
     def add(self, keys: pa.Array, outputs: Array) -> None:

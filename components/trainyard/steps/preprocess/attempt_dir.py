@@ -1,4 +1,4 @@
-"""What an attempt leaves for the next one: the rows of each task, the transform graph and the shards.
+"""The files that an attempt leaves for the next one: rows of each task, the transform graph and the shards.
 
 It lies beside the output, in `<output>.parts`, under names that are digests of all that it depends on. So the attempt
 after a kill goes on from what was done, and a run over data that only grew takes the tasks of the same files over from
@@ -29,7 +29,7 @@ from trainyard.uris import is_bucket
 
 @dataclass
 class AttemptDir:
-    """Where an attempt works, and the folders beside it of other outputs of the same recipe.
+    """The folder of an attempt, and those of other outputs of the same recipe beside it.
 
     uri: as in `TaskStore`.
     """

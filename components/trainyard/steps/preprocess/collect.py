@@ -62,7 +62,7 @@ class Repeated(FrozenModel):
 
 @dataclass(frozen=True)
 class Collected:
-    """What the first pipeline found.
+    """The result of the first pipeline.
 
     work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
     files that are not of the format. bytes: of the files that are.
@@ -83,7 +83,7 @@ class Collected:
 
 @dataclass
 class _Result:
-    """What one task found; fatal: the sentences of files that are wrong as a whole."""
+    """The result of one task; fatal: sentences about files that cannot be read at all."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
@@ -103,14 +103,14 @@ _Work = TypeVar("_Work")
 
 @dataclass(frozen=True)
 class _Task:
-    """What one task reads: files; of a table a piece."""
+    """The input of one task: files, or a piece of a table."""
 
     paths: list[str]
     piece: Piece = WHOLE
 
     @property
     def files(self) -> int:
-        """How many of the files are read to their end."""
+        """The number of files that are read to their end."""
         return len(self.paths) if self.piece.end is None else 0
 
 

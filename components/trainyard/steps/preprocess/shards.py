@@ -1,4 +1,4 @@
-"""How a split is laid out in TFRecord shards of even size, and how one shard is read and written."""
+"""The layout of a split in TFRecord shards of even size, and the reading and writing of one shard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_EXAMPLES = 1 << 20  # chosen: some hundred bytes each, without their image
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the shards of a split begin: shard i takes the buckets of order keys from starts[i] on.
+    """The layout of a split: shard i takes the buckets of order keys from starts[i] on.
 
     examples: how many each shard holds.
     """

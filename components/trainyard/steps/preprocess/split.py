@@ -1,4 +1,4 @@
-"""Where an example belongs: a pure function of its content and the seed, so that nothing moves when data are added.
+"""The split of an example: a pure function of its content and the seed, so that nothing moves when data are added.
 
 By class it takes all draws of the class, too: see `by_class`.
 """

@@ -1,4 +1,4 @@
-"""Where an attempt's tasks leave their results: a folder that all workers see, or objects of a bucket.
+"""The store of an attempt's task results: a folder that all workers see, or objects of a bucket.
 
 Whichever it is, a file is whole under its name or not there, and written again it is the same. What is read of a bucket
 goes through a temporary file without a name, so that a worker that stays for many jobs keeps nothing of them.

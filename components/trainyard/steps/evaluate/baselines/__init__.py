@@ -1,1 +1,1 @@
-"""What a model is compared with: one answer to everything, and boosted trees; and which columns it rests on."""
+"""Baselines of a model: a constant answer and boosted trees; and the importance of columns."""

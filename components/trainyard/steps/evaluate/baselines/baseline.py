@@ -1,4 +1,4 @@
-"""What one and the same answer to every example would reach: the least that a model has to be better than."""
+"""The metrics of a constant answer: the minimum that a model has to beat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns a model rests on: how much worse it is when one of them says nothing."""
+"""Permutation importance of columns."""
 
 from __future__ import annotations
 

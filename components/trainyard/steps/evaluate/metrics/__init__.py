@@ -1,1 +1,1 @@
-"""What a model's answers are worth: each metric as a number and for the bootstrap, and those of the recipe itself."""
+"""Metrics of predictions, as numbers and for the bootstrap, and the recipe's own metrics."""

@@ -1,4 +1,4 @@
-"""How sure a metric is: percentile intervals over resampled examples.
+"""Confidence intervals of metrics: percentile intervals over resampled examples.
 
 Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 """

@@ -1,4 +1,4 @@
-"""What a model's predictions are worth: each metric as a number, and as a function that the bootstrap resamples."""
+"""Metrics of predictions, as numbers and as functions that the bootstrap resamples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.steps.evaluate.metrics.registry import CLASS_METRICS, METRICS, Me
 from trainyard.steps.evaluate.metrics.resampled import Statistic
 
 Answers = SplitPredictions | OneClass
-"""What is judged: all classes or targets, or one class against the rest."""
+"""The subject of a metric: all classes or targets, or one class against the rest."""
 
 
 def measure(task: Task, answers: Answers, names: Collection[str] | None = None) -> dict[str, float]:

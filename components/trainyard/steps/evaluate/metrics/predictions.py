@@ -1,4 +1,4 @@
-"""What a model answers to the examples that it is judged by."""
+"""A model's predictions for the examples of a split."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class OneClass:
 
     @property
     def positives(self) -> float:
-        """How many examples have the class."""
+        """The number of examples of the class."""
         return self.count(self.actual)
 
     @property
     def negatives(self) -> float:
-        """How many examples have it not."""
+        """The number of examples of other classes."""
         return self.count(~self.actual)
 
 

@@ -1,4 +1,4 @@
-"""What a file for devices takes and what its answer means, by preprocessing.json beside it."""
+"""Inputs and answers of a file for devices, by preprocessing.json beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes from the readers to the model: batches of inputs, and what is set aside with its reason."""
+"""Batches of inputs from the readers to the model, and rejected inputs with their reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flows through the Beam pipeline: good records, and why one is bad."""
+"""The records of preprocess, and the reasons of bad ones."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-([0-9]{1,9})-of-([0-9]{1,9})$")
 
 @dataclass(frozen=True)
 class Dataset:
-    """What the folder's own description says: class names by id, the image's feature, records by shard name."""
+    """The folder's own description: class names by id, the image's feature, records by shard name."""
 
     label_names: list[str] | None
     image: str | None

@@ -1,1 +1,1 @@
-"""What preprocess finds out about data: statistics and quality."""
+"""Statistics and quality of the data in preprocess."""

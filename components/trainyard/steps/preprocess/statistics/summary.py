@@ -25,7 +25,7 @@ _BINS = 256  # of a histogram while counting; chosen
 
 @dataclass
 class Texts:
-    """How often each text was seen; beyond 10,000 different ones the rarest are forgotten, but for their `count`."""
+    """The counts of texts; beyond 10,000 distinct ones the rarest are forgotten, except in `count`."""
 
     count: int = 0
     missing: int = 0
@@ -111,7 +111,7 @@ def _flattened(lists: pa.Array) -> pa.Array:
 
 
 class SplitSummary(FrozenModel):
-    """What is known of one split.
+    """The summary of one split.
 
     buckets counts the examples by the first 16 bits of their order key. first is the (source, height, width) of the
     image that comes first by name. constant is how many images are one colour, and the first of them by name. level is

@@ -1,4 +1,4 @@
-"""What the training split says about its numbers, with few analyzers however many columns there are."""
+"""Learned constants of numeric columns, with few analyzers for any number of columns."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformSettings:
-    """What the second pipeline does.
+    """The settings of the second pipeline.
 
     work, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. rounds: whether what was

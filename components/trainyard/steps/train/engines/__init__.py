@@ -1,1 +1,1 @@
-"""What an engine computes, in TensorFlow or JAX: network, loss, optimizer, one step."""
+"""The training engines, TensorFlow and JAX: network, loss, optimizer, one step."""

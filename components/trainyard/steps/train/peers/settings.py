@@ -14,7 +14,7 @@ WORKER_INDEX = "TRAINYARD_WORKER_INDEX"
 GANG_TOKEN = "TRAINYARD_GANG_TOKEN"  # noqa: S105 - the variable's name
 """The random secret of a gang's workers."""
 START_DEADLINE_SECONDS = "TRAINYARD_START_DEADLINE_SECONDS"
-"""How long workers wait for each other."""
+"""Timeouts of workers that wait for each other."""
 RECIPE = "TRAINYARD_RECIPE"
 """YAML text of the recipe, in a pod."""
 INPUT_WORKERS = "TRAINYARD_INPUT_WORKERS"

@@ -1,4 +1,4 @@
-"""How images lie in the shards: as they came, at training size, or as pixels (`data.store` of the recipe)."""
+"""Stored images in the shards: unchanged, at training size, or as pixels (`data.store` of the recipe)."""
 
 from __future__ import annotations
 

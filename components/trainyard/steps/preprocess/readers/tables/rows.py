@@ -24,7 +24,7 @@ SPLIT_NAMES: dict[str, Split] = {
     **{name: name for name in SPLITS},
     **dict.fromkeys(("validation", "val", "dev"), "eval"),
 }
-"""What a column may call a split, in any case."""
+"""Names of splits in a column, in any case."""
 
 
 def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Record | None:
