@@ -2,7 +2,7 @@
 
 python -m benchmarks.data.made_imagenet FOLDER [--form archives] [--train 450] [--val 50] [--side 64]
 
-A class is a shape with a texture, of random colours, place, size and noise: one can learn it, and not at once.
+A class is a shape with a texture, of random colors, place, size and noise: one can learn it, and not at once.
 """
 
 from __future__ import annotations

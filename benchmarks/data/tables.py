@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 NUMBERS = ("age", "income", "balance", "visits")
-CATEGORIES = ("colour", "city", "plan")
+CATEGORIES = ("color", "city", "plan")
 DAY, LABEL = "since", "bought"
 FEATURES = {
     **{name: {"type": "numeric"} for name in NUMBERS},
@@ -37,7 +37,7 @@ def write(path: Path, rows: int) -> None:
         "income": draw.lognormal(10, 1, rows),
         "balance": np.round(draw.normal(0, 5000, rows), 2),
         "visits": draw.integers(0, 1000, rows),
-        "colour": draw.choice(["red", "green", "blue", "white"], rows),
+        "color": draw.choice(["red", "green", "blue", "white"], rows),
         "city": np.char.add("city ", draw.integers(0, 3000, rows).astype(str)),
         "plan": draw.choice(["basic", "plus"], rows),
         DAY: days.astype(str),

@@ -1,4 +1,4 @@
-"""Child processes: each in a session of its own, its output in a pipe, and ended when its parent dies.
+"""Child processes: each in its own session, its output in a pipe, and ended when its parent dies.
 
 They are forked out of Python's fork server, which has imported what is slow. The server gets no SIGTERM: `timeout`,
 systemd and others send it to every process of a group, and a server that went with it would take its children's exit
@@ -174,7 +174,7 @@ def program_output(command: list[str]) -> str:
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """Return a preexec hook that kills the child when its parent dies, whatever ends that (Linux only, else None).
+    """Return a preexec hook that kills the child when its parent dies, whatever ends that (Linux only, otherwise None).
 
     The kernel takes the thread that forks for the parent.
     """
@@ -258,7 +258,7 @@ def _place_sockets(folder: Path | None = None) -> None:
     default = tempfile.gettempdir()
     wanted = str(folder or default)
     if len(os.fsencode(wanted)) > _LONGEST_FOLDER:
-        wanted = "/tmp"  # noqa: S108 - multiprocessing makes a folder of its own there
+        wanted = "/tmp"  # noqa: S108 - multiprocessing creates its own folder there
     if wanted == default:
         return
     tempfile.tempdir = wanted

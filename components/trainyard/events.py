@@ -75,7 +75,7 @@ def parse(line: str) -> dict[str, Any]:
 
 
 def last(log: str, event: str, *required: str) -> dict[str, Any] | None:
-    """Return the fields of the last line of `log` in which `event` happened, whatever stands before it in the line.
+    """Return the fields of the last line of `log` in which `event` happened, whatever precedes it in the line.
 
     A line that is cut off, or has not the `required` fields, is passed over; None if there is no other.
     """

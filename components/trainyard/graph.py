@@ -19,7 +19,7 @@ class StepSpec:
     environment does not say. Chosen: longer than any step that was measured, short enough that a hanging step does
     not cost days. A retry is for pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are
     few.
-    sections: the parts of the recipe that its output depends on; a step without any has no output of its own. hook:
+    sections: the parts of the recipe that its output depends on; a step without any has no output. hook:
     the function of the recipe's module that its output depends on too.
     reads: the steps whose outputs it reads. argument: what those that read its output call it. inputs: what else its
     program takes. keyed_by: what names its output besides code, sections and the outputs that it reads;
@@ -106,7 +106,7 @@ STEPS = {
     ),
     PREDICT: StepSpec(_DAY, retries=1),
 }
-"""Every step by its name, in the order in which they run; predict is a pipeline of its own."""
+"""Every step by its name, in the order in which they run; predict is a separate pipeline."""
 
 OUTPUTS = tuple(name for name, step in STEPS.items() if step.sections)
 """The steps that have an output, in their order."""

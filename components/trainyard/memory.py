@@ -61,7 +61,7 @@ def less_memory_advice(step: str) -> str:
     """Return advice on reducing the memory of `step`, as the end of a sentence; '' if there is none."""
     if step == "train":
         return ", or lower train.batch_size"
-    return ", or have a Beam runner with workers of its own preprocess (beam.runner)" if step == "preprocess" else ""
+    return ", or preprocess on a Beam runner with its own workers (beam.runner)" if step == "preprocess" else ""
 
 
 def _folders() -> list[Path]:

@@ -19,10 +19,10 @@ _raised: list[BaseException] = []  # by the handlers of this module, the last on
 
 
 class Terminated(SystemExit):
-    """SIGTERM came. It may come anywhere, so no `except Exception` on the way may take it for an error of its own.
+    """SIGTERM came. It may come anywhere, so no `except Exception` on the way may catch it.
 
     Nor a bare `except`: Beam has one about an import, which lets a SystemExit pass (`is_in_ipython`). It is made of a
-    sentence alone, as Beam makes errors anew to add the transform's name.
+    sentence alone, because Beam recreates errors to add the transform's name.
     """
 
     def __init__(self, message: str) -> None:

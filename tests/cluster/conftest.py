@@ -1,6 +1,6 @@
 """Namespaces of these tests on the cluster that KUBECONFIG names: a module's own, and one of all train steps.
 
-They need: nodes labelled and tainted like GKE's pools cpu (2), gpu (2, one nvidia.com/gpu each) and tpu (1, four
+They need: nodes labeled and tainted like GKE's pools cpu (2), gpu (2, one nvidia.com/gpu each) and tpu (1, four
 google.com/tpu), kubectl, and the image python:3.11-slim-bookworm on every node. Each costs seconds.
 """
 

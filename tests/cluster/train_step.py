@@ -251,7 +251,7 @@ class Run:
 
     @property
     def output(self) -> str:
-        return keys.labelled(keys.output_uri(self.location.storage, self.recipe, "train", self.examples), self.label)
+        return keys.labeled(keys.output_uri(self.location.storage, self.recipe, "train", self.examples), self.label)
 
 
 def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ _FORMAT = re.sub(r"@font-face {{.*?}}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTAL
 def screen(command: str, folder: Path) -> str:
     """Run a command of `trainyard` and return what a terminal of 100 columns shows at its end."""
     program = str(Path(sys.executable).parent / "trainyard")
-    # A terminal without moving parts: colours, and no progress bars.
+    # A terminal without moving parts: colors, and no progress bars.
     terminal = {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "TERM": "xterm-256color"}
     arguments = [program, *command.split()[1:]]
     ended = subprocess.run(

@@ -75,7 +75,7 @@ def write_rows(path: Path, rows: int) -> list[dict[str, str]]:
 
 def _row(draw: random.Random, number: int) -> dict[str, str]:
     income = draw.lognormvariate(20, 1)
-    colour = draw.choices(["red", "green", "blue", "", f"rare {number}"], [50, 30, 15, 4, 1])[0]
+    color = draw.choices(["red", "green", "blue", "", f"rare {number}"], [50, 30, 15, 4, 1])[0]
     day = f"{draw.randint(1890, 2090):04}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}"
     return {
         "id": str(number),
@@ -85,7 +85,7 @@ def _row(draw: random.Random, number: int) -> dict[str, str]:
         "visits": str(draw.randint(0, 1000)),
         "constant": "7",
         "flag": "" if draw.random() < 0.2 else draw.choice("01"),
-        "colour, or none": colour,
+        "color, or none": color,
         "since": "" if draw.random() < 0.1 else day + draw.choice(["", "T12:30:00", "T00:05", " 23:59:59.5"]),
         "note": " ".join(
             draw.choices(["Good", "bad,", "très", "price!", "LATE", "42", "the", "the"], k=draw.randint(0, 5))

@@ -90,7 +90,7 @@ def test_an_exif_orientation_is_applied():
 
 
 def test_an_animation_gives_its_first_frame():
-    frames = [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (16, 12), color) for color in ("red", "blue")]
     stream = io.BytesIO()
     frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
     decoded = decode_image(check_image(stream.getvalue(), ImageLimits(1000, PixelForm(3))).encoded, SHAPE).numpy()
@@ -350,12 +350,12 @@ def test_without_a_white_level_few_levels_are_counted_and_other_numbers_set_asid
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "GIF"])
-def test_an_image_of_one_colour_is_known_and_no_other(file_format, store):
-    for mode, colour in (("L", 0), ("RGB", (200, 30, 90))):
+def test_an_image_of_one_color_is_known_and_no_other(file_format, store):
+    for mode, color in (("L", 0), ("RGB", (200, 30, 90))):
         stream = io.BytesIO()
-        Image.new(mode, (64, 48), colour).save(stream, file_format)
+        Image.new(mode, (64, 48), color).save(stream, file_format)
         assert check_image(stream.getvalue(), ImageLimits(10_000, PixelForm(3), store)).constant
-        image = Image.new(mode, (64, 48), colour)
+        image = Image.new(mode, (64, 48), color)
         image.paste(255 if mode == "L" else (255, 255, 255), (20, 20, 36, 36))
         stream = io.BytesIO()
         image.save(stream, file_format)
@@ -363,7 +363,7 @@ def test_an_image_of_one_colour_is_known_and_no_other(file_format, store):
 
 
 def drawn(mode: str, file_format: str, size=(31, 47), **options) -> bytes:
-    """Colours that change from pixel to pixel here, and little there, in an image of odd sides."""
+    """Colors that change from pixel to pixel here, and little there, in an image of odd sides."""
     draw = np.random.default_rng(3)
     pixels = draw.integers(0, 256, (*size, 4), np.uint8)
     smooth = pixels[:, : size[1] // 2]
@@ -380,14 +380,14 @@ def wide_png() -> bytes:
 
 
 ON_DEVICE = {
-    "JPEG, halved colours": drawn("RGB", "JPEG"),
-    "JPEG, colours halved across": drawn("RGB", "JPEG", subsampling=1),
-    "JPEG, all colours": drawn("RGB", "JPEG", subsampling=0),
+    "JPEG, halved colors": drawn("RGB", "JPEG"),
+    "JPEG, colors halved across": drawn("RGB", "JPEG", subsampling=1),
+    "JPEG, all colors": drawn("RGB", "JPEG", subsampling=0),
     "JPEG, progressive": drawn("RGB", "JPEG", progressive=True),
     "JPEG, of four pixels": drawn("RGB", "JPEG", size=(3, 4)),
     "JPEG, grey": drawn("L", "JPEG"),
     "PNG, palette": drawn("P", "PNG"),
-    "PNG, palette with a transparent colour": drawn("P", "PNG", transparency=3),
+    "PNG, palette with a transparent color": drawn("P", "PNG", transparency=3),
     "PNG, 16 bits": wide_png(),
     **{f"PNG, {mode}": drawn(mode, "PNG") for mode in ("1", "L", "LA", "RGB", "RGBA")},
 }

@@ -62,9 +62,9 @@ def judged(path, recipe: Recipe, dataset: Dataset | None = None) -> tuple[list[d
     return rows, bad
 
 
-def png(colour: int) -> bytes:
+def png(color: int) -> bytes:
     stream = io.BytesIO()
-    Image.new("L", (4, 4), colour).save(stream, "PNG")
+    Image.new("L", (4, 4), color).save(stream, "PNG")
     return stream.getvalue()
 
 

@@ -66,7 +66,7 @@ def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_pat
     assert run(tmp_path, 0.115, layers="3").verdict == "blessed"
     best = champion(str(models))
     assert best is not None and best.version == 2 and (models / "2" / "layers.pt").read_text() == "3"
-    with pytest.raises(DataError, match=r"models/2: a program of its own trained it, and its files are for"):
+    with pytest.raises(DataError, match=r"models/2: a custom program trained it, and its files are for"):
         find_model(str(models))
 
 

@@ -301,8 +301,8 @@ def test_python_gives_what_the_command_writes_for_every_form_of_an_image(digits:
     for inputs in (pixels, pixels[..., None], list(pixels), encoded):
         assert equal_but_for_keys(model.predict(inputs), verb, counted)
     assert equal_but_for_keys(model.predict(paths), verb, [str(path) for path in paths])
-    colours = model.predict(np.repeat(pixels[..., None], 3, axis=3))
-    assert colours["prediction"] == verb.column("prediction").to_pylist()
+    colors = model.predict(np.repeat(pixels[..., None], 3, axis=3))
+    assert colors["prediction"] == verb.column("prediction").to_pylist()
     refused: dict[str, object] = {"image 0 is float64": pixels / 255, "takes images, a dict": {"image": encoded}}
     one = np.repeat(pixels[0, ..., None], 3, axis=2)
     assert len(model.predict([one])) == 1

@@ -31,7 +31,7 @@ COLUMNS = {
     "visits": {"type": "numeric", "scale": "none"},
     "constant": {"type": "numeric"},
     "flag": {"type": "category"},
-    "colour, or none": {"type": "category", "min_count": 2, "oov_buckets": 2},
+    "color, or none": {"type": "category", "min_count": 2, "oov_buckets": 2},
     "since": {"type": "date", "hour": True},
     "note": {"type": "text", "vocabulary_size": 6, "oov_buckets": 3, "words": 5, "ngrams": 2},
 }
@@ -117,14 +117,14 @@ def test_buckets_are_quantiles_of_train(made):
 def test_categories_have_ids_by_frequency_missing_its_own_and_rare_ones_share(made):
     train, _ = split_rows(made, "train")
     rows, features = split_rows(made, "test")
-    counts = Counter(row["colour, or none"] or "[missing]" for row in train)
+    counts = Counter(row["color, or none"] or "[missing]" for row in train)
     vocabulary = [name for name, count in counts.most_common() if count >= 2]
     assert vocabulary == ["red", "green", "blue", "[missing]"]
-    for row, category_id in zip(rows, features["colour, or none"], strict=True):
-        name = row["colour, or none"] or "[missing]"
+    for row, category_id in zip(rows, features["color, or none"], strict=True):
+        name = row["color, or none"] or "[missing]"
         assert category_id == vocabulary.index(name) if name in vocabulary else category_id in (4, 5)
     sizes = {feature.name: feature.vocabulary_size for feature in made[1].document.features}
-    assert sizes["colour, or none"] == 6
+    assert sizes["color, or none"] == 6
     assert sizes["flag"] == 4
     assert sizes["age"] == 4
     assert sizes["tiny"] is None
@@ -203,7 +203,7 @@ def test_the_graph_takes_rows_never_seen(made):
             "visits": tf.constant([np.nan, 0.0]),
             "constant": tf.constant([7.0, 8.0]),
             "flag": tf.constant(["1", "never seen"]),
-            "colour, or none": tf.constant(["never seen", "ünknown"]),
+            "color, or none": tf.constant(["never seen", "ünknown"]),
             "since": tf.constant(["not a day", "2024-02-29 23:59"]),
             "note": tf.constant(["", "THE ünknown; the"]),
         }
@@ -214,7 +214,7 @@ def test_the_graph_takes_rows_never_seen(made):
         first == [0] * 5 and second[0] == second[2] == 1 and all(7 <= value <= 9 for value in second[1:2] + second[4:])
     )
     assert transformed["age"].numpy().tolist() == [0, 3]
-    assert all(name in (4, 5) for name in transformed["colour, or none"].numpy())
+    assert all(name in (4, 5) for name in transformed["color, or none"].numpy())
     assert transformed["flag"].numpy()[1] == 3
     assert transformed["since_month"].numpy().tolist() == [0, 2]
     assert transformed["since_weekday"].numpy().tolist() == [0, 4]
@@ -259,7 +259,7 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_p
 
     rows = write_rows(tmp_path / "raw.csv", 300)
     for number, row in enumerate(rows[:100]):
-        row["colour, or none"] = f"{number}ö sixteen bytes"[: 1 + number % 15]  # out of vocabulary
+        row["color, or none"] = f"{number}ö sixteen bytes"[: 1 + number % 15]  # out of vocabulary
         row["flag"] = "2"
         row["since"] = ["no day", "2023-02-31", "1600-02-29 24:00", "2024-13-01", "0001-01-01"][number % 5]
         row["age"] = str(3 * number - 90)
@@ -290,8 +290,8 @@ def test_schema_and_statistics_describe_the_columns(made):
     statistics = json.loads(Path(examples.uri, "statistics.json").read_text())["features"]
     assert statistics["tiny"]["train"]["missing"] == int(np.isnan(numbers(train, "tiny")).sum())
     assert statistics["income"]["train"]["mean"] == pytest.approx(np.nanmean(numbers(train, "income")), rel=1e-5)
-    red = sum(row["colour, or none"] == "red" for row in train)
-    assert statistics["colour, or none"]["train"]["top"][0] == {"value": "red", "count": red}
+    red = sum(row["color, or none"] == "red" for row in train)
+    assert statistics["color, or none"]["train"]["top"][0] == {"value": "red", "count": red}
 
 
 def test_a_recipes_own_preprocessing_fn_takes_over_and_a_wrong_one_is_named(tmp_path):
@@ -369,7 +369,7 @@ def test_a_module_that_imports_what_is_not_there_is_told_what_to_do(tmp_path):
 def test_a_file_wrong_as_a_whole_stops_the_run_by_name(tmp_path):
     write_rows(tmp_path / "a.csv", 50)
     (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes().replace(b"red", b"r\xe9d"))
-    with pytest.raises(DataError, match=r"b.csv: row \d+: column 8 'colour, or none': is not UTF-8"):
+    with pytest.raises(DataError, match=r"b.csv: row \d+: column 8 'color, or none': is not UTF-8"):
         preprocess(recipe(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

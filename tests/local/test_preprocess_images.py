@@ -250,7 +250,7 @@ def test_twelve_bits_in_sixteen_end_the_run_and_a_white_level_keeps_them(tmp_pat
     assert made.document.image.white_level == 1023
 
 
-def test_images_of_one_colour_are_warned_of_and_a_run_of_nothing_else_ends(tmp_path):
+def test_images_of_one_color_are_warned_of_and_a_run_of_nothing_else_ends(tmp_path):
     write_rolled(tmp_path / "pics", np.dstack([np.full((60, 2, 3), 255), np.arange(120).reshape(60, 2)]).astype("u1"))
-    with pytest.raises(DataError, match=r"all \d+ training images are one colour after decoding, such as a/\d+\.png"):
+    with pytest.raises(DataError, match=r"all \d+ training images are one color after decoding, such as a/\d+\.png"):
         preprocess(recipe(tmp_path / "pics", split={"by": "class"}), tmp_path / "out")

@@ -218,7 +218,7 @@ def test_who_watches_a_run_is_told_that_it_was_killed_and_by_a_watcher_that_ends
     os.killpg(run.pid, signal.SIGKILL)
     _, shown = second.communicate(timeout=60)
     assert second.returncode == 30 and "· preprocess\n" in shown, shown
-    assert "was killed without a word. Start it again" in shown, shown
+    assert "was killed. Run the same command again" in shown, shown
     assert state(here) == "unfinished"
 
 

@@ -133,7 +133,7 @@ def test_training_decodes_the_pixels_that_evaluation_does() -> None:
     np.testing.assert_array_equal(decode_pixels(raw, shape, pixels=True), pixels)
 
 
-def test_colours_change_by_their_formulas() -> None:
+def test_colors_change_by_their_formulas() -> None:
     images = np.random.default_rng(3).integers(60, 160, (1, 2, 2, 3), np.uint8)
     neutral = dict.fromkeys(on_device.COLUMNS, 0.0) | {"share": 1.0}
 

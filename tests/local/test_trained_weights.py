@@ -287,6 +287,6 @@ def test_pixels_reach_a_network_as_keras_prepares_them(name: str, mode: str, cha
     pixels = np.random.default_rng(1).uniform(0, 255, (2, 32, 32, channels)).astype(np.float32)
     model = network(32, channels, name)
     prepared = keras.Model(model.input, model.get_layer(first).input)({"image": pixels}).numpy()
-    colours = np.repeat(pixels, 3 // channels, axis=-1)
-    expected = keras.applications.imagenet_utils.preprocess_input(colours, mode=mode)
+    colors = np.repeat(pixels, 3 // channels, axis=-1)
+    expected = keras.applications.imagenet_utils.preprocess_input(colors, mode=mode)
     np.testing.assert_allclose(prepared, expected, rtol=1e-5, atol=1e-4)

@@ -351,7 +351,7 @@ def test_images_that_lose_their_content_are_said(tmp_path: Path) -> None:
     said = " ".join(profile.findings)
     assert "floating-point numbers from 0 to 1. Set data.white_level" in said
     assert "use values up to about 1023 of 65535, so 4 levels are left" in said and "such as 1023" in said
-    assert "3 images are one colour after decoding, such as alpha/0.png, alpha/1.png" in said
+    assert "3 images are one color after decoding, such as alpha/0.png, alpha/1.png" in said
     source = {"format": "image_folder", "path": str(tmp_path), "white_level": 1020}
     named = inspect_recipe(Recipe.model_validate({"name": "pics", "data": source, "model": {"name": "cnn_small"}}))
     assert named.pictures is not None and named.pictures.level == -1 and not named.pictures.broken

@@ -232,7 +232,7 @@ def test_no_output_is_pruned_while_a_run_goes_on_that_began_since_the_plan(tmp_p
     plan = retention.plan(root, keep=1)
     assert {removal.name.partition("/")[0] for removal in plan.removals} == {"preprocess", "train", "evaluate"}
     run(Reused(), "evaluate.gates=[{metric: accuracy, min: 0.5}]")
-    assert len(Reused.reasons) == 3 and all("a run or a search of digits goes on" in why for why in Reused.reasons)
+    assert len(Reused.reasons) == 3 and all("a run or a search of digits is active" in why for why in Reused.reasons)
     assert [retention.remove(root, removal) for removal in plan.removals] == ["", "", ""]
 
 
@@ -247,7 +247,7 @@ def test_no_output_is_pruned_while_a_search_goes_on(
         raise LookupError(retention.remove(str(tmp_path), output))
 
     monkeypatch.setattr(LocalRun, "preprocess", preprocess)
-    with pytest.raises(LookupError, match="a run or a search of digits goes on"):
+    with pytest.raises(LookupError, match="a run or a search of digits is active"):
         if search == "sweep":
             over = parse("digits", [], ["train.batch_size=32,64"])
             sweep.run(Sweep("digits", [], over, local_environment), Quiet())

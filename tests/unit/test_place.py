@@ -96,10 +96,10 @@ def assert_equal(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> No
 
 def marked(task: PipelineTask, step: str, pool: str) -> PipelineTask:
     kubernetes.set_security_context(task, run_as_user=65532, run_as_non_root=True)
-    return labelled(task, step, pool)
+    return labeled(task, step, pool)
 
 
-def labelled(task: PipelineTask, step: str, pool: str) -> PipelineTask:
+def labeled(task: PipelineTask, step: str, pool: str) -> PipelineTask:
     for key, value in {
         "app.kubernetes.io/name": "trainyard",
         "app.kubernetes.io/component": step,
@@ -244,7 +244,7 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
         if region:  # the second one
             task.set_env_variable("AWS_DEFAULT_REGION", region)
             kubernetes.add_pod_label(task, "trainyard/use", "2")
-        return labelled(task, "train-own", "cpu")
+        return labeled(task, "train-own", "cpu")
 
     spec, platform = documents(body(lambda task: task))
     ours = place(spec, environments.load("kind"), platform)

@@ -165,7 +165,7 @@ def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: 
     assert why["day"] == "days not written YYYY-MM-DD, which are read by nothing: 01.03.2024)"
     assert why["fee"] == "numbers with a comma, which are read by nothing: 0,00)"
     assert why["built"].startswith("15 cells are no numeric value, such as members.csv:2 'unknown'")
-    assert "'fee' holds numbers with a comma, such as 0,00, which are taken for texts." in profile.findings
+    assert "'fee' holds numbers with a comma, such as 0,00, which are read as texts." in profile.findings
     ids = [finding for finding in profile.findings if "looks like an id" in finding]
     assert len(ids) == 1 and ids[0].startswith("'code'"), "prose that never repeats is no id"
 

@@ -120,8 +120,8 @@ def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"max_parallel": 0}, "max_parallel 0: each trial needs a core of its own"),
-        ({"max_parallel": 1000}, "max_parallel 1000: each trial needs a core of its own"),
+        ({"max_parallel": 0}, "max_parallel 0: each trial needs its own core"),
+        ({"max_parallel": 1000}, "max_parallel 1000: each trial needs its own core"),
         ({"latency_budget": "2"}, "not a duration. Write it such as 2ms"),
         ({"latency_budget": "0ms"}, "not a duration"),
         ({"grammar": "2:5 conv:16|32"}, "leave nothing of 8 pixels. Give at most 4 stages"),

@@ -61,9 +61,9 @@ def model(*inputs: RawInput, **fields: Any) -> PushedModel:
     return PushedModel(**{"folder": "m/1", "inputs": inputs or COLUMNS, "labels": ("a", "b"), "pixels": None} | fields)
 
 
-def rows(body: Any, of: PushedModel | None = None) -> list[tuple[Any, ...]]:
+def rows(body: Any, served: PushedModel | None = None) -> list[tuple[Any, ...]]:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Records(of or model()).tensorflow_serving_rows(content)[0]
+    return Records(served or model()).tensorflow_serving_rows(content)[0]
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)

@@ -46,7 +46,7 @@ def sections(recipe: Recipe, step: str) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def labelled(output: str, label: str) -> str:
+def labeled(output: str, label: str) -> str:
     """Return the folder of an output that a label keeps apart from `output`; that itself without a label."""
     return f"{output}.{label}" if label else output
 

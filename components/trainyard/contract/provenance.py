@@ -266,7 +266,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _version(names: tuple[str, ...], variant: str) -> str:
-    """Return the version of the first of `names` that the image `variant` pins, else that is here, else ''."""
+    """Return the version of the first of `names` that the image `variant` pins, or else has installed, or ''."""
     pins = _pins(variant) if variant else {}
     pinned = [pins.get(name, "") for name in names]
     return next(filter(None, [*pinned, *map(_installed, names)]), "")
@@ -274,7 +274,7 @@ def _version(names: tuple[str, ...], variant: str) -> str:
 
 @cache
 def _installed(name: str) -> str:
-    """Return the version of the distribution `name` that is here, else ''. To look reads files; a key asks for ten."""
+    """Return the installed version of the distribution `name`, or ''. The lookup reads files; a key needs ten."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

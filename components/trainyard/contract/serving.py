@@ -1,4 +1,4 @@
-"""Which version of a model serves, and the aliases that name other versions.
+"""The serving version of a model, and the aliases of other versions.
 
 The version that serves is the one in champion.json. A push and a rollback publish a new version before they set it, so
 that it also has the highest number, which TensorFlow Serving loads. An alias never changes what serves.

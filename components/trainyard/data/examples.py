@@ -41,7 +41,7 @@ def open_examples(uri: str) -> ExampleFolder:
 def reading(uri: str) -> Iterator[None]:
     """Name the damaged shard of the examples at `uri` if the block meets one, or the image that cannot be decoded.
 
-    Raises `DataError`, or `TransientError` if it is a copy of a bucket's, which is then fetched anew.
+    Raises `DataError`, or `TransientError` if it is a copy of a bucket's, which is then downloaded again.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The trained model as later steps may use it: its bytes verified, no code of its own, in float32."""
+"""The trained model as later steps may use it: its bytes verified, no foreign code, in float32."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _MOST_CONFIG_BYTES = 64 << 20  # chosen: the largest networks of Keras have some hundred thousand
 _EXPANSION, _ROOM_BYTES = 4, 64 << 20  # chosen: Keras compresses nothing, others half of it
 
-_FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
+_FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes its own functions, such as an activation
 
 
 def load(uri: str) -> keras.Model:
@@ -126,7 +126,7 @@ def require_bounded(place: object, weights: IO[bytes], size: int) -> None:
 
 
 def in_float32(model: keras.Model) -> keras.Model:
-    """Return `model` with every layer computing in float32: itself if that is so already, else a copy.
+    """Return `model` with every layer computing in float32: unchanged if it already does, otherwise a copy.
 
     Mixed precision keeps its variables in float32, so the copy loses nothing, and devices and CPU servers that know no
     bfloat16 can run it.

@@ -17,9 +17,9 @@ def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras
     Pixels are scaled as keras.applications does for the published weights, whatever the initial weights, so that all
     weights are compatible. A grey image is repeated in three channels.
     """
-    colours = layers.Concatenate()([image] * 3) if image.shape[-1] == 1 else image
+    colors = layers.Concatenate()([image] * 3) if image.shape[-1] == 1 else image
     name = model.name or ""
-    scaled = _caffe(colours) if name == "resnet50" else colours
+    scaled = _caffe(colors) if name == "resnet50" else colors
     body = _BODIES[name](input_tensor=scaled, weights=None, **_alpha(model))
     x = layers.Dropout(model.dropout)(body.output)
     return layers.Dense(outputs, dtype="float32", name="logits")(x)

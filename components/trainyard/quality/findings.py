@@ -134,9 +134,9 @@ def little_of_the_range(level: int) -> str:
 
 
 def constant_images(count: int, names: str) -> str:
-    """Return the sentence about images that are one colour."""
+    """Return the sentence about images that are one color."""
     counted = _count(count, "image is", "images are")
-    return f"{counted} one colour after decoding, such as {names}: transparent pixels become white."
+    return f"{counted} one color after decoding, such as {names}: transparent pixels become white."
 
 
 def _giveaways(profile: Profile, giveaways: dict[str, float]) -> Iterator[str]:
@@ -184,11 +184,11 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         yield f"{name} is missing in {column.statistics.missing / rows:.1%} of the rows."
     top = column.top[0] if column.top else None
     if column.distinct == 1 and top is not None:
-        yield f"{name} is constant: {top.value!r} in every row that has one. It tells nothing; leave it out."
+        yield f"{name} is constant: {top.value!r} in every row that has one. Leave it out."
     elif top is not None and top.count >= _ONE_VALUE * count:
         yield f"{name} is nearly constant: {top.value!r} in {top.count / count:.2%} of its cells."
     elif column.foreign:
-        yield f"{name} holds {column.foreign}, such as {column.top[0].value}, which are taken for texts."
+        yield f"{name} holds {column.foreign}, such as {column.top[0].value}, which are read as texts."
     elif column.name != profile.label and column.is_id:
         yield (
             f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "

@@ -17,9 +17,9 @@ _FOREIGN = {
     r"\d{1,2}[./]\d{1,2}[./]\d{4}.*": "days not written YYYY-MM-DD",
 }
 _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
-_FEW = 20  # chosen: so many values may all differ by chance
+_FEW = 20  # chosen: fewer values may all differ by chance
 _ID = ("id", "key", "code", "nr", "no", "number")  # chosen: what names of ids end with
-_SURELY_EQUAL = 4  # chosen: so many equal pairs are expected of as many integers drawn from the same range
+_SURELY_EQUAL = 4  # chosen: expected equal pairs among as many integers drawn from the same range
 
 
 class ColumnProfile(FrozenModel):
@@ -100,7 +100,7 @@ class SheetImage(FrozenModel):
 class ImageProfile(FrozenModel):
     """The images of a source. broken: counts by reason. Sizes are `columns` of the profile.
 
-    constant: how many are one colour; level: the largest value after decoding in those of more than 8 bits without a
+    constant: how many are one color; level: the largest value after decoding in those of more than 8 bits without a
     white level, -1 if there are none.
     hashed: how many were decoded to look for near-duplicates; near: pairs of names that look the same.
     """

@@ -20,16 +20,16 @@ from trainyard.values.columns import LIST_SEPARATOR
 _LABEL_SEPARATORS = (";", "|")
 _LISTED = 0.1  # chosen: share of cells with several classes
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
-_STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
+_STEPS = 4000  # chosen: about this number of steps, but 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
-_RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
+_RARE = 100  # chosen: with this many rows a class misses a split of a tenth once in 40,000 times
 _EXAMPLES = 3  # that a class needs, one in each split
 _LITTLE = 0.2  # chosen: share of the rows that are left out with their rare classes
-_SMALL = 100  # chosen: of so many different rows a split of a tenth is empty once in 38,000 times
+_SMALL = 100  # chosen: with this many distinct rows a split of a tenth is empty once in 38,000 times
 _LONG = 400  # chosen: letters of their names; a longer condition is no draft to read
 _SHOWN = 3
 _MORE = 0.001  # chosen: the least that counts as more; the baseline itself differs by 0 from itself
-_ONE_SIDED = 0.9  # chosen: where one class has so large a share, accuracy tells little of the others
+_ONE_SIDED = 0.9  # chosen: if one class has this share, accuracy says little about the others
 
 
 def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]]:
@@ -54,7 +54,7 @@ def _image_content(profile: Profile) -> dict[str, Any]:
     if len(profile.classes) < 2:
         raise ConfigurationError(
             f"{profile.source}: the images lie in {len(profile.classes)} class folders, and a classifier needs two "
-            "or more. Put the images of each class into a folder of its own."
+            "or more. Put the images of each class into a separate folder."
         )
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])

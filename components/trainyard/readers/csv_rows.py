@@ -179,7 +179,7 @@ class _Table:
         repeated = [column for column, times in Counter(header).items() if times > 1]
         if repeated:
             raise DataError(
-                f"{place}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
+                f"{place}: the header names column '{repeated[0][:80]}' twice. Give each column a different name."
             )
         for column in columns:
             if column not in header:

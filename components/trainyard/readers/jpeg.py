@@ -34,7 +34,7 @@ class JpegHeader:
 
 
 def read_header(encoded: bytes) -> JpegHeader | None:
-    """Return the header of a Huffman-coded JPEG of 8 bits, grey or in colours; None if it is, or may be, another kind.
+    """Return the header of a Huffman-coded JPEG of 8 bits, grey or in colors; None if it is, or may be, another kind.
 
     Source: ITU-T T.81, annex B.
     """

@@ -97,7 +97,7 @@ def read_parquet(
 def require_names(names: Sequence[str], place: str) -> None:
     """Raise `DataError` if a column has the name of another one."""
     if repeated := [column for column, times in Counter(names).items() if times > 1]:
-        raise DataError(f"{place}: names column '{repeated[0][:80]}' twice. Give each column a name of its own.")
+        raise DataError(f"{place}: names column '{repeated[0][:80]}' twice. Give each column a different name.")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ MAX_SIDE = 1_000_000  # pixels; libpng, and so TensorFlow, refuses a larger widt
 
 _LARGEST_WINDOW = 1 << 15  # bytes: RFC 1950
 _MAX_BYTES = 1 << 29  # beyond this TensorFlow's decoder refuses
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # a pixel, by type of colour
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # a pixel, by type of color
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PALETTE = 3
 _ALPHA = (4, 6)
@@ -29,12 +29,12 @@ class PngHeader:
     height: int
     width: int
     bits: int
-    colour: int
+    color: int
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, the one that names its filter included."""
-        return 1 + (self.width * self.bits * _CHANNELS[self.colour] + 7) // 8
+        return 1 + (self.width * self.bits * _CHANNELS[self.color] + 7) // 8
 
 
 def read_header(encoded: bytes) -> PngHeader | None:
@@ -44,11 +44,11 @@ def read_header(encoded: bytes) -> PngHeader | None:
     """
     if len(encoded) < 33 or encoded[8:16] != b"\0\0\0\x0dIHDR" or not _is_chunk_whole(encoded, 8, 13):
         return None
-    width, height, bits, colour, compression, filters, interlace = struct.unpack(">IIBBBBB", encoded[16:29])
-    known = bits in _DEPTHS.get(colour, ()) and not (compression or filters or interlace)
+    width, height, bits, color, compression, filters, interlace = struct.unpack(">IIBBBBB", encoded[16:29])
+    known = bits in _DEPTHS.get(color, ()) and not (compression or filters or interlace)
     if not known or not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height * 4 < _MAX_BYTES):
         return None
-    return PngHeader(height, width, bits, colour)
+    return PngHeader(height, width, bits, color)
 
 
 def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
@@ -56,7 +56,7 @@ def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
 
     None if there are others, or if its chunks are harmed or of unusual kinds.
     """
-    data = _image_data(encoded, header) if header.colour not in _ALPHA else None
+    data = _image_data(encoded, header) if header.color not in _ALPHA else None
     if data is None:
         return None
     expected, stream = header.height * header.row_bytes, zlib.decompressobj()
@@ -99,7 +99,7 @@ def _image_data(encoded: bytes, header: PngHeader) -> bytes | None:
         if name == b"IEND":
             return b"".join(data) if data and not length else None
         if name == b"IDAT":
-            if (data and last != name) or (header.colour == _PALETTE and b"PLTE" not in seen):
+            if (data and last != name) or (header.color == _PALETTE and b"PLTE" not in seen):
                 return None
             data.append(body)
         elif data or (name in seen and name != b"tEXt") or not _is_plain(name, body, header, seen):
@@ -119,7 +119,7 @@ def _is_chunk_whole(encoded: bytes, position: int, length: int) -> bool:
 def _is_plain(name: bytes, body: bytes, header: PngHeader, seen: set[bytes]) -> bool:
     """Return True if no decoder here makes anything of the chunk, or all of them the same."""
     if name == b"PLTE":
-        return header.colour == _PALETTE and len(body) % 3 == 0 and 0 < len(body) // 3 <= 1 << header.bits
+        return header.color == _PALETTE and len(body) % 3 == 0 and 0 < len(body) // 3 <= 1 << header.bits
     if name == b"tEXt":
         return body.partition(b"\0")[0] in _KEYWORDS and len(body) < 1 << 16
     return len(body) == _LENGTHS.get(name) and b"PLTE" not in seen

@@ -192,7 +192,7 @@ def _confusion(evaluation: Evaluation) -> Figure:
         "xgap": 2 if size <= CELLS else 0,
         "ygap": 2 if size <= CELLS else 0,
         "zmin": 0,
-        "hovertemplate": "%{y} taken for %{x}: %{text} (%{z:.1%})<extra></extra>",
+        "hovertemplate": "%{y} predicted as %{x}: %{text} (%{z:.1%})<extra></extra>",
     }
     if size <= CELLS:
         cell["texttemplate"] = "%{text}"

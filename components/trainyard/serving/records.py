@@ -176,7 +176,7 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
 
 
 def _value(value: Any, feature: RawInput, place: str) -> float | int | str:
-    """Return what the serving signature takes, by the rules that `predict` applies to whole columns."""
+    """Return the inputs of the serving signature, by the rules that `predict` applies to whole columns."""
     text, column = _text(value, feature, place), feature.column
     if feature.dtype == "string":
         if column is not None and column.type == "date":

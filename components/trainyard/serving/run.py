@@ -20,7 +20,7 @@ _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 @dataclass(frozen=True)
 class Options:
-    """Where and what a server serves. folder: a pushed version, or a folder of versions. port: 0 for a free one.
+    """A server's address and models. folder: a pushed version, or a folder of versions. port: 0 for a free one.
 
     reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request.
     """

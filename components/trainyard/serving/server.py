@@ -210,7 +210,7 @@ class Server:
 
 
 async def _parsed(parse: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
-    """Return what `parse` makes of `body`; a large one must not hold up the others."""
+    """Parse `body`, a large one in a thread, so that it does not delay other requests."""
     return await asyncio.to_thread(parse, body) if len(body) > _LARGE_BYTES else parse(body)
 
 

@@ -144,7 +144,7 @@ def _content(path: Path, limit: int) -> bytes:
 
 def _decoded(content: bytes, name: str, limit: int) -> str:
     if len(content) > limit:
-        raise ConfigurationError(f"{name}: is larger than {limit} bytes. At most so many are read.")
+        raise ConfigurationError(f"{name}: is larger than {limit} bytes, the maximum.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -194,7 +194,7 @@ def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
 
 
 def remedy(step: str | None) -> str:
-    """Return what to do if a file that `step` wrote is damaged; None for another producer."""
+    """Return the advice for a damaged file that `step` wrote; None for another producer."""
     return {
         "push": "Restore it, or let another version serve by `trainyard models rollback`.",
         None: "Remove the folder, and run the same command again.",

@@ -92,7 +92,7 @@ def version(server: str, sdk: str) -> Check:
         return unknown(
             "kubeflow version",
             f"the server is {server}, older than the packages' {sdk}: new features may fail. "
-            "Before 2.17 a run has no deadline of its own: set deadline_seconds: 0",
+            "Before 2.17 a run has no deadline: set deadline_seconds: 0",
         )
     return good("kubeflow version", f"the server is {server}, packages are of {sdk}")
 
@@ -205,7 +205,7 @@ def deadlines(config: Manifest | None, namespace: str) -> Check:
     timeouts = {f"templateDefaults.{name}": template.get(name) for name in ("timeout", "activeDeadlineSeconds")}
     timeouts["activeDeadlineSeconds"] = spec.get("activeDeadlineSeconds")
     if not any(timeouts.values()):
-        return good("deadlines", "the controller has none of its own: a step's timeout and a run's deadline hold")
+        return good("deadlines", "the controller sets none: a step's timeout and a run's deadline hold")
     limits = ", ".join(f"{name} of {value}" for name, value in timeouts.items() if value)
     return unknown(
         "deadlines",

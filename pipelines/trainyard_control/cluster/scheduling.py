@@ -241,8 +241,8 @@ class Nodes:
 def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
     """Count the nodes that serve the pool, with room computed beside all `pods`."""
     spec = pod_spec(pool, platform)
-    labelled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
-    matching = [node for node in labelled if not _untolerated(node, spec)]
+    labeled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
+    matching = [node for node in labeled if not _untolerated(node, spec)]
     ready = [node for node in matching if not _closed(node)]
     room = sum(capacity(spec, node, pods) > 0 for node in ready)
     return Nodes(len(matching), len(ready), room)

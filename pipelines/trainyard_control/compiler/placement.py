@@ -323,7 +323,7 @@ def _completed(own: Spec, ours: Spec) -> Spec:
 def _resources(pool: Pool, environment: Environment) -> Spec:
     """As kfp's set_cpu_request and its like compile: the quantity, and for older installations its value too.
 
-    Vertex AI knows limits only, and accelerators by names of its own.
+    Vertex AI knows limits only, and its own accelerator names.
     """
     vertex = environment.target == "vertex"
     amounts = pod_spec(pool, environment.platform)["containers"][0]["resources"]

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.3  # chosen: a person does not see it, a processor hardly
 class Journal:
     """Passes on to `listener` what happens, and writes it down in the run's `folder`, a JSON list a line.
 
-    The file is locked as long as the journal is open, so that readers know whether the run goes on: the system frees it
+    The file is locked as long as the journal is open, so that readers know if the run is active: the system frees it
     when the process is killed. It is not written into a bucket, which takes no line more in a file, nor on a full disk.
     """
 
@@ -100,7 +100,5 @@ def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
                 time.sleep(_POLL_SECONDS)
     ended = local_runs.view(root, run.recipe, run.name)
     if not ended.record:
-        raise TransientError(
-            f"{run.name}: was killed without a word. Start it again by the same command: it goes on where it stopped."
-        )
+        raise TransientError(f"{run.name}: was killed. Run the same command again: it resumes.")
     return ended

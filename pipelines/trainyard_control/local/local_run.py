@@ -1,4 +1,4 @@
-"""Takes a recipe through every step on this machine: each step a process of its own, in this very environment."""
+"""Takes a recipe through every step on this machine: each step in a separate process of this Python environment."""
 
 from __future__ import annotations
 

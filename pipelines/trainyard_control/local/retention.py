@@ -108,7 +108,7 @@ def _unread(root: str, recipe: str) -> Iterator[None]:
             try:
                 stack.enter_context(storage.lease(storage.join(root, recipe)))
             except TransientError as error:
-                raise TransientError(f"a run or a search of {recipe} goes on, so its outputs stay") from error
+                raise TransientError(f"a run or a search of {recipe} is active, so its outputs stay") from error
         yield
 
 

@@ -1,4 +1,4 @@
-"""Starts a step as a process of its own out of one that has TensorFlow imported already.
+"""Starts a step in a separate process, forked from one that has imported TensorFlow.
 
 Importing TensorFlow takes 3 to 6 seconds, and four of the five steps need it. Python's fork server imports it once a
 run, before any of its threads exist, and every step is forked from there: measured, 0.05 s instead of 5.

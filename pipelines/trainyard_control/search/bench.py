@@ -489,7 +489,7 @@ def find_training(environment: Environment, recipe: str, run: str) -> tuple[str,
     folder = storage.join(environment.storage, recipe, "train")
     for name in storage.children(folder):
         output = storage.join(folder, name)
-        if output.endswith(keys.labelled("", run)) and storage.committed(output) is not None:
+        if output.endswith(keys.labeled("", run)) and storage.committed(output) is not None:
             return output, Training.read(output)
     return None
 

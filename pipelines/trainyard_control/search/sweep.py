@@ -109,7 +109,7 @@ def shares(count: int) -> list[frozenset[int] | None]:
     cores = sorted(os.sched_getaffinity(0))
     if not 1 <= count <= len(cores):
         raise ConfigurationError(
-            f"max_parallel {count}: each trial needs a core of its own, and there are {len(cores)}. "
+            f"max_parallel {count}: each trial needs its own core, and there are {len(cores)}. "
             f"Give {f'1 to {len(cores)}' if len(cores) > 1 else '1'}."
         )
     if count == 1:

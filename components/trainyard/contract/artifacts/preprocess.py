@@ -26,7 +26,7 @@ class ImageShape(FrozenModel):
 class Feature(FrozenModel):
     """One input of the model, after the transform: a batch of it has shape (batch, *shape).
 
-    vocabulary_size: for integer ids the number of different ones, out-of-vocabulary buckets included; else None.
+    vocabulary_size: for integer ids the number of different ones, including out-of-vocabulary buckets; otherwise None.
     encoded: the shards hold no such feature but the encoded image `raw/<name>`, which `trainyard.data` decodes.
     pixels: what `raw/<name>` holds then is not encoded: height x width x channels bytes, row by row.
     filler: the id that fills up a row of fewer ids, which says nothing itself; None of a feature of one id.

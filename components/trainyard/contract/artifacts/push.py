@@ -36,7 +36,7 @@ class GateRecord(Verdict):
 
 
 class VersionRecord(FrozenModel):
-    """How a version came to be, in its manifest's origin, so that it outlives its run. Empty fields are unknown.
+    """The origin of a version, in its manifest, so that it outlives its run. Empty fields are unknown.
 
     recipe: with every default. run: the folder of the run. pushed: when, in UTC; by: the user's name on that machine.
     restored: the version that a rollback copied. examples: by split; fingerprint: of the data. metrics, intervals and

@@ -104,7 +104,7 @@ def check_input_workers(recipe: Recipe, count: int) -> None:
     """Raise `ConfigurationError` if `count` input workers have nothing to do for `recipe`."""
     if count and recipe.train.command is not None:
         raise ConfigurationError(
-            f"{recipe.name}: train.command: a program of its own reads the examples itself, and the environment has "
+            f"{recipe.name}: train.command: a custom program reads the examples itself, and the environment has "
             f"{count} input workers. Leave input_workers out of it."
         )
 

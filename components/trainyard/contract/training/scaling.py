@@ -15,7 +15,7 @@ from trainyard.storage import storage
 class Scaling:
     """`efficiency` is the gang's examples a second over `workers` times the recorded one worker's.
 
-    same_part: the one worker had the batch that each worker of the gang has; else the whole gang's.
+    same_part: the one worker had the batch that each worker of the gang has; otherwise the whole gang's.
     """
 
     workers: int

@@ -49,7 +49,7 @@ class _Table(Strict):
 
 
 def published(wanted: TimeTo, examples: Examples | None) -> list[PublishedTime]:
-    """Return what others published of the very accuracy that is `wanted`, fastest first; [] if `examples` are others.
+    """Return published times to the accuracy `wanted`, fastest first; [] if `examples` are not ImageNet.
 
     They are ImageNet's if they have as many classes and images, with those that were set aside.
     """
@@ -60,7 +60,7 @@ def published(wanted: TimeTo, examples: Examples | None) -> list[PublishedTime]:
 
 
 def times(wanted: TimeTo) -> list[PublishedTime]:
-    """Return what others published of the very accuracy that is `wanted`, on ImageNet, fastest first."""
+    """Return published times to the accuracy `wanted` on ImageNet, fastest first."""
     table = _table()
     rows = []
     for row in table.rows:

@@ -41,7 +41,7 @@ def depth_of(image: Image.Image, encoded: bytes) -> int:
 def in_eight_bits(image: Image.Image, form: PixelForm, depth: int) -> Image.Image:
     """Return the loaded `image` of `depth` bits as L or RGB, like `trainyard.data.images.decode_png` for a PNG.
 
-    Raises `UnscaledImageError` if it has 32 bits and no white level is known, or has 16 bits in colours, which Pillow
+    Raises `UnscaledImageError` if it has 32 bits and no white level is known, or has 16 bits in colors, which Pillow
     cannot scale, and one is.
     """
     white_level = form.white_level
@@ -61,13 +61,13 @@ def in_eight_bits(image: Image.Image, form: PixelForm, depth: int) -> Image.Imag
         image = Image.fromarray(levels.astype(np.uint8))
     elif depth > 8 and white_level is not None:
         raise UnscaledImageError(
-            f"it has {depth} bits a channel in colours, which data.white_level scales in PNG only. Convert it to PNG"
+            f"it has {depth} bits a channel in colors, which data.white_level scales in PNG only. Convert it to PNG"
         )
     return on_white(image).convert("L" if form.channels == 1 else "RGB")
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Return `image` composited on white, or as it is if it has no alpha channel and no transparent colour."""
+    """Return `image` composited on white, or as it is if it has no alpha channel and no transparent color."""
     if not image.has_transparency_data:
         return image
     pixels = np.asarray(image.convert("RGBA"), np.int32)
@@ -77,7 +77,7 @@ def on_white(image: Image.Image) -> Image.Image:
 
 def is_opaque(image: Image.Image) -> bool:
     """Return True if no pixel of the loaded `image` is transparent; a transparent color may occur in it."""
-    if "transparency" in image.info:  # of 2 and 4 bits, Pillow does not find the colour
+    if "transparency" in image.info:  # of 2 and 4 bits, Pillow does not find the color
         return False
     if not image.has_transparency_data:
         return True

@@ -15,7 +15,7 @@ from trainyard.spec.tables.columns import name_fault
 
 _ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-_MISSING_ROOM = 1.5  # chosen: so many times what was missing may be missing
+_MISSING_ROOM = 1.5  # chosen: factor on the observed share of missing cells
 
 _HEAD = """\
 #   trainyard data schema NEW --check THIS      compares other data with it (exit code 10 if they do not fit)

@@ -28,8 +28,8 @@ _KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess d
 _SUCH_AS = 5
 _ZERO_PADDED = r"^0[0-9]+$"
 _LONGEST = max(map(len, MISSING))
-_MOSTLY = 0.9  # chosen: a column is of a type if at least so many of its cells are
-_CATEGORY = 50, 0.05  # chosen: at most so many different texts, or so many in relation to the cells
+_MOSTLY = 0.9  # chosen: minimum share of cells of a column's type
+_CATEGORY = 50, 0.05  # chosen: maximum number of distinct texts, or their share of the cells
 
 
 class ColumnCounter:

@@ -3,7 +3,7 @@
 Naive Bayes predicts the class of each row from all others: its own share in the counts is taken away, so no row
 vouches for itself. A row is named only if it is among those predicted so surely that nearly all of them agree.
 Source: C. Northcutt et al., Confident Learning, arXiv:1911.00068, for judging labels by out-of-sample predictions, and
-for a threshold that each class has of its own.
+with a threshold for each class.
 """
 
 from __future__ import annotations

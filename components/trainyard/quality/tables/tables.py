@@ -214,7 +214,7 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
 def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
     """Return True if the numbers of `column` are regression targets, not classes.
 
-    counts: how often each value stands there.
+    counts: the number of rows with each value.
     """
     if column.type == "number":
         return column.distinct > 2

@@ -37,7 +37,7 @@ def slice_masks(
 
     `columns` are the split's raw features and its label by name, each (n,); `train_columns` the numbers of the training
     split, whose quantiles bound the bins. `labels` are the classes' names in id order. A missing value (an empty
-    string, NaN) is a slice of its own, a date counts by month. Raises `ConfigurationError` if a feature is not there.
+    string, NaN) is a slice, a date counts by month. Raises `ConfigurationError` if a feature is not there.
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     for feature in recipe.evaluate.slices:

@@ -21,7 +21,7 @@ _BATCH = 4096
 
 
 def unknown_values(data: Data, examples: ExampleFolder, split: Split) -> dict[str, UnknownValues]:
-    """Return the counts of `split` by category and text of `data`; none of images and of a transform of its own."""
+    """Return the counts of `split` by category and text of `data`; none for images and custom transforms."""
     document = examples.document
     features: list[RawFeature | ComputedFeature] = [*document.raw_features, *document.computed_features]
     known = {

@@ -49,7 +49,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "litert_int8"]
 
 _LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
-_INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the packed weights; chosen
+_INTERPRETERS = 4  # chosen: maximum at once, because each holds a copy of the packed weights
 
 
 class LiteConverter:

@@ -20,7 +20,7 @@ Border = dict[str, dict[str, dict[str, Any]]]
 def answering(model: keras.Model, document: Examples, units: Mapping[str, Unit]) -> Callable[[Tensors], Tensors]:
     """Return the function that a file holds: what `model` answers, in `units` if there are any.
 
-    Several targets are outputs of their own, each with a scale of its own in int8: in one tensor, a target of thousands
+    Several targets are separate outputs, each with its own scale in int8: in one tensor, a target of thousands
     would leave no digits to one below ten.
     """
     predict = predictor(model, document.task)

@@ -101,7 +101,7 @@ def measure(
 class _Totals:
     """Sums over the batches: the examples' scores by their weights, and each output's differences.
 
-    by_target: whether each output is a number of its own, as of a regression, not the probability of a class.
+    by_target: whether each output is a number, as in a regression, not the probability of a class.
     """
 
     by_target: bool

@@ -109,7 +109,7 @@ def open_model(folder: str) -> PushedModel:
     name = f"{EXTRA}/{PREPROCESSING}"
     text = storage.read(folder, name) if storage.committed(folder) else None
     if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}") is not None:
-        raise DataError(f"{folder}: a program of its own trained it, and its files are for that program's own server.")
+        raise DataError(f"{folder}: a custom program trained it, and its files are for that program's server.")
     if text is None:
         raise DataError(f"{folder}: no {name}, so Trainyard did not push it. Name a version that `push` wrote.")
     try:

@@ -65,7 +65,7 @@ def require_writable(out: str, *, force: bool) -> Path:
 
 
 class Form:
-    """The columns of predictions: the class and scores of a model of classes; else a number, or one for each target.
+    """The columns of predictions: the class and scores of a classifier; otherwise a number, or one for each target.
 
     If an example may have several classes, these stand in one text as `PushedModel.label_separator` says, and each has
     its score.

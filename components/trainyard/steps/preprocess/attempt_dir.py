@@ -1,7 +1,7 @@
 """The files that an attempt leaves for the next one: rows of each task, the transform graph and the shards.
 
 It lies beside the output, in `<output>.parts`, under names that are digests of all that it depends on. So the attempt
-after a kill goes on from what was done, and a run over data that only grew takes the tasks of the same files over from
+after a kill resumes from completed work, and a run over data that only grew takes the tasks of the same files over from
 the outputs beside its own. Links are taken, not copies: whoever removes a folder takes nothing from another one.
 """
 

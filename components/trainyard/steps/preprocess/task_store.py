@@ -39,7 +39,7 @@ class Range:
 class TaskStore:
     """The files of one attempt, by name.
 
-    folder: of the step's own machine. uri: '' if the workers see that folder; else the folder of a bucket in which
+    folder: of the step's machine. uri: '' if the workers see that folder; otherwise the folder of a bucket in which
     they leave what they write, and the step's own copies are in `folder`.
     """
 
@@ -86,7 +86,7 @@ class TaskStore:
         return content
 
     def write(self, name: str, fill: Callable[[Path], object]) -> File | None:
-        """Have `fill` write the file at a path of its own, which becomes `name`; of a bucket's, return its size."""
+        """Let `fill` write a temporary file, which becomes `name`; in a bucket, return its size."""
         if not self.uri:
             with _finished(Path(self.folder, name)) as temporary:
                 fill(temporary)
@@ -171,7 +171,7 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def _finished(final: Path) -> Iterator[Path]:
-    """Yield a path of its own to write a file to, which becomes `final` at the end of the block.
+    """Yield a temporary path to write a file to, which becomes `final` at the end of the block.
 
     So the file is whole, though a runner may have two workers do the same when it took one for lost.
     """

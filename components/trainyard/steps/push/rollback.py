@@ -21,7 +21,7 @@ from trainyard.storage.storage import Manifest
 
 @dataclass(frozen=True)
 class Rollback:
-    """What serves after a rollback. restored: the version whose files it holds. replaced: what served before, if known.
+    """A rollback. restored: the version whose files it holds. replaced: the version that served before, if known.
 
     changed: False if this model served already.
     """
@@ -70,7 +70,7 @@ def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollbac
 
 
 def _plan(destination: str, name: str) -> tuple[Rollback, Manifest, str]:
-    """Return what a rollback does, and the manifest and folder of the version that it restores."""
+    """Return the plan of a rollback, and the manifest and folder of the version that it restores."""
     best = _champion(destination, name)
     restored = find_version(destination, name) if name else _before(destination, best)
     source = storage.join(destination, str(restored))

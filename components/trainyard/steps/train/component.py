@@ -29,7 +29,7 @@ def train(
         from trainyard.contract.training.warm_start import TrainingPlan
 
         warm_start = TrainingPlan.model_validate_json(plan)
-        model = this.output_at(keys.labelled(warm_start.model, label))
+        model = this.output_at(keys.labeled(warm_start.model, label))
         inputs = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": warm_start.start}
         if this.unfinished():
             this.assign("" if label else warm_start.maker)  # the plan's maker is for the model without a label

@@ -47,8 +47,8 @@ def macro_f1(is_actual: Floats, is_predicted: Floats, weights: Floats | None) ->
 def roc_auc(scores: Floats, is_positive: Floats, weights: Floats | None) -> Statistic:
     """Return the mean area under the classes' one-against-the-rest curves, as a function of weights (resamples, n).
 
-    It holds to first order in the weights. scores: (n, classes). is_positive: 1 where an example has the class, else 0.
-    weights: (n,), how much each example counts.
+    It holds to first order in the weights. scores: (n, classes). is_positive: 1 or 0, whether an example has the
+    class. weights: (n,), of the examples.
 
     An area is the mean of each positive's placement among the negatives, and also that of each negative's among the
     positives; a resample moves it by the sum of both means' moves.

@@ -68,8 +68,8 @@ def _as_decoders_do(image: Any, encoded: bytes, form: PixelForm) -> np.ndarray[A
     if form.channels == 3 or image.mode not in ("P", "RGB", "RGBA") or (depth > 8 and form.white_level is not None):
         return np.asarray(in_eight_bits(image, form, depth))
     pixels = np.asarray(image.convert("RGBA"), np.int32)
-    colours, alpha = pixels[..., :3], pixels[..., 3]
-    values = np.where((colours == colours[..., :1]).all(axis=-1), colours[..., 0], colours @ _GREY >> 15)
+    colors, alpha = pixels[..., :3], pixels[..., 3]
+    values = np.where((colors == colors[..., :1]).all(axis=-1), colors[..., 0], colors @ _GREY >> 15)
     return np.asarray((values * alpha + 255 * (255 - alpha) + 127) // 255, np.uint8)
 
 
@@ -79,8 +79,8 @@ def _jpeg(image: Any, channels: int) -> np.ndarray[Any, Any]:
     Pillow has the first without the second. Source: libjpeg-turbo 3, jdsample.c and jdcolor.c.
     """
     sampling = [(across, down) for _, across, down, _ in image.layer]
-    in_colours = image.mode == "RGB" and image.info.get("adobe_transform") != 0
-    if in_colours:
+    in_colors = image.mode == "RGB" and image.info.get("adobe_transform") != 0
+    if in_colors:
         image.draft("L" if channels == 1 else "YCbCr", image.size)
     image.decoderconfig = (1, 1)
     if image.mode != "YCbCr":

@@ -62,7 +62,7 @@ def batches(images: Iterable[_EncodedImage]) -> Items:
 
 
 def checked(key: str, encoded: bytes, form: PixelForm) -> _EncodedImage:
-    """Return the image as it came if the model decodes it as Pillow shows it, else as PNG.
+    """Return the image unchanged if the model decodes it as Pillow does, otherwise as PNG.
 
     A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
     """

@@ -25,7 +25,7 @@ from trainyard.uris import is_bucket
 _DESCRIPTIONS = ("*.json", "*.labels.txt", "*.txt")  # of a prepared data set, beside its shards
 _SHOWN = 5
 _CHUNK = 1 << 20
-_SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a colour profile
+_SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a color profile
 _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compressed at all
 
 

@@ -15,7 +15,7 @@ from trainyard.uris import is_bucket
 def tar_pieces(path: str, name: str) -> list[Piece]:
     """Return the pieces of the archive at `path` that can be read apart: of about 64 MiB, each of whole members.
 
-    One in a bucket is cut if it holds archives; else its headers would take as long to read as all of it. One that
+    One in a bucket is cut if it holds archives; otherwise its headers would take as long to read as all of it. One that
     cannot be read is one piece, whose reader says why. Raises `DataError` if it, or an archive in it, is none.
     """
     starts = [0]

@@ -1,4 +1,4 @@
-"""Warns of images that look the same and lie in different splits: what is learnt by heart is then taken for skill."""
+"""Warns of images that look the same and lie in different splits, which makes metrics too good."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
     """Refuse examples that cannot be trained on and judged.
 
     Raises `DataError` with the counts if too many records are bad, a split is empty, images of 16 bits use next to
-    nothing of their range, all images are one colour, a column of the training split holds nothing, or (but for a
+    nothing of their range, all images are one color, a column of the training split holds nothing, or (but for a
     regression) there is one class, a class with one example, or a class that a split lacks.
     """
     _require_few_bad(collected, recipe)
@@ -145,7 +145,7 @@ def _require_levels(collected: Collected) -> None:
     count, name = train.constant
     if count and count == train.examples:
         raise DataError(
-            f"data: all {count} training images are one colour after decoding, such as {name}. Transparent pixels "
+            f"data: all {count} training images are one color after decoding, such as {name}. Transparent pixels "
             "become white. Look at the images; docs/reference/images.md says how they are decoded."
         )
 

@@ -114,7 +114,7 @@ class SplitSummary(FrozenModel):
     """The summary of one split.
 
     buckets counts the examples by the first 16 bits of their order key. first is the (source, height, width) of the
-    image that comes first by name. constant is how many images are one colour, and the first of them by name. level is
+    image that comes first by name. constant is how many images are one color, and the first of them by name. level is
     the largest value after decoding in images of more than 8 bits without a white level, -1 if there are none. digests
     is the sum of the records' digests modulo 2^256, which no order changes.
     """

@@ -26,7 +26,7 @@ def make_reproducible(saved_model: Path, work: str, *, rounds: bool) -> None:
     tf.Transform names each lookup table after the temporary file of its vocabulary, and tables of one name are one
     table in a process. So the path becomes the digest of all vocabularies: two models share a table only if it is
     the same. TensorFlow numbers functions, and names captured tensors, by what the process did before: functions are
-    numbered anew, in their order, and captured tensors have no name. The nodes of a function come out of Python's sets.
+    renumbered in order, and captured tensors have no name. The nodes of a function come out of Python's sets.
     `fingerprint.pb` holds a random number and nothing that loading needs.
 
     rounds: whether float64 values that were learned get the digits of float32, as the columns have. Those beyond

@@ -123,7 +123,7 @@ class TensorFlowEngine:
             )
 
     def is_peer_loss(self, error: Exception) -> bool:
-        """Whether `error`, raised in training, means that another worker is lost."""
+        """Return True if `error`, raised in training, means that another worker is lost."""
         ring_lost = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ in error.message
         return ring_lost or isinstance(error, _PEER_ERRORS)
 

@@ -187,7 +187,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
     if job["metadata"].get("annotations", {}).get(labels.PLAN) != planned["metadata"]["annotations"][labels.PLAN]:
         raise ConfigurationError(
             f"{gang.name}: a Job of this run and step exists that was made by another plan. "
-            f"Delete it (kubectl delete job {gang.name}) or give the run a name of its own."
+            f"Delete it (kubectl delete job {gang.name}) or give the run another name."
         )
     _complete(gang, cluster, job, how)
     return job
@@ -290,7 +290,7 @@ class WorkerLog:
                     return
             except (HTTPError, OSError):
                 pass
-            except Exception as error:  # noqa: BLE001 - whatever it is: the log goes on
+            except Exception as error:  # noqa: BLE001 - whatever it is: the log continues
                 with suppress(Exception):
                     events.emit("warning", message=f"{pod}: its log stream broke ({error}); it is opened again.")
             if ended.wait(_AGAIN_SECONDS):
