@@ -19,8 +19,8 @@ _LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
 def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
     """Return the certainty of `label` given each suspicious column, by its name.
 
-    is_number: the label is a number to predict, measured by correlation. Otherwise it is the share of rows predicted right
-    by the most frequent class of each value, or of each of 64 quantile groups of a number.
+    is_number: the label is a number to predict, measured by correlation. Otherwise it is the share of rows predicted
+    right by the most frequent class of each value, or of each of 64 quantile groups of a number.
     """
     target = columns[label]
     certainties = {}

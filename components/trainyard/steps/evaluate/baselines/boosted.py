@@ -33,9 +33,9 @@ _MOST_WORDS = 200  # chosen: of a text, those that come most often
 def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[SplitPredictions, int] | None:
     """Train boosted trees on the training split, and return their predictions for `split` in stored order.
 
-    Also returns the number of training examples. The trees are scikit-learn's with its defaults, on the model's features;
-    a text becomes counts of its 200 most frequent words. Each label of multi_label and each target has its own trees,
-    with proportionally fewer examples. None if the examples are no table or have over 50 classes or targets.
+    Also returns the number of training examples. The trees are scikit-learn's with its defaults, on the model's
+    features; a text becomes counts of its 200 most frequent words. Each label of multi_label and each target has its
+    own trees, with proportionally fewer examples. None if the examples are no table or have over 50 classes or targets.
     """
     labels, several = examples.document.labels, math.prod(examples.document.label_shape)
     if not is_table(examples) or examples.document.outputs > _MOST_CLASSES:

@@ -39,7 +39,7 @@ class Store:
         return max(least[0], round(height * scale)), max(least[1], round(width * scale))
 
     def resized(self, pixels: Image.Image, height: int, width: int) -> Image.Image:
-        """Return `pixels` at this size, antialiased: raw as `decode_image` does, otherwise sharper, as it is resized again."""
+        """Return `pixels` at this size, antialiased: raw as `decode_image` does, otherwise sharper."""
         if pixels.size == (width, height):
             return pixels
         if self.kind == "raw":
