@@ -27,7 +27,7 @@ class StepSpec:
     continues_on: the answer of its task without which no later step runs. judges: what its gate judges.
     optional: a run may end well without it. again_after: the step after which a pipeline may run it a second time.
     cached: Kubeflow may answer its task by that of another run, because its arguments are all that it depends on.
-    always_run: its finished output is not used again: others may have undone what it did, and to repeat it costs
+    always_run: its finished output is not reused: others may have undone what it did, and to repeat it costs
     nothing.
     """
 

@@ -31,7 +31,7 @@ def test_the_remark_doubts_a_model_whose_interval_holds_what_a_constant_reaches(
         }
     )
     assert evaluation.remark.startswith(f"'no' as the answer to everything has {metric} {constant:.4f}")
-    assert ("the model is not better beyond doubt" in evaluation.remark) == doubt
+    assert ("the model is not significantly better" in evaluation.remark) == doubt
 
 
 def test_an_evaluation_of_an_earlier_version_has_no_remark() -> None:

@@ -1,4 +1,4 @@
-"""A source is looked into before anything is trained from it, and what is wrong with it is said in a sentence."""
+"""A source is inspected before training, and each fault is named in a sentence."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_is_suspicious_is_said(tmp_path: Path) -> None:
     rows = [f"c{i},{i % 2},{'left' if i % 3 else 'stays'},x,{0 if i % 3 else 1}" for i in range(1500)]
     text = "\n".join(["customer,coin,state,unit,churned", *rows, "c9,1,left,x,7", "c10,0,left,x,1"])
     sentence = " ".join(inspect(written(tmp_path, text), "churned").findings)
-    assert "'state' alone gives the label away" in sentence and "'coin'" not in sentence
+    assert "'state' alone predicts the label" in sentence and "'coin'" not in sentence
     assert "1 class has one example: 7." in sentence
     assert "'unit' is constant: 'x'" in sentence
     assert "1 row is equal to another one in all but the label 'churned'" in sentence
@@ -142,7 +142,7 @@ def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp
     flipped = set(np.flatnonzero(wrong).tolist())
     assert len(named.keys() & flipped) > 0.8 * len(flipped) and len(named.keys() - flipped) < 0.05 * len(named)
     assert all(named[row] == ("xyz"[labels[row]], "xyz"[classes[row]]) for row in named.keys() & flipped)
-    assert f"{len(named)} rows look mislabelled or rare" in " ".join(profile.findings)
+    assert f"{len(named)} rows look mislabeled or rare" in " ".join(profile.findings)
     draw.shuffle(rows)
     at_random = [f"{row.rpartition(',')[0]},{'xyz'[draw.integers(3)]}" for row in rows]
     assert inspect(written(tmp_path, "\n".join(["a,b,c,kind", *at_random])), "kind").mislabelled == []
@@ -360,7 +360,7 @@ def test_images_that_lose_their_content_are_said(tmp_path: Path) -> None:
 def test_a_table_of_too_many_columns_is_refused_before_they_are_counted(tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(10_001)]
     (tmp_path / "wide.csv").write_text(f"{','.join(names)}\n{','.join(['1'] * len(names))}\n")
-    with pytest.raises(DataError, match=r"wide\.csv: the table has 10,001 columns\. At most 10,000 are looked into"):
+    with pytest.raises(DataError, match=r"wide\.csv: the table has 10,001 columns\. At most 10,000 are read"):
         inspect(str(tmp_path / "wide.csv"))
 
 

@@ -87,7 +87,7 @@ def test_while_a_run_may_be_going_on_no_output_of_its_recipe_goes(store: Storage
     store.begin("20260110-000000-bbbb")
     plan = retention.plan(store.root, keep=1, now=NOW)
     assert [removal.name for removal in plan.removals] == ["runs/20260101-000000-aaaa", "runs/20260102-000000-aaaa"]
-    assert "20260110-000000-bbbb may be going on" in plan.notes[0]
+    assert "20260110-000000-bbbb may be active" in plan.notes[0]
     later = retention.plan(store.root, keep=1, now=datetime(2026, 3, 1, tzinfo=UTC))
     assert "train/1111" in [removal.name for removal in later.removals]
 
@@ -98,7 +98,7 @@ def test_a_run_of_the_cluster_goes_on_until_it_has_a_record(store: Storage) -> N
     storage.write_text(
         store.uri("runs/0f3c-uuid/preprocess.json"), json.dumps(note | {"time": "2026-01-09T00:00:00+00:00"})
     )
-    assert "0f3c-uuid may be going on" in retention.plan(store.root, keep=1, now=NOW).notes[0]
+    assert "0f3c-uuid may be active" in retention.plan(store.root, keep=1, now=NOW).notes[0]
     assert not retention.plan(store.root, keep=1, now=NOW, over=lambda runs: runs).notes  # Kubeflow says so
     storage.write_text(keys.cancellation(store.uri("runs/0f3c-uuid")), "2026-01-09T00:01:00+00:00")
     ended = retention.plan(store.root, keep=1, now=NOW)

@@ -15,7 +15,7 @@ from trainyard.errors import DataError
 from trainyard.storage import storage
 
 EXTRA = "assets.extra"
-"""Folder of a version that holds what was exported beside the SavedModel; servers do not look into it."""
+"""Folder of a version that holds what was exported beside the SavedModel; servers do not read it."""
 
 _REMOVE = "Remove it; the next push or `trainyard models rollback` writes it again."
 

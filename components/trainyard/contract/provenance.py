@@ -160,8 +160,8 @@ def recipe_module(path: str) -> bytes:
 
 
 def _other_engines(engine: str) -> frozenset[str]:
-    rooms = {name: f"trainyard.steps.train.engines.{name}.{name}_engine" for name in get_args(EngineName)}
-    return frozenset(module for name, module in rooms.items() if name != engine)
+    engines = {name: f"trainyard.steps.train.engines.{name}.{name}_engine" for name in get_args(EngineName)}
+    return frozenset(module for name, module in engines.items() if name != engine)
 
 
 @cache

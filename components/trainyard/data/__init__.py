@@ -8,7 +8,7 @@ from trainyard.data.importing import without
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Read when OpenMP is loaded, with scikit-learn: its threads sleep while they wait for each other. By default they spin
-# (libgomp manual, GOMP_SPINCOUNT), and trees for 100,000 rows took 33 s of CPU in place of 2.1 on a busy machine.
+# (libgomp manual, GOMP_SPINCOUNT), and trees for 100,000 rows took 33 s of CPU instead of 2.1 on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # TensorFlow and Keras import what they find installed, for things that no step calls: scikit-learn, which Keras takes

@@ -26,9 +26,9 @@ _IMBALANCE = 0.01  # chosen: share of a class that a split of a tenth may hardly
 _FEW = 10  # chosen: examples of a class that three splits can share
 
 
-def table_findings(profile: Profile, giveaways: dict[str, float], exact: bool) -> list[str]:
-    """Return findings about rows, most severe first. giveaways: columns that predict the label alone."""
-    sentences = list(_giveaways(profile, giveaways))
+def table_findings(profile: Profile, leaks: dict[str, float], exact: bool) -> list[str]:
+    """Return findings about rows, most severe first. leaks: columns that predict the label alone."""
+    sentences = list(_leakage(profile, leaks))
     sentences += _classes(profile)
     for column in profile.columns:
         sentences += _column(column, profile)
@@ -47,18 +47,18 @@ def table_findings(profile: Profile, giveaways: dict[str, float], exact: bool) -
     if repeated.conflicts:
         sentences.append(
             f"{about}{_count(repeated.conflicts, 'row is', 'rows are')} equal to another one in all but the label "
-            f"'{profile.label}'. No model can tell them apart; look which label is right."
+            f"'{profile.label}'. No model can tell them apart; check which label is right."
         )
     if profile.mislabelled:
         such_as = "; ".join(
             f"{name} ('{label}', rather '{likely}')" for name, label, likely in profile.mislabelled[:_SHOWN]
         )
         sentences.append(
-            f"{_count(len(profile.mislabelled), 'row looks', 'rows look')} mislabelled or rare: by all other columns "
-            f"they are of another class, as nearly all rows like them, such as {such_as}. Look which is right."
+            f"{_count(len(profile.mislabelled), 'row looks', 'rows look')} mislabeled or rare: rows with similar "
+            f"values nearly all have another label, such as {such_as}. Check which is right."
         )
     sentences += [
-        f"'{name}' is {kind}, which is read by nothing. Write its parts as columns of their own."
+        f"'{name}' is {kind}, which is not read. Write its parts as separate columns."
         for name, kind in profile.unread.items()
     ]
     return sentences + _other_files(profile)
@@ -139,12 +139,12 @@ def constant_images(count: int, names: str) -> str:
     return f"{counted} one color after decoding, such as {names}: transparent pixels become white."
 
 
-def _giveaways(profile: Profile, giveaways: dict[str, float]) -> Iterator[str]:
-    for name, share in giveaways.items():
+def _leakage(profile: Profile, leaks: dict[str, float]) -> Iterator[str]:
+    for name, share in leaks.items():
         how = f"tells '{profile.label}' in {share:.1%} of the rows" if profile.classes else f"correlates by {share:.4f}"
         yield (
-            f"'{name}' alone gives the label away: it {how}. If it is not known before the label is, a model that "
-            "learns from it is of no use. Leave it out."
+            f"'{name}' alone predicts the label (target leakage): it {how}. If it is unknown before the label, a model "
+            "that learns from it is useless. Leave it out."
         )
 
 
@@ -215,7 +215,7 @@ def _other_files(profile: Profile) -> list[str]:
     if not profile.others:
         return []
     number = len(profile.others)
-    return [f"{_count(number, 'other file is', 'other files are')} not looked into: {listed(profile.others, _SHOWN)}."]
+    return [f"{_count(number, 'other file is', 'other files are')} not read: {listed(profile.others, _SHOWN)}."]
 
 
 def _article(kind: str) -> str:

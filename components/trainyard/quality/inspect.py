@@ -1,4 +1,4 @@
-"""Looks into a source before anything is trained from it."""
+"""Inspects a source before training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect_recipe(recipe: Recipe) -> Profile:
 def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     """Return the files of the data that `recipe` names; limit: headers of archives that are read, by default each.
 
-    Raises `ConfigurationError` if they are none to look into.
+    Raises `ConfigurationError` if they cannot be inspected.
     """
     data = recipe.data
     if data.format == "none":
@@ -56,7 +56,7 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     if kind is None or data.path is None:
         what = "bundled data" if data.path is None else f"the format {data.format}"
         raise ConfigurationError(
-            f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of images."
+            f"{recipe.name}: data: {what} cannot be inspected. Name files: CSV, Parquet, or folders of images."
         )
     has_splits = kind == "image_folder" and data.split.by == "folder"
     path = data.path if data.window_days is None else _latest_day(data)

@@ -1,4 +1,4 @@
-"""Holds a recipe against the first of its data, so that a wrong name or type is known before anything heavy starts."""
+"""Compares a recipe with its first data, so that a wrong name or type is found early."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SUCH_AS = 3
 def check_first(recipe: Recipe) -> str:
     """Check the first data of `recipe`, and return a description of the part that was read.
 
-    Raises `DataError` with each fault in a line, `ConfigurationError` if the data are not files to look into.
+    Raises `DataError` with each fault in a line, `ConfigurationError` if the data are not files.
     """
     block_pandas_import()
     source = recipe_source(recipe, _HEADERS)

@@ -142,10 +142,10 @@ def _unpacked(source: SourceFiles, limit: int | None) -> SourceFiles:
 
 
 def require_libraries() -> None:
-    """Raise `ConfigurationError` if what looks into data is not installed."""
+    """Raise `ConfigurationError` if a library for data is not installed."""
     for name in ("numpy", "PIL", "pyarrow"):
         if find_spec(name) is None:
-            raise ConfigurationError(f"{name} is not installed, which looks into data. Install trainyard[cpu].")
+            raise ConfigurationError(f"{name}, which reads data, is not installed. Install trainyard[cpu].")
 
 
 def _kind(name: str, is_in_folder: bool) -> Kind | None:

@@ -126,7 +126,7 @@ class _Table:
             self._begin(PeekableReader(stream, None if piece.end is None else piece.end - piece.start), piece.row)
 
     def _begin(self, ahead: PeekableReader, row: int) -> None:
-        """Go on with `ahead`, which begins with the row of that number."""
+        """Continue with `ahead`, which begins with the row of that number."""
         self.ahead = ahead
         self._lines = _Lines(ahead)
         self._reader = csv.reader(self._lines, strict=True, **self.dialect.python_options)

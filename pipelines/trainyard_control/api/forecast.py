@@ -233,7 +233,7 @@ def _trials_sentence(candidate: Candidate, deadline: float | None, budget: float
     beside = math.ceil(paid / in_turn)
     return (
         f"A sweep of {paid:,} such trainings on {candidate.pool} fits {budget:g} USD; one after the other only "
-        f"{in_turn:,} fit {deadline:g} h, so run {beside:,} side by side."
+        f"{in_turn:,} fit {deadline:g} h, so run {beside:,} in parallel."
     )
 
 

@@ -227,7 +227,7 @@ class Runs(Sequence[Run]):
         return f"[{', '.join(map(repr, self._runs))}]"
 
     def compare(self, *runs: Run | str) -> Comparison:
-        """Compare runs side by side, by default all of these.
+        """Compare runs, by default all of these.
 
         runs: run objects, names or folders of runs, or recipes, which stand for their newest runs. Raises
         `ConfigurationError` for fewer than two runs or a repeated one.

@@ -27,4 +27,4 @@ def predict_pipeline(
         about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
     task = predict(model=model, inputs=inputs, predictions=predictions, key=key, code=code, beam_options=beam_options)
-    task.set_caching_options(False)  # the files may have changed; what is there of the same ones is used again
+    task.set_caching_options(False)  # the files may have changed; finished parts are reused

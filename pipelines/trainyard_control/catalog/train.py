@@ -26,7 +26,7 @@ def train_pipeline(
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         scheduled: ISO time that a window of data ends before. Empty: now. `trainyard compile` has KFP fill it in.
-        again: The first step that is done again, with all after it, whatever is there. Empty: what is there is used.
+        again: The first step to run again, with all later ones. Empty: finished outputs are reused.
         about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
     known = {"recipe": recipe, "storage": storage, "code": code, "beam_options": beam_options, "gang": gang}

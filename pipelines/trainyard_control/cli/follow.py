@@ -113,7 +113,7 @@ def _require_kubeflow(submission: Submission, wait: bool) -> None:
 
 
 def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:
-    """Send several runs that run side by side, or print them; with `wait` return the worst exit code."""
+    """Send several parallel runs, or print them; with `wait` return the worst exit code."""
     from trainyard_control.api.packages import send
 
     if dry_run:

@@ -228,7 +228,7 @@ def _driver_failed(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     text = one_line(end.message) or _last_line(evidence.log) or "it said nothing"
     sentence = (
         f"ended with exit code {end.code}: {text.rstrip('.')}. Kubeflow prepares a step in it. "
-        f"{evidence.again or 'Submit again; if it happens again, show this to those who look after Kubeflow'}"
+        f"{evidence.again or 'Submit again; if it happens again, show this to the administrators of Kubeflow'}"
     )
     return replace(finding, cause="driver", sentence=sentence, code=ExitCode.TRANSIENT)
 

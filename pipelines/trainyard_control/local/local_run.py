@@ -224,7 +224,7 @@ class LocalRun:
             return errors.from_code(*failure)
         if code in (-signal.SIGKILL, child_process.LOST):
             how = child_process.describe_exit(code)
-            return errors.TransientError(f"{step}: {how}. Run the same command again to go on; log: {log}.")
+            return errors.TransientError(f"{step}: {how}. Run the same command again to resume; log: {log}.")
         sentence = failure.message if failure else f"{step}: ended with exit status {code} and no committed output"
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")
 

@@ -141,7 +141,7 @@ def log(run: LocalRunView, step: str, tail: int | None) -> str:
         known = [name for name in OUTPUTS if name in logged]
         raise ConfigurationError(
             f"{step}: {run.name} has no log of it.{did_you_mean(step, known)} There: {', '.join(known) or 'none'}; "
-            "a step whose output was used again writes none."
+            "a reused step writes none."
         )
     return "".join(text.splitlines(keepends=True)[-tail:] if tail else text)
 

@@ -65,7 +65,7 @@ def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, ov
     """Return the folders to delete below `root`, for `recipe` or all, if the newest `keep` runs of each stay.
 
     The champion and versions with an alias stay with their runs and all that they were made from. Of a recipe with a
-    run that may be going on no output goes. Raises `ConfigurationError` if there is no such recipe, `DataError` if a
+    run that may be active no output is deleted. Raises `ConfigurationError` for an unknown recipe, `DataError` if a
     champion cannot be read.
     """
     recipes = [name for name in storage.children(root) if storage.children(storage.join(root, name, "runs"))]
@@ -101,7 +101,7 @@ def remove(root: str, removal: Removal) -> str:
 def _unread(root: str, recipe: str) -> Iterator[None]:
     """Raise `TransientError` if a run or a search of `recipe` reads its outputs; none begins to in the block.
 
-    A bucket does not know: there the plan alone keeps what runs read that may be going on.
+    A bucket does not know: there only the plan protects inputs of runs that may be active.
     """
     with ExitStack() as stack:
         if not storage.is_bucket(root):
@@ -116,7 +116,7 @@ def _unread(root: str, recipe: str) -> Iterator[None]:
 class _Run:
     """A run and the outputs that it made, used or began.
 
-    time: when it ended, or was last known to go on; None if unknown. pushed: the folder of versions and the version.
+    time: its end, or the last sign of activity; None if unknown. pushed: the folder of versions and the version.
     """
 
     name: str
@@ -157,7 +157,7 @@ class _Store:
         removals = [Removal("run", self.recipe, f"runs/{name}", self.runs[name]) for name in old]
         if running:
             names = ", ".join(run.name for run in running)
-            note = f"{self.recipe}: {names} may be going on (no run.json yet), so all outputs of {self.recipe} stay"
+            note = f"{self.recipe}: {names} may be active (no run.json yet), so all outputs of {self.recipe} stay"
             return Pruning(removals, [note])
         used = {output for run in runs if run.name in retained for output in run.outputs}
         manifests = [storage.committed(storage.join(*version)) for version in sorted(named)]
@@ -189,7 +189,7 @@ class _Store:
         if not size or not storage.is_bucket(uri):
             return size
         manifest = storage.committed(uri)
-        return max(0, size - manifest.bytes) if manifest else 0  # its writer may still go on
+        return max(0, size - manifest.bytes) if manifest else 0  # its writer may still be active
 
     def _run(self, name: str) -> _Run:
         folder = storage.join(self.root, self.recipe, "runs", name)

@@ -109,7 +109,7 @@ def step_process(
 ) -> Iterator[Running]:
     """Run `step` with `options` while the block reads from it, on those `cores` if some are named.
 
-    Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends. stop: what
+    Ctrl-C and SIGTERM of this process are passed to the step, and nothing of it runs on when the block ends. stop: what
     passes them on to it if this is not the main thread.
     """
     command_line = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]

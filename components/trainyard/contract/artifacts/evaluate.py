@@ -156,7 +156,7 @@ class Evaluation(Document):
                 interval = self.boosted.differences[name]
                 text = f"Gradient-boosted trees on the same split have {name} {self.boosted.metrics[name]:.4f}"
                 if max(larger * interval.low, larger * interval.high) < 0:
-                    return f"{text}: they are better beyond doubt, by {abs(interval.low + interval.high) / 2:.4f}."
+                    return f"{text}: they are significantly better, by {abs(interval.low + interval.high) / 2:.4f}."
                 return f"{text}, the model {self.metrics[name]:.4f}."
         return ""
 
@@ -170,7 +170,7 @@ class Evaluation(Document):
         if interval is None or (interval.high < constant if smaller else interval.low > constant):
             return f"{text}."
         bounds = f"an interval of 95 % from {interval.low:.4f} to {interval.high:.4f}"
-        return f"{text}: the model is not better beyond doubt, {self.metrics[name]:.4f} with {bounds}."
+        return f"{text}: the model is not significantly better, {self.metrics[name]:.4f} with {bounds}."
 
 
 def mean_roc(curves: list[Roc]) -> tuple[list[float], list[float], list[float]]:

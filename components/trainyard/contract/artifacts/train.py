@@ -28,7 +28,7 @@ class Epoch(FrozenModel):
 
 
 class Rollback(FrozenModel):
-    """One time that `what` was not finite at `step`: training went on from the checkpoint of step back_to."""
+    """One time that `what` was not finite at `step`: training resumed from the checkpoint of step back_to."""
 
     what: str
     step: int
@@ -39,7 +39,7 @@ class Rollback(FrozenModel):
 class Restart(FrozenModel):
     """One time that a gang was started again: what broke it, and what that cost.
 
-    step: the last step before it. resumed_at: the checkpoint's step that it went on from, so lost_steps are done
+    step: the last step before it. resumed_at: the checkpoint's step that it resumed from, so lost_steps are done
     again. seconds: from the break's discovery to the first new steps.
     """
 

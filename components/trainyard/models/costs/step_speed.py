@@ -92,7 +92,7 @@ def require_measurable(model: keras.Model) -> None:
         if None in tensor.shape[1:] or tensor.dtype == "string":
             raise ConfigurationError(
                 f"bench: the input '{tensor.name}' is {tensor.dtype} {tuple(tensor.shape[1:])}. Numbers of a known "
-                "size can be made up: give keras.Input the whole shape."
+                "size can be generated: give keras.Input the whole shape."
             )
 
 

@@ -1,1 +1,1 @@
-"""Looks into folders of images, and tells which look alike."""
+"""Profiles folders of images, and finds near duplicates."""

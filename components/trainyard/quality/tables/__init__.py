@@ -1,1 +1,1 @@
-"""Looks into tables: their cells, columns and what is odd about them."""
+"""Profiles tables: cells, columns and suspicious values."""

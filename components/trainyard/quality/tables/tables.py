@@ -17,9 +17,9 @@ from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import ColumnCounter
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.giveaway import giveaways
-from trainyard.quality.tables.mislabelled import suspects
+from trainyard.quality.tables.label_errors import label_errors
 from trainyard.quality.tables.table import nested, read_table
+from trainyard.quality.tables.target_leakage import target_leakage
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.parquet_rows import is_readable
 from trainyard.readers.rows import BadRow, RowBatch
@@ -76,7 +76,7 @@ def profile_table(
     ids = {column.name for column in columns if column.is_id}
     telling = {name: column for name, column in drawn.items() if name not in ids or name == label_name}
     kinds = nested(source)
-    certainty = giveaways(drawn, label_name, is_number) if label_name else {}
+    certainty = target_leakage(drawn, label_name, is_number) if label_name else {}
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -129,7 +129,7 @@ class _ColumnCounters:
         if self.sample is None:
             if len(names) > MAX_COLUMNS:
                 raise DataError(
-                    f"{item.file}: the table has {len(names):,} columns. At most {MAX_COLUMNS:,} are looked into. "
+                    f"{item.file}: the table has {len(names):,} columns. At most {MAX_COLUMNS:,} are read. "
                     "Write those that matter into another file."
                 )
             if not self.requires_label and self.label not in names:
@@ -167,7 +167,7 @@ class _ColumnCounters:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
         ids = self.sample.ids()
-        return [(self._name(ids[row]), named, likely) for row, named, likely in suspects(drawn, label)]
+        return [(self._name(ids[row]), named, likely) for row, named, likely in label_errors(drawn, label)]
 
     def _count(self, batch: RowBatch, ids: NDArray[np.int64]) -> None:
         features = whole = np.zeros(len(ids), np.uint64)

@@ -84,7 +84,7 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
     if measured is None or not math.isfinite(measured.value):
         what = "is not a number" if measured else "is not defined"
         scope = f"the slice '{gate.slice}'" if gate.slice else "the split"
-        return _unmeasured(gate, f"{_subject(gate)} {what} on {scope}. Remove the condition, or mend what makes it so.")
+        return _unmeasured(gate, f"{_subject(gate)} {what} on {scope}. Remove the condition, or fix the cause.")
     if not _is_difference(gate):
         return _threshold(gate, measured.value, measured.interval)
     if gate.against != "champion":

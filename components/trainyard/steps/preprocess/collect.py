@@ -319,7 +319,7 @@ def _whole(name: str, work: TaskStore) -> _Result | None:
         result = _RESULT.validate_json(content or b"")
     except ValidationError:  # not there, or the machine was switched off as it was written
         return None
-    # A file that was wrong as a whole may have been mended without a trace, as by chmod.
+    # A file that was wrong as a whole may have been fixed without a trace, as by chmod.
     return result if not result.fatal and all(part.is_whole(work) for part in result.parts) else None
 
 

@@ -98,4 +98,4 @@ def _require_own(values: dict[str, float]) -> None:
     broken = sorted(name for name, value in values.items() if not math.isfinite(value))
     if reserved or broken:
         fault = f"'{reserved[0]}' is Trainyard's own name" if reserved else f"'{broken[0]}' is {values[broken[0]]}"
-        raise ConfigurationError(f"module: metrics: {fault}. Finite numbers by names of their own are allowed.")
+        raise ConfigurationError(f"module: metrics: {fault}. Finite numbers with distinct names are allowed.")

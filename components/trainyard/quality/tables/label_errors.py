@@ -1,4 +1,4 @@
-"""Finds rows that the other columns take for another class than their label names: likely mislabelled, or rare.
+"""Finds likely label errors: rows whose other columns predict another class.
 
 Naive Bayes predicts the class of each row from all others: its own share in the counts is taken away, so no row
 vouches for itself. A row is named only if it is among those predicted so surely that nearly all of them agree.
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.quality.tables.cells import Cells
-from trainyard.quality.tables.giveaway import are_enough, codes, groups
+from trainyard.quality.tables.target_leakage import are_enough, codes, groups
 
 _CLASSES = 50  # chosen: of more, few have rows enough in a sample
 _TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
@@ -23,7 +23,7 @@ _MAX_CLASS_SHARE = 0.5  # chosen: of a class whose rows look so more often, the 
 _AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
-def suspects(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, str]]:
+def label_errors(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, str]]:
     """Return the suspicious rows of a table of `columns`, the surest first; `label` is one of classes.
 
     Of each its position in the table, its label and the class that the other columns name.

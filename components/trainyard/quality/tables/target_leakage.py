@@ -1,4 +1,4 @@
-"""Finds columns that give the label away: those that tell it alone, which no honest column does."""
+"""Finds target leakage: columns that predict the label alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST = 5  # chosen: rows a group on average; fewer remember the rows instead o
 _LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
 
 
-def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
+def target_leakage(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
     """Return the certainty of `label` given each suspicious column, by its name.
 
     is_number: the label is a number to predict, measured by correlation. Otherwise it is the share of rows predicted
