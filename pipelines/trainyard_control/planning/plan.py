@@ -25,7 +25,7 @@ Class = Literal["minutes", "hours", "days", "week", "month"]
 CLASSES: dict[Class, float] = {"minutes": 1, "hours": 24, "days": 7 * 24, "week": 28 * 24, "month": math.inf}
 ADVICE: dict[Class, str] = {
     "minutes": "iterate, many times a day",
-    "hours": "run several in parallel, and compare them when all have ended",
+    "hours": "run several side by side, and compare them when all have ended",
     "days": "avoid: too slow to iterate",
     "week": "avoid, except for a training that must run",
     "month": "avoid",

@@ -49,8 +49,8 @@ class Store:
     def encoded(self, pixels: Image.Image, source: str, channels: int) -> bytes:
         """Encode `pixels`, L or RGB, for storage; `source` is the format of the original image.
 
-        Raw: height x width x channels bytes. Otherwise a JPEG if the source is lossy too and no side is too long for it, or
-        a PNG.
+        Raw: height x width x channels bytes. Otherwise a JPEG if the source is lossy too and no side is too long for
+        it, or a PNG.
         """
         if self.kind == "raw":
             return pixels.convert("L" if channels == 1 else "RGB").tobytes()
