@@ -95,12 +95,12 @@ def _row(draw: random.Random, number: int) -> dict[str, str]:
 
 
 def _save(image: Image.Image, folder: Path, index: int) -> None:
-    kind = ("png", "jpg", "gif", "bmp", "webp", "cmyk", "grey", "palette", "turned")[index % 9]
+    kind = ("png", "jpg", "gif", "bmp", "webp", "cmyk", "gray", "palette", "turned")[index % 9]
     name = folder / f"{index:03}"
     if kind == "cmyk":
         image.convert("CMYK").save(f"{name}.jpg")
-    elif kind in ("grey", "palette"):
-        image.convert("L" if kind == "grey" else "P").save(f"{name}.png")
+    elif kind in ("gray", "palette"):
+        image.convert("L" if kind == "gray" else "P").save(f"{name}.png")
     elif kind == "turned":
         exif = Image.Exif()
         exif[0x0112] = 3

@@ -39,7 +39,7 @@ def image(mode="RGB", file_format="PNG", **options) -> bytes:
 TURNED = image("RGB", "JPEG", exif=EXIF)
 
 
-def grey_png(height: int, width: int, data: bytes) -> bytes:
+def gray_png(height: int, width: int, data: bytes) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", data), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -49,7 +49,7 @@ def grey_png(height: int, width: int, data: bytes) -> bytes:
 
 def bomb() -> bytes:
     """A PNG whose header says 50,000 x 50,000 pixels: 2.5 GB if decoded."""
-    return grey_png(50_000, 50_000, zlib.compress(bytes(100_000)))
+    return gray_png(50_000, 50_000, zlib.compress(bytes(100_000)))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1"])
@@ -147,7 +147,7 @@ def test_a_png_whose_data_name_too_small_a_window_is_stored_as_one_that_decodes(
     """As some old encoders write: zlib reads it, and libpng refuses it."""
     row = b"\0" + np.random.default_rng(1).integers(0, 256, 1000, np.uint8).tobytes()
     data = zlib.compress(row * 3)
-    encoded = grey_png(3, 1000, b"\x08\x1d" + data[2:])  # a window of 256 bytes
+    encoded = gray_png(3, 1000, b"\x08\x1d" + data[2:])  # a window of 256 bytes
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.io.decode_image(encoded)
     checked = check_image(encoded, ImageLimits(10_000, PixelForm(1)))
@@ -300,7 +300,7 @@ def test_transparent_pixels_are_white_in_training_prediction_and_the_served_grap
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_a_transparent_grey_of_any_depth_is_white_in_training_and_in_the_served_graph(bits):
+def test_a_transparent_gray_of_any_depth_is_white_in_training_and_in_the_served_graph(bits):
     row = bytes([0, *range(bits)])  # the filter, then eight pixels, of which the first are 0
     header = struct.pack(">IIBBBBB", 8, 6, bits, 0, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"tRNS", b"\0\0"), (b"IDAT", zlib.compress(row * 6)), (b"IEND", b"")]
@@ -385,7 +385,7 @@ ON_DEVICE = {
     "JPEG, all colors": drawn("RGB", "JPEG", subsampling=0),
     "JPEG, progressive": drawn("RGB", "JPEG", progressive=True),
     "JPEG, of four pixels": drawn("RGB", "JPEG", size=(3, 4)),
-    "JPEG, grey": drawn("L", "JPEG"),
+    "JPEG, gray": drawn("L", "JPEG"),
     "PNG, palette": drawn("P", "PNG"),
     "PNG, palette with a transparent color": drawn("P", "PNG", transparency=3),
     "PNG, 16 bits": wide_png(),

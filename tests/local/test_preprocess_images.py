@@ -153,7 +153,7 @@ def test_statistics_count_classes_and_sizes(examples):
 
 
 def test_a_new_image_moves_no_old_one(examples, source, tmp_path):
-    """Through the other entry: resized to grey, so that only names, order and splits can be equal."""
+    """Through the other entry: resized to gray, so that only names, order and splits can be equal."""
     from PIL import Image
 
     from trainyard.data.examples import open_examples

@@ -142,10 +142,10 @@ def test_colors_change_by_their_formulas() -> None:
         return on_device.augment({"image": tf.constant(images), on_device.PARAMS: params}, options)["image"].numpy()
 
     np.testing.assert_allclose(changed(Augment(brightness=0.5), brightness=-1), images * 0.5, rtol=1e-5)
-    grey = (images * [0.299, 0.587, 0.114]).sum(axis=3, keepdims=True)
-    np.testing.assert_allclose(changed(Augment(saturation=1), saturation=-1), grey.repeat(3, axis=3), atol=0.1)
+    gray = (images * [0.299, 0.587, 0.114]).sum(axis=3, keepdims=True)
+    np.testing.assert_allclose(changed(Augment(saturation=1), saturation=-1), gray.repeat(3, axis=3), atol=0.1)
     half_turn = changed(Augment(hue=0.5), hue=1)  # the complement of the same brightness
-    np.testing.assert_allclose(half_turn, 2 * grey - images, atol=0.2)
+    np.testing.assert_allclose(half_turn, 2 * gray - images, atol=0.2)
     hidden = changed(Augment(cutout=1), cutout_y=0, cutout_x=0)
     assert (hidden == 127.5).all()
 

@@ -122,7 +122,7 @@ def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, t
 
 
 def test_an_epoch_begins_anywhere_in_a_lane_of_one_file(tmp_path: Path) -> None:
-    """Else the examples at a file's head would come first for ever, shuffled among 4,096 neighbours or fewer."""
+    """Else the examples at a file's head would come first for ever, shuffled among 4,096 neighbors or fewer."""
     folder = rows(tmp_path, [400])
     epochs = np.reshape([labels for _, labels, _ in Input(recipe(8, epochs=12), folder, None).train(0)], (12, 400))
     assert np.ptp(epochs[:, 0]) > 100  # numbers drawn from 400, 12 of them

@@ -236,28 +236,28 @@ def test_published_weights_are_fetched_once_and_verified(
     monkeypatch.setattr(mobilenet_v3, "BASE_WEIGHT_PATH", server.url)
     monkeypatch.setitem(mobilenet_v3.WEIGHTS_HASHES, "small_224_1.0_float", ("", digest))
     model = ModelConfig(name="mobilenet_v3_small", weights="imagenet")
-    grey = network(32, 1, "mobilenet_v3_small", seed=2)
-    load_weights(model, grey, LABELS)
+    gray = network(32, 1, "mobilenet_v3_small", seed=2)
+    load_weights(model, gray, LABELS)
     theirs = {variable.path: variable.numpy() for variable in body.weights}
-    ours = {variable.path: variable.numpy() for variable in grey.weights}
+    ours = {variable.path: variable.numpy() for variable in gray.weights}
     assert ours.keys() - theirs.keys() == {"logits/kernel", "logits/bias"}
     for path, value in theirs.items():
         np.testing.assert_array_equal(ours[path], value, err_msg=path)
-    load_weights(model, grey, LABELS)
+    load_weights(model, gray, LABELS)
     assert server.requests == [f"/{name}"] and cached.is_file()
 
     cached.write_bytes(b"cut")
-    load_weights(model, grey, LABELS)
+    load_weights(model, gray, LABELS)
     assert server.requests == [f"/{name}"] * 2 and cached.stat().st_size == served.stat().st_size
     kept = tmp_path / "storage" / "_published"
     cached.unlink()
-    load_weights(model, grey, LABELS, str(kept))
+    load_weights(model, gray, LABELS, str(kept))
     cached.unlink()
-    load_weights(model, grey, LABELS, str(kept))  # another machine, whose storage is the same
+    load_weights(model, gray, LABELS, str(kept))  # another machine, whose storage is the same
     assert server.requests == [f"/{name}"] * 3 and cached.stat().st_size == served.stat().st_size
     (kept / "mobilenet_v3_small-1" / name).write_bytes(b"cut")
     cached.unlink()
-    load_weights(model, grey, LABELS, str(kept))
+    load_weights(model, gray, LABELS, str(kept))
     assert server.requests == [f"/{name}"] * 4 and cached.stat().st_size == served.stat().st_size
     assert (kept / "mobilenet_v3_small-1" / name).stat().st_size == served.stat().st_size
     cached.unlink()
@@ -265,15 +265,15 @@ def test_published_weights_are_fetched_once_and_verified(
     with pytest.raises(
         DataError, match="the downloaded weights of mobilenet_v3_small are not those that Keras published"
     ):
-        load_weights(model, grey, LABELS)
+        load_weights(model, gray, LABELS)
     cached.unlink(missing_ok=True)
     served.unlink()
     with pytest.raises(TransientError, match=r"the weights of mobilenet_v3_small could not be fetched \(.*404"):
-        load_weights(model, grey, LABELS)
+        load_weights(model, gray, LABELS)
     server.http.shutdown()
     server.http.server_close()
     with pytest.raises(TransientError, match=r"could not be fetched \(.*[Rr]efused"):
-        load_weights(model, grey, LABELS)
+        load_weights(model, gray, LABELS)
 
 
 @pytest.mark.parametrize(

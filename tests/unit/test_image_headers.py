@@ -35,7 +35,7 @@ def orientation(value: int) -> Image.Exif:
         (image()[:100], None),
         (image().replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"), None),
     ],
-    ids=["color", "grey progressive", "profile", "exif", "two images", "cmyk", "cut", "12 bits"],
+    ids=["color", "gray progressive", "profile", "exif", "two images", "cmyk", "cut", "12 bits"],
 )
 def test_a_jpeg_is_known_from_its_header_or_left_to_others(encoded, header):
     jpeg_header = jpeg.read_header(encoded)

@@ -18,7 +18,7 @@ from pyarrow import csv, parquet
 from trainyard.errors import DataError, TrainyardError
 from trainyard.quality import hashes
 from trainyard.quality.figures import spark
-from trainyard.quality.images.look import look_of_grey, near
+from trainyard.quality.images.look import look_of_gray, near
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.page import page
 from trainyard.quality.tables import table
@@ -288,7 +288,7 @@ def test_near_looks_are_found_without_comparing_all_and_plain_ones_are_left_out(
     looks[7, 3] ^= 0b1000_0001
     looks[100:4100] = 0
     assert near(looks) == {(7, 19_999): 2}
-    assert look_of_grey(Image.new("L", (50, 50), 70)) == bytes(16)
+    assert look_of_gray(Image.new("L", (50, 50), 70)) == bytes(16)
 
 
 def test_what_the_data_hold_stays_text_in_the_page(tmp_path: Path) -> None:

@@ -171,9 +171,9 @@ def test_what_an_input_is_shows_in_names_or_in_the_first_bytes(tmp_path: Path) -
 def test_an_image_goes_as_it_came_unless_the_model_would_not_decode_it_upright(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     (folder / "deep").mkdir(parents=True)
-    grey = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4))
-    grey.save(folder / "deep" / "a.png")
-    grey.save(folder / "b.bmp")
+    gray = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4))
+    gray.save(folder / "deep" / "a.png")
+    gray.save(folder / "b.bmp")
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (4, 2)).save(folder / "c.jpg", exif=turned)

@@ -274,7 +274,7 @@ def test_an_unknown_recipe_offers_the_nearest() -> None:
     ("override", "why"),
     [
         ("train.augment={crop: {scale: [0.9, 0.1]}}", "the least, 0.9, is above the greatest"),
-        ("train.augment={hue: 0.1}", "data.channels: 1 reads grey images"),
+        ("train.augment={hue: 0.1}", "data.channels: 1 reads gray images"),
     ],
 )
 def test_a_change_of_images_that_cannot_be_is_refused(override: str, why: str) -> None:

@@ -28,7 +28,7 @@ def parse(*overrides: str) -> Recipe:
     [
         ("data.features.genres={type: text, separator: ' ;'}", "separator ' ;' has white space around it. Write it"),
         ("data.features.genres={type: text, separator: ' '}", "separator ' ' has white space around it"),
-        ("data.features.genres={type: text, separator: '|', ngrams: 2}", "ngrams 2 counts neighbours"),
+        ("data.features.genres={type: text, separator: '|', ngrams: 2}", "ngrams 2 counts neighbors"),
     ],
 )
 def test_what_a_list_in_a_cell_cannot_be_is_explained(override: str, expected: str) -> None:

@@ -64,12 +64,12 @@ def test_strangers_at_every_port_of_the_ring_are_not_waited_for() -> None:
 
 
 def test_a_worker_of_another_gang_or_of_an_earlier_ring_is_a_stranger() -> None:
-    with pytest.raises(PeerLost, match="no ring with its neighbours within 0"):
+    with pytest.raises(PeerLost, match="no ring with its neighbors within 0"):
         connected(2, tokens=["one", "another"], seconds=0.3)
 
 
-def test_neighbours_that_do_not_come_are_a_lost_peer() -> None:
-    with pytest.raises(PeerLost, match="worker 0: no ring with its neighbours within 0"):
+def test_neighbors_that_do_not_come_are_a_lost_peer() -> None:
+    with pytest.raises(PeerLost, match="worker 0: no ring with its neighbors within 0"):
         Ring.connect(0, ["127.0.0.1"] * 2, range(1), lambda vector: vector + np.float32(1), "token", 0.2)
 
 

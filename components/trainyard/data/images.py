@@ -45,7 +45,7 @@ def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = No
     bits, color = tf.unstack(header)
     dtype = tf.uint8 if white_level is None else tf.uint16
     decoded = tf.io.decode_png(encoded, channels=4, dtype=dtype)
-    # libpng's own grey is no mean of the colors, so it decodes that apart.
+    # libpng's own gray is no mean of the colors, so it decodes that apart.
     levels = decoded[:, :, :3] if channels == 3 else tf.io.decode_png(encoded, channels=1, dtype=dtype)
     alpha = tf.cast(decoded[:, :, 3:], tf.int32)
     if white_level is None:
@@ -55,8 +55,8 @@ def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = No
         white = tf.where(tf.equal(bits, 16), tf.constant(white_level, tf.float32), 65535.0)
         values = tf.cast(tf.minimum(tf.round(levels * 255 / white), 255), tf.int32)
     # libpng makes an opaque pixel of fewer bits 1, 3 or 15: https://github.com/pnggroup/libpng, png_set_add_alpha.
-    is_small_grey = tf.reduce_all(tf.stack([tf.equal(color, 0), bits < 8]))
-    alpha = tf.where(is_small_grey, tf.where(alpha > 0, 255, 0), alpha)
+    is_small_gray = tf.reduce_all(tf.stack([tf.equal(color, 0), bits < 8]))
+    alpha = tf.where(is_small_gray, tf.where(alpha > 0, 255, 0), alpha)
     return tf.cast((values * alpha + 255 * (255 - alpha) + 127) // 255, tf.uint8)
 
 

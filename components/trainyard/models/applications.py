@@ -15,7 +15,7 @@ def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras
     """Return logits (batch, outputs) of the named network over `image` in 0..255.
 
     Pixels are scaled as keras.applications does for the published weights, whatever the initial weights, so that all
-    weights are compatible. A grey image is repeated in three channels.
+    weights are compatible. A gray image is repeated in three channels.
     """
     colors = layers.Concatenate()([image] * 3) if image.shape[-1] == 1 else image
     name = model.name or ""

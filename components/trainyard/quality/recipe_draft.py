@@ -59,12 +59,12 @@ def _image_content(profile: Profile) -> dict[str, Any]:
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
     network = suggested(side)
-    grey = profile.pictures is not None and set(profile.pictures.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
+    gray = profile.pictures is not None and set(profile.pictures.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
     level = profile.pictures.level if profile.pictures else -1
     white = {"white_level": likely_white(level)} if 0 <= level <= FEW_LEVELS else {}
     return {
         "task": "classification",
-        "data": {"image_size": [side, side], **({"channels": 1} if grey else {}), **white, **_split(profile)},
+        "data": {"image_size": [side, side], **({"channels": 1} if gray else {}), **white, **_split(profile)},
         "model": {"name": network},
         "train": {**_train(profile.rows), "augment": {"flip": True, "shift": 0.1}},
         "evaluate": {"gates": _class_gates(profile)},

@@ -75,7 +75,7 @@ class RowBlock:
 
     content: those that have as many cells as the header, each with its line end. rows: how many rows of the file it
     stands for, over `size` bytes. good: the place of each row of `content` among them. ragged: the place of each row
-    with another number of cells, and that number. Blank lines are in neither. odd: whether an odd row follows.
+    with another number of cells, and that number. Blank lines are in neither. irregular: true if such a row follows.
     """
 
     content: bytes
@@ -83,21 +83,21 @@ class RowBlock:
     size: int
     good: Positions
     ragged: list[tuple[int, int]]
-    odd: bool
+    irregular: bool
 
 
 def plain_block(
     content: bytes, *, dialect: Dialect, columns: int, max_rows: int, max_row_bytes: int, ends: bool
 ) -> RowBlock:
-    """Return the rows that `content` begins with, up to the first odd one.
+    """Return the rows that `content` begins with, up to the first irregular one.
 
-    Odd are a quote inside a cell that does not begin with one, CR as a line end, NUL, what is not UTF-8, and a row of
-    more than `max_row_bytes`. `ends` says that the file ends with `content`.
+    Irregular: a quote inside a cell that does not begin with one, CR as a line end, NUL, bytes that are not UTF-8, and a
+    row of more than `max_row_bytes`. `ends` says that the file ends with `content`.
     """
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
         content += b"\n"
-    data, quotes, row_ends, first_odd = _scanned(content, dialect)
+    data, quotes, row_ends, first_irregular = _scanned(content, dialect)
     row_ends = row_ends[:max_rows]
     lengths = np.diff(row_ends, prepend=-1)
     too_long = np.flatnonzero(lengths > max_row_bytes)[:1]
@@ -115,12 +115,12 @@ def plain_block(
         size=min(size, in_file),
         good=np.flatnonzero(good),
         ragged=list(zip(ragged.tolist(), cells[ragged].tolist(), strict=True)),
-        odd=bool(too_long.size) or first_odd < len(content),
+        irregular=bool(too_long.size) or first_irregular < len(content),
     )
 
 
 def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect) -> Iterator[tuple[int, int]]:
-    """Yield the position and the number (from 1 on) of a row about `every` bytes, as long as no row before is odd.
+    """Yield position and number (from 1) of a row about every `every` bytes, up to the first irregular row.
 
     block_bytes: that are looked through at once, more than a row has.
     """
@@ -132,20 +132,20 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect
         content = content[: content.rfind(b"\n") + 1]
         if not content:
             return
-        _, _, row_ends, first_odd = _scanned(content, dialect)
-        if not row_ends.size or first_odd < len(content):
+        _, _, row_ends, first_irregular = _scanned(content, dialect)
+        if not row_ends.size or first_irregular < len(content):
             return
         ahead.skip(int(row_ends[-1]) + 1)
         rows += len(row_ends)
 
 
 def _scanned(content: bytes, dialect: Dialect) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
-    """Return the bytes, and the positions of quotes, of the line ends of plain rows, and of the first odd byte."""
+    """Return the bytes, and the positions of quotes, of the line ends of simple rows, and of the first irregular byte."""
     data, quote = np.frombuffer(content, np.uint8), dialect.quote_byte
     quotes = np.flatnonzero(data == quote[0]) if quote and quote in content else None
-    first_odd = _first_odd(content, data, quotes, dialect)
+    first_irregular = _first_irregular(content, data, quotes, dialect)
     row_ends = _outside(np.flatnonzero(data == _LF), quotes)
-    return data, quotes, row_ends[: np.searchsorted(row_ends, first_odd)], first_odd
+    return data, quotes, row_ends[: np.searchsorted(row_ends, first_irregular)], first_irregular
 
 
 def _outside(positions: Positions, quotes: Positions | None) -> Positions:
@@ -153,22 +153,22 @@ def _outside(positions: Positions, quotes: Positions | None) -> Positions:
     return positions if quotes is None else positions[np.searchsorted(quotes, positions) % 2 == 0]
 
 
-def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None, dialect: Dialect) -> int:
-    """Return the position of the first byte that makes a row odd, or the length of `content`."""
-    odd = [len(content)]
+def _first_irregular(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None, dialect: Dialect) -> int:
+    """Return the position of the first byte that makes a row irregular, or the length of `content`."""
+    irregular = [len(content)]
     if (nul := content.find(b"\0")) >= 0:
-        odd.append(nul)
+        irregular.append(nul)
     if not content.isascii():
         try:
             content.decode()
         except UnicodeDecodeError as error:
-            odd.append(error.start)
+            irregular.append(error.start)
     if quotes is not None:
-        odd += _misplaced(data, quotes, ord(dialect.delimiter or ","))
+        irregular += _misplaced(data, quotes, ord(dialect.delimiter or ","))
     if b"\r" in content:
         returns = _outside(np.flatnonzero(data[:-1] == _CR), quotes)
-        odd += returns[data[returns + 1] != _LF][:1].tolist()
-    return min(odd)
+        irregular += returns[data[returns + 1] != _LF][:1].tolist()
+    return min(irregular)
 
 
 def _misplaced(data: npt.NDArray[np.uint8], quotes: Positions, delimiter: int) -> list[int]:

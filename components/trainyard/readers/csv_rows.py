@@ -101,7 +101,7 @@ def read_csv(
                 yield from table.plain_rows(block)
                 odd_bytes = _ODD_BYTES
                 block_bytes = min(block.size * _BLOCK_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
-            elif not (block.odd or ends) and block_bytes < _MOST_BYTES:
+            elif not (block.irregular or ends) and block_bytes < _MOST_BYTES:
                 block_bytes = min(8 * block_bytes, _MOST_BYTES)
             else:
                 yield from table.odd_rows(odd_bytes)

@@ -34,7 +34,7 @@ class JpegHeader:
 
 
 def read_header(encoded: bytes) -> JpegHeader | None:
-    """Return the header of a Huffman-coded JPEG of 8 bits, grey or in colors; None if it is, or may be, another kind.
+    """Return the header of a Huffman-coded JPEG of 8 bits, gray or in colors; None if it is, or may be, another kind.
 
     Source: ITU-T T.81, annex B.
     """
@@ -84,7 +84,7 @@ def _is_plain_segment(marker: int, body: bytes) -> bool:
 
 
 def decode_eighth(encoded: bytes) -> NDArray[np.uint8] | None:
-    """Return grey pixels at an eighth of the size, None if libjpeg warns of anything up to the image's end.
+    """Return gray pixels at an eighth of the size, None if libjpeg warns of anything up to the image's end.
 
     No more is computed than the entropy decoder needs.
     """

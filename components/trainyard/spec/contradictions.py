@@ -239,7 +239,7 @@ def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     options, at = train.augment, ("train", "augment")
     for name in ("saturation", "hue"):
         if getattr(options, name) and data.channels == 1:
-            yield (*at, name), "is of colors, and data.channels: 1 reads grey images. Leave it out"
+            yield (*at, name), "is of colors, and data.channels: 1 reads gray images. Leave it out"
     for name in ("mixup", "cutmix"):
         if not getattr(options, name):
             continue

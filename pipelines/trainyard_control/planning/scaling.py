@@ -24,7 +24,7 @@ from trainyard_control.planning.plan import decoded_per_second
 from trainyard_control.planning.roofline import ExampleCost, communication_seconds, step_seconds
 
 STEPS = 200  # simulated at each number of workers; chosen: another seed moves no efficiency by half a point
-# Seconds of one message between neighbours of a ring, which sends 2 (n - 1) of them one after the other. Chosen: TCP
+# Seconds of one message between neighbors of a ring, which sends 2 (n - 1) of them one after the other. Chosen: TCP
 # between nodes of one data centre, and the links of a TPU slice.
 NETWORK_LATENCY = 30e-6
 LINK_LATENCY = 1e-6

@@ -1,7 +1,7 @@
 """A histogram whose bins do not depend on the order of the data, so that any number of workers can count one together.
 
 All bins are 2**exponent wide and begin at a multiple of it. Two histograms differ in the exponent only, and the finer
-one becomes the coarser one by adding up neighbours, which loses nothing that the coarser one would have known.
+one becomes the coarser one by adding up neighbors, which loses nothing that the coarser one would have known.
 """
 
 from __future__ import annotations

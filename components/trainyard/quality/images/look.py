@@ -1,6 +1,6 @@
 """Finds images that look the same, whatever their size and encoding, without comparing each with each.
 
-An image's look is two difference hashes: is each of 8 x 8 patches brighter than its right neighbour, and than the one
+An image's look is two difference hashes: is each of 8 x 8 patches brighter than its right neighbor, and than the one
 below. Source: Krawetz (2013), Kind of Like That, https://www.hackerfactor.com/blog/index.php?/archives/529-.html
 """
 
@@ -23,7 +23,7 @@ Chosen: by the pigeonhole principle such looks have at least one of 8 bands of 1
 
 _BANDS = 8
 _PLAIN = 12  # chosen: with fewer bits set (or unset) the image is plain, and looks like any other plain one
-_CROWD = 500  # chosen: of a larger group with a band in common, only neighbours by the rest of the bits are compared
+_CROWD = 500  # chosen: of a larger group with a band in common, only neighbors by the rest of the bits are compared
 _MAX_PAIRS = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
 _SHOWN = 20
 SIDE = 9
@@ -38,14 +38,14 @@ def look_of_bytes(encoded: bytes) -> Look:
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             depth = depth_of(image, encoded)
-            image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in grey and small
+            image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in gray and small
             image.load()
-            return look_of_grey(in_eight_bits(image, PixelForm(1), depth))
+            return look_of_gray(in_eight_bits(image, PixelForm(1), depth))
     except (OSError, SyntaxError, ValueError, UnscaledImageError, Image.DecompressionBombError):
         return bytes(16)
 
 
-def look_of_grey(image: Image.Image) -> Look:
+def look_of_gray(image: Image.Image) -> Look:
     """Return the look of the image in mode L, 16 bytes."""
     pixels = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX), np.int16)
     bits = np.concatenate([(pixels[:-1, 1:] > pixels[:-1, :-1]).ravel(), (pixels[1:, :-1] > pixels[:-1, :-1]).ravel()])

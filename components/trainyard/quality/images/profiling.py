@@ -22,7 +22,7 @@ from trainyard.quality.images.decoding import (
     in_eight_bits,
     is_constant,
 )
-from trainyard.quality.images.look import SIDE, Look, look_of_grey, near_pairs
+from trainyard.quality.images.look import SIDE, Look, look_of_gray, near_pairs
 from trainyard.quality.profile import ImageProfile, Profile, Repeats, SheetImage
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
@@ -187,12 +187,12 @@ def _look(counts: _ImageCounters, image: Image.Image, encoded: bytes, name: str,
     """Return the look of the image, and count what decoding leaves nothing of. Only what may be empty is decoded."""
     form = PixelForm(3, counts.white_level)
     if depth == 8:
-        image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in grey and small
+        image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in gray and small
     image.load()
     small = in_eight_bits(image, replace(form, channels=1), depth)
     if depth > 8 and counts.white_level is None:
         counts.level = max(counts.level, int(np.asarray(small).max()))
-    look = look_of_grey(small)
+    look = look_of_gray(small)
     if not any(look):
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as whole:
             whole.load()

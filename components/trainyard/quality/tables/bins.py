@@ -91,7 +91,7 @@ class Numbers:
 def counted(values: NDArray[np.float64], limit: int = MAX_BINS) -> Histogram:
     """Return the histogram of `values`, all finite, in at most `limit` bins.
 
-    Only as many neighbours are added up as that takes, so that the outcome does not depend on the order and the batches
+    Only as many neighbors are added up as that takes, so that the outcome does not depend on the order and the batches
     in which values come, and a far outlier costs one bin.
     """
     unique, counts = np.unique(values, return_counts=True)

@@ -125,7 +125,7 @@ class Text(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.separator is not None and self.ngrams > 1:
-            raise ValueError(f"ngrams {self.ngrams} counts neighbours, and values of a list are none. Leave one out")
+            raise ValueError(f"ngrams {self.ngrams} counts neighbors, and values of a list are none. Leave one out")
         return self
 
 

@@ -16,7 +16,7 @@ from trainyard.steps.export.on_device.files import Files
 _MOST_PIXELS = 100_000_000
 # Shares of red, green and blue in 32768. Source: png_set_rgb_to_gray of libpng 1.6 with the 0.299 and 0.587 of
 # TensorFlow's png_io.cc; it truncates.
-_GREY = np.array((9797, 19234, 3737), np.int32)
+_GRAY = np.array((9797, 19234, 3737), np.int32)
 _ONE_HALF = 1 << 15
 
 
@@ -69,7 +69,7 @@ def _as_decoders_do(image: Any, encoded: bytes, form: PixelForm) -> np.ndarray[A
         return np.asarray(in_eight_bits(image, form, depth))
     pixels = np.asarray(image.convert("RGBA"), np.int32)
     colors, alpha = pixels[..., :3], pixels[..., 3]
-    values = np.where((colors == colors[..., :1]).all(axis=-1), colors[..., 0], colors @ _GREY >> 15)
+    values = np.where((colors == colors[..., :1]).all(axis=-1), colors[..., 0], colors @ _GRAY >> 15)
     return np.asarray((values * alpha + 255 * (255 - alpha) + 127) // 255, np.uint8)
 
 

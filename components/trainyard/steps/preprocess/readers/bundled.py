@@ -11,9 +11,9 @@ from PIL import Image
 
 
 def write_digits(folder: Path) -> None:
-    """Write 1,797 handwritten digits as 8 x 8 grey PNG files, one folder a class.
+    """Write 1,797 handwritten digits as 8 x 8 gray PNG files, one folder a class.
 
-    The source's 17 grey levels 0..16 become 0..255. Source: scikit-learn `load_digits`, from the UCI test set of
+    The source's 17 gray levels 0..16 become 0..255. Source: scikit-learn `load_digits`, from the UCI test set of
     Optical Recognition of Handwritten Digits.
     """
     # The file itself: to import scikit-learn takes 0.6 s of CPU, four times as long as all else here.

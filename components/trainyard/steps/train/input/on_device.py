@@ -36,7 +36,7 @@ COLUMNS = (
 _LUMA = np.asarray([0.299, 0.587, 0.114], np.float32)
 _TO_YIQ = np.asarray([_LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]], np.float32)
 _FROM_YIQ = np.linalg.inv(_TO_YIQ).astype(np.float32)
-_GREY = 127.5
+_GRAY = 127.5
 
 
 def as_floats(features: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ def _augment_images(images: Tensor, options: Augment, params: Tensor) -> Tensor:
         half = options.cutout * min(height, width) / 2
         y, x = (column["cutout_y"] + 1) / 2 * height, (column["cutout_x"] + 1) / 2 * width
         hidden = _inside(rows + 0.5, y - half, y + half), _inside(columns + 0.5, x - half, x + half)
-        images = ops.where(ops.logical_and(*hidden), _GREY, images)
+        images = ops.where(ops.logical_and(*hidden), _GRAY, images)
     if options.mixes:
         partners = swap_pairs(images)
         inside = _inside(rows, column["top"], column["bottom"]), _inside(columns, column["left"], column["right"])
@@ -91,7 +91,7 @@ def _augment_images(images: Tensor, options: Augment, params: Tensor) -> Tensor:
 def swap_pairs(values: Tensor) -> Tensor:
     """Return `values` (even, ...) with the first and second, third and fourth … exchanged.
 
-    Neighbours are on one replica, for any number of replicas.
+    Neighbors are on one replica, for any number of replicas.
     """
     _, *size = ops.shape(values)
     return ops.reshape(ops.flip(ops.reshape(values, (-1, 2, *size)), axis=1), (-1, *size))

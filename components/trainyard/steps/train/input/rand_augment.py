@@ -1,7 +1,7 @@
 """RandAugment: some of fourteen operations, one image at a time.
 
 Source: E. Cubuk et al., RandAugment, arXiv:1909.13719; the effect at magnitude 10 is that of AutoAugment,
-arXiv:1805.09501, table 6. Areas outside the image are grey, as there.
+arXiv:1805.09501, table 6. Areas outside the image are gray, as there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.spec.training.augment import RandAugment
 
 PARAMS = 2
 """Parameters of an operation: its choice and its sign."""
-_GREY = 128
+_GRAY = 128
 _LUMA = (0.299, 0.587, 0.114)  # Source: ITU-R BT.601
 
 _Operation = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
@@ -81,8 +81,8 @@ def _color(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
 
 def _contrast(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
     values = tf.cast(image, tf.float32)
-    grey = tf.reduce_sum(values * _LUMA, axis=2) if image.shape[2] == 3 else values
-    return _blend(tf.reduce_mean(grey), values, strength, sign)
+    gray = tf.reduce_sum(values * _LUMA, axis=2) if image.shape[2] == 3 else values
+    return _blend(tf.reduce_mean(gray), values, strength, sign)
 
 
 def _brightness(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
@@ -131,7 +131,7 @@ def _transform(image: tf.Tensor, transform: list[tf.Tensor | float]) -> tf.Tenso
         images=image[None],
         transforms=row[None],
         output_shape=[image.shape[0], image.shape[1]],
-        fill_value=float(_GREY),
+        fill_value=float(_GRAY),
         interpolation="NEAREST",
         fill_mode="CONSTANT",
     )[0]

@@ -38,7 +38,7 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _ON_ITS_SIDE = (5, 6, 7, 8)
-_GREY = ("1", "L", "LA", "I", "I;16")
+_GRAY = ("1", "L", "LA", "I", "I;16")
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ def _by_pillow(encoded: bytes, image: Image.Image, limits: ImageLimits) -> Check
     if longest > png.MAX_SIDE and limits.store.kind != "raw":
         raise BadRecord("too_many_pixels", f"{longest} pixels on a side, at most {png.MAX_SIDE} can be stored")
     if size is not None:
-        # Grey images are resized in one channel.
-        grey = image.mode in _GREY and upright.mode != "L"
-        small = limits.store.resized(upright.convert("L") if grey else upright, *size)
+        # Gray images are resized in one channel.
+        gray = image.mode in _GRAY and upright.mode != "L"
+        small = limits.store.resized(upright.convert("L") if gray else upright, *size)
         stored = limits.store.encoded(small, image.format or "", limits.form.channels)
     else:
         stored = _as_png(upright)

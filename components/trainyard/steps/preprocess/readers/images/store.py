@@ -59,6 +59,6 @@ class Store:
             pixels.save(stream, "PNG", compress_level=_PNG_LEVEL)
             return stream.getvalue()
         if pixels.mode == "L":
-            grey = np.asarray(pixels)[..., np.newaxis]
-            return bytes(simplejpeg.encode_jpeg(grey, _QUALITY, colorspace="GRAY", colorsubsampling="Gray"))
+            gray = np.asarray(pixels)[..., np.newaxis]
+            return bytes(simplejpeg.encode_jpeg(gray, _QUALITY, colorspace="GRAY", colorsubsampling="Gray"))
         return bytes(simplejpeg.encode_jpeg(np.asarray(pixels), _QUALITY, colorsubsampling=_SUBSAMPLING))

@@ -29,7 +29,7 @@ _CHUNKS_PER_CALL = 16  # chosen: for one system call
 _ALIGNMENT = 64  # bytes, EIGEN_MAX_ALIGN_BYTES with AVX-512: py_func.cc of TensorFlow copies less aligned data
 _SESSION_NUMBERS = 5  # of 24 bits, exact in float32; they keep the workers of an earlier ring out
 _SPIN_SECONDS = 1e-3  # chosen: waking up takes longer than most waits for another worker
-_CONNECT_SECONDS = 60.0  # chosen: the neighbours have all just agreed to connect
+_CONNECT_SECONDS = 60.0  # chosen: the neighbors have all just agreed to connect
 _CALL_SECONDS = 5.0  # chosen: for one attempt to reach the next worker
 _SILENCE_SECONDS = 300.0  # chosen: the supervisors notice a frozen worker long before
 
@@ -58,7 +58,7 @@ class Ring:
         """Return the ring of the workers on `hosts`, each of which calls this. Ignores connections from strangers.
 
         ports: this worker listens on the first free one until it is connected. all_reduce: sums a float32 vector over
-        the workers without this ring. token: the gang's secret. Raises `PeerLost` if the neighbours do not connect
+        the workers without this ring. token: the gang's secret. Raises `PeerLost` if the neighbors do not connect
         within `seconds`.
         """
         workers, following = len(hosts), (index + 1) % len(hosts)
@@ -78,12 +78,10 @@ class Ring:
                     previous_worker = _accept(server, keys[1], end)
                     next_worker = connecting.result()
             except OSError as error:
-                raise PeerLost(
-                    f"worker {index}: no ring with its neighbours within {seconds:g} s ({error})."
-                ) from error
-        for neighbour in (next_worker, previous_worker):
-            neighbour.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            neighbour.setblocking(False)
+                raise PeerLost(f"worker {index}: no ring with its neighbors within {seconds:g} s ({error}).") from error
+        for neighbor in (next_worker, previous_worker):
+            neighbor.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            neighbor.setblocking(False)
         return cls(index, workers, next_worker, previous_worker)
 
     def sum(self, *vectors: Vector) -> list[Vector]:
