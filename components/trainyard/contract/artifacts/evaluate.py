@@ -8,8 +8,6 @@ from trainyard.contract.statistics.drift import Movement
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
-_POINTS = 101  # chosen: as fine as the page draws
-
 
 class SliceMetrics(FrozenModel):
     """Metrics over the examples of one slice, such as `sex=female`, with the interval of the main one."""
@@ -171,19 +169,3 @@ class Evaluation(Document):
             return f"{text}."
         bounds = f"an interval of 95 % from {interval.low:.4f} to {interval.high:.4f}"
         return f"{text}: the model is not significantly better, {self.metrics[name]:.4f} with {bounds}."
-
-
-def mean_roc(curves: list[Roc]) -> tuple[list[float], list[float], list[float]]:
-    """Return the points of one curve: false positive rates, true positive rates, thresholds.
-
-    Kubeflow's and Vertex AI's pages draw a single curve. With several it is the mean of the true positive rates
-    over the classes, each against the rest (macro average), read off every curve at the same false positive rates.
-    Such a mean has no thresholds; the pages require some that fall, so they get 1 - false positive rate.
-    """
-    if len(curves) == 1:
-        return curves[0].false_positive_rate, curves[0].true_positive_rate, curves[0].threshold
-    import numpy as np  # which a program that judges itself does without
-
-    rates = np.arange(_POINTS) / (_POINTS - 1)
-    read = [np.interp(rates, curve.false_positive_rate, curve.true_positive_rate, left=0.0) for curve in curves]
-    return rates.tolist(), np.mean(read, axis=0).tolist(), (1 - rates).tolist()
