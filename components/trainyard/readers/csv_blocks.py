@@ -91,8 +91,8 @@ def plain_block(
 ) -> RowBlock:
     """Return the rows that `content` begins with, up to the first irregular one.
 
-    Irregular: a quote inside a cell that does not begin with one, CR as a line end, NUL, bytes that are not UTF-8, and a
-    row of more than `max_row_bytes`. `ends` says that the file ends with `content`.
+    Irregular: a quote inside a cell that does not begin with one, CR as a line end, NUL, bytes that are not UTF-8, and
+    a row of more than `max_row_bytes`. `ends` says that the file ends with `content`.
     """
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
@@ -140,7 +140,7 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect
 
 
 def _scanned(content: bytes, dialect: Dialect) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
-    """Return the bytes, and the positions of quotes, of the line ends of simple rows, and of the first irregular byte."""
+    """Return the bytes, and the positions of quotes, line ends of simple rows, and the first irregular byte."""
     data, quote = np.frombuffer(content, np.uint8), dialect.quote_byte
     quotes = np.flatnonzero(data == quote[0]) if quote and quote in content else None
     first_irregular = _first_irregular(content, data, quotes, dialect)
