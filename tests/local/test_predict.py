@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,10 +37,12 @@ from typer.testing import CliRunner
 
 import trainyard as ty
 from trainyard.contract.artifacts.export import Exports
-from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.artifacts.predict import Predicted
+from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import Champion, set_champion
 from trainyard.contract.statistics.drift import Statistics
+from trainyard.contract.version import layout
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
@@ -47,6 +50,8 @@ from trainyard.serving import run as server
 from trainyard.serving.versions import ServingVersion
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import load_predictor, model_predictions
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict import run as step
@@ -62,6 +67,7 @@ from trainyard_control.cli.main import app
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
 name: table
+evaluate: {slices: [city, age, label], bootstrap: 50}
 data: {format: csv, path: x.csv, features: {age: {type: numeric}, net worth: {type: numeric}, city: {type: category}}}
 model: {name: mlp}
 """
@@ -78,7 +84,15 @@ def pushed(root: Path, recipe: str) -> str:
         (staging / Statistics.file).write_text("{}")
         Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(staging)
     exported = str(root / "exported")
-    versions.publish(exported, storage.require(exported, "export"), str(root / "models"), 1)
+    manifest, kept = (
+        storage.require(exported, "export"),
+        VersionRecord(
+            recipe=parsed.model_dump(mode="json"),
+            metrics={"accuracy": 0.5},
+            intervals={"accuracy": Interval(low=0.4, high=0.6)},
+        ),
+    )
+    versions.publish(exported, layout(manifest), manifest, str(root / "models"), 1, kept)
     return str(root / "models" / "1")
 
 
@@ -205,6 +219,70 @@ def test_rows_get_the_probabilities_of_the_file_and_of_evaluate(table: Path, tmp
     np.testing.assert_allclose(scores(got, ["poor", "rich"]), bare["probabilities"].numpy(), atol=1e-6)
     np.testing.assert_allclose(scores(got, ["poor", "rich"]), [measured[key] for key in raw], atol=1e-5)
     assert got["prediction"] == [label.decode() for label in bare["label"].numpy()]
+
+
+def labelled(root: Path) -> tuple[SplitPredictions, dict[str, str]]:
+    """Return the predictions that evaluate measures on the eval split, and the class of each example by its key."""
+    examples = open_examples(str(root / "examples"))
+    predict = load_predictor(str(root / "model"), examples)
+    answers, keys = model_predictions(predict, "model", examples, "eval", examples.batches("eval", 397))
+    names = [examples.document.labels[label] for label in answers.labels]
+    return answers, dict(zip([key.decode() for key in keys], names, strict=True))
+
+
+def test_evaluate_measures_a_labelled_table_as_the_step_does_and_leaves_unknown_labels_out(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answers, classes = labelled(table)
+    rows = [(row, classes[key]) for key, row in raw_examples(table).items()]
+    lines = [f"{row['city'].decode()},{row['net worth']!r},{row['age']!r},{label}" for row, label in rows]
+    Path("a.csv").write_text(
+        "\n".join(["city,net worth,age,label", "Bern,1,1,odd", "Bern,1,1,", "Rome,1,old,poor", *lines])
+    )
+    model = str(table / "models" / "1")
+    got = ty.evaluate(model, "a.csv")
+    assert got.metrics == pytest.approx(measure("classification", answers), abs=1e-6) and got.examples == 1000
+    assert got.left_out == {"mistyped_value": 1, "unknown class 'odd'": 1, "without a label": 1}
+    assert all(got.intervals[name].low <= got.metrics[name] <= got.intervals[name].high for name in ("accuracy",))
+    cities = {part.name: part.examples for part in got.slices if part.name.startswith("city=")}
+    assert cities == Counter(f"city={row['city'].decode() or 'missing'}" for row, _ in rows)
+    assert {part.name for part in got.slices if part.name.startswith("label=")} == {"label=poor", "label=rich"}
+    losses = sorted(answers.losses.tolist(), reverse=True)[: len(got.worst)]
+    assert [item.loss for item in got.worst] == pytest.approx(losses, abs=1e-4) and got.worst[0].key.startswith(
+        "a.csv:"
+    )
+    done = CliRunner().invoke(app, ["evaluate", model, "a.csv", "--html", "page.html", "-o", "json"])
+    document = json.loads(done.stdout)
+    assert document["metrics"] == got.metrics and document["test"]["metrics"] == {"accuracy": 0.5}
+    assert got.worst[0].key in Path("page.html").read_text()
+    text = CliRunner().invoke(app, ["evaluate", model, "a.csv"]).stdout
+    assert f"{got.metrics['accuracy']:.4f} ({got.metrics['accuracy'] - 0.5:+.4f}) *" in text and "odd" in text
+    Path("b.csv").write_text("city,net worth,age,klass\nBern,1,1,odd\n")
+    for label, sentence in (
+        ("", "b.csv: no column 'label'. Did you mean|b.csv: no column 'label'"),
+        (
+            "klass",
+            "b.csv: no label in 'klass' that the model knows, the first are 'odd'. It knows the classes poor, rich",
+        ),
+        ("age", "no label in 'age' that the model knows, the first are '1'"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            ty.evaluate(model, "b.csv", label=label)
+
+
+def test_evaluate_takes_the_class_of_an_image_from_its_folder(digits: Path, tmp_path: Path) -> None:
+    answers, classes = labelled(digits)
+    for key, values in raw_examples(digits).items():
+        path = tmp_path / "images" / classes[key] / f"{key}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(values["image"])
+    (tmp_path / "images" / "alone.png").write_bytes(values["image"])
+    got = ty.evaluate(digits / "models" / "1", tmp_path / "images")
+    assert got.metrics == pytest.approx(measure("classification", answers), abs=1e-6)
+    assert (got.examples, got.left_out) == (397, {"without a label": 1})
+    with pytest.raises(DataError, match="no label in 'label' that the model knows, the first are '', ''"):
+        ty.evaluate(digits / "models" / "1", tmp_path / "images" / "digit 3")
 
 
 def test_a_damaged_record_ends_its_file_and_an_odd_one_costs_itself(table: Path, tmp_path: Path) -> None:

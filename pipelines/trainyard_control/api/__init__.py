@@ -1,6 +1,7 @@
 """The Python API: the commands of the CLI as functions. `import trainyard` offers them too."""
 
 from trainyard.errors import TrainyardError
+from trainyard_control.api.evaluation import LabelledEvaluation, evaluate
 from trainyard_control.api.forecast import Forecast, plan
 from trainyard_control.api.model import Model, Predictions, load
 from trainyard_control.api.packages import Submitted, compile, submit
@@ -10,6 +11,7 @@ from trainyard_control.api.versions import Version, Versions, versions
 
 __all__ = [
     "Forecast",
+    "LabelledEvaluation",
     "Model",
     "Predictions",
     "Report",
@@ -21,6 +23,7 @@ __all__ = [
     "Versions",
     "bench",
     "compile",
+    "evaluate",
     "load",
     "plan",
     "run",

@@ -23,6 +23,7 @@ from trainyard_control.cli.verbs import (
     compile,
     data,
     doctor,
+    evaluate,
     explain,
     learn_curve,
     models,
@@ -67,7 +68,12 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "place": place.place,
     },
     "Data": {"data": data.app, "recipe": recipe.app},
-    "Models": {"predict": predict.predict, "models": models.app, "serve": serve.serve},
+    "Models": {
+        "predict": predict.predict,
+        "evaluate": evaluate.evaluate,
+        "models": models.app,
+        "serve": serve.serve,
+    },
     "Maintain": {"runs": runs.app, "prune": prune.prune},
 }
 

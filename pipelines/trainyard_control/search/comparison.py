@@ -6,11 +6,10 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
@@ -29,6 +28,18 @@ _Document = TypeVar("_Document", bound=Document)
 
 MISSING = "–"
 _OTHER_EXAMPLES = "Their test splits hold different examples, so the metrics may differ for that alone."
+
+
+class Measured(Protocol):
+    """Metrics with their intervals."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Values by name."""
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """95 % intervals by name."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +153,7 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, plain_yaml.dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
 
 
-def metric_rows(
-    evaluations: Sequence[Evaluation | VersionRecord | None], pairs: list[dict[str, Interval] | None]
-) -> Iterator[Row]:
+def metric_rows(evaluations: Sequence[Measured | None], pairs: list[dict[str, Interval] | None]) -> Iterator[Row]:
     """Yield a row for each metric; pairs: the intervals of differences from the first, None if they are unknown."""
     for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
         values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]

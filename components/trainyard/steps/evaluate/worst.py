@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,7 @@ def worst_examples(
     `batches` is the dataset of (features, labels, keys) that was predicted. The images are what the model saw:
     decoded and resized.
     """
-    losses = predictions.losses
-    order = np.argsort(-losses, kind="stable")[:count]
+    order = largest_losses(count, predictions)
     images = _images(examples, batches, order)
     if images:
         (folder / FOLDER).mkdir()
@@ -46,16 +46,27 @@ def worst_examples(
         if index in images:
             file = f"{FOLDER}/{rank:02d}.png"
             _as_image(images[index]).save(folder / file)
-        mistakes.append(
-            Mistake(
-                key=keys[index].decode("utf-8", "replace"),
-                label=_name(predictions.labels[index], examples.labels),
-                predicted=_name(_predicted(predictions, index), examples.labels),
-                loss=float(losses[index]),
-                picture=file,
-            )
-        )
+        key = keys[index].decode("utf-8", "replace")
+        mistakes.append(mistake(predictions, index, key, examples.labels, file))
     return mistakes
+
+
+def mistake(
+    predictions: SplitPredictions, index: int, key: str, labels: Sequence[str] | None, picture: str | None = None
+) -> Mistake:
+    """Return the example at `index`. labels: the names of the classes, None for regression."""
+    return Mistake(
+        key=key,
+        label=_name(predictions.labels[index], labels),
+        predicted=_name(_predicted(predictions, index), labels),
+        loss=float(predictions.losses[index]),
+        picture=picture,
+    )
+
+
+def largest_losses(count: int, predictions: SplitPredictions) -> NDArray[np.int64]:
+    """Return the places of the `count` examples of the largest loss, worst first."""
+    return np.argsort(-predictions.losses, kind="stable")[:count]
 
 
 def _images(
@@ -95,7 +106,7 @@ def _predicted(predictions: SplitPredictions, index: int) -> NDArray[Any]:
     return np.asarray(np.argmax(outputs)) if predictions.labels.dtype.kind == "i" else outputs
 
 
-def _name(label: NDArray[Any], labels: list[str] | None) -> str:
+def _name(label: NDArray[Any], labels: Sequence[str] | None) -> str:
     if labels is None:
         return ", ".join(f"{value:.6g}" for value in np.atleast_1d(label))
     if np.ndim(label) == 0:

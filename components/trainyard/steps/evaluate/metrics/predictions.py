@@ -93,7 +93,7 @@ class SplitPredictions:
         """The classes that some of the examples which count have and others have not."""
         return [int(index) for index in self.present_classes if self.one_class(index).negatives]
 
-    @property
+    @cached_property
     def losses(self) -> Floats:
         """Each example's negative log likelihood, or squared error, (n,) float64.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
@@ -16,10 +16,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class InputBatch:
-    """Inputs for the model: `keys` (n,), and `inputs` (n,) by their name in the serving signature."""
+    """Inputs for the model: `keys` (n,), and `inputs` (n,) by their name in the serving signature.
+
+    others: the columns (n,) that were read beside them, such as the label.
+    """
 
     keys: pa.Array
     inputs: dict[str, Array]
+    others: dict[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,15 @@ _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
 Mask = npt.NDArray[np.bool_]
 
 
-def require_columns(names: list[str], model: PushedModel, key: str | None, place: str) -> None:
-    """Raise `DataError` that names every column which the model takes, or `key`, and is not `names`, or one twice."""
+def require_columns(
+    names: list[str], model: PushedModel, key: str | None, place: str, others: Sequence[str] = ()
+) -> None:
+    """Raise `DataError` that names every required column which is not in `names`, or is there twice.
+
+    Required are those that the model takes, `key` and `others`.
+    """
     require_names(names, place)
-    required = [*(feature.name for feature in model.inputs), *([key] if key else [])]
+    required = [*(feature.name for feature in model.inputs), *([key] if key else []), *others]
     missing = [name for name in required if name not in names]
     if missing:
         raise DataError(
@@ -36,12 +42,15 @@ def require_columns(names: list[str], model: PushedModel, key: str | None, place
         )
 
 
-def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, key: str | None) -> Items:
+def table_items(
+    columns: pa.RecordBatch, names: pa.Array, model: PushedModel, key: str | None, others: Sequence[str] = ()
+) -> Items:
     """Yield the rows of `columns` in batches of at most `MOST_ROWS`, and those that do not fit; `names` (n,) name them.
 
-    Columns that are not there count as missing values.
+    Columns that are not there count as missing values. others: the columns that go with the inputs as they are.
     """
     rows = columns.num_rows
+    beside = {name: _column(columns, name, rows) for name in others}
     arrays = {feature.name: _column(columns, feature.name, rows) for feature in model.inputs}
     place = str(names[0].as_py()) if len(names) else "predict"
     typed = {feature.name: _typed(arrays[feature.name], feature, place) for feature in model.inputs}
@@ -52,10 +61,15 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     good = ~bad
     if bad.any():
         keys = keys.filter(pa.array(good))
+        beside = {name: column.filter(pa.array(good)) for name, column in beside.items()}
     inputs = {input_name(name): values if not bad.any() else values[good] for name, (values, _) in typed.items()}
     for start in range(0, len(keys), MOST_ROWS):
         end = start + MOST_ROWS
-        yield InputBatch(keys.slice(start, MOST_ROWS), {name: values[start:end] for name, values in inputs.items()})
+        yield InputBatch(
+            keys.slice(start, MOST_ROWS),
+            {name: values[start:end] for name, values in inputs.items()},
+            {name: column.slice(start, MOST_ROWS) for name, column in beside.items()},
+        )
 
 
 def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:

@@ -1,0 +1,367 @@
+"""Evaluates a pushed model on labelled data that it did not learn from, and compares with its test split."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from trainyard.contract.artifacts.evaluate import Mistake, SliceMetrics
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.errors import DataError, listed
+from trainyard.spec.recipe import Recipe
+from trainyard_control.api.arguments import LOCAL
+from trainyard_control.api.model import require_tensorflow
+from trainyard_control.api.versions import Version, find_one
+from trainyard_control.search.chart import page
+from trainyard_control.search.comparison import MISSING, Row, metric_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+    from trainyard.steps.predict.pushed_model import PushedModel
+    from trainyard.steps.predict.reading.batches import InputBatch, Items
+
+_SHOWN = 5  # names in a sentence; chosen
+
+
+@dataclass(frozen=True)
+class LabelledEvaluation:
+    """The evaluation of a version on labelled data, as evaluate measures a test split.
+
+    left_out: the numbers of inputs that were not evaluated, by reason. notes: what is not compared.
+    """
+
+    version: Version
+    data: str
+    examples: int
+    left_out: dict[str, int]
+    notes: list[str]
+    metrics: dict[str, float]
+    intervals: dict[str, Interval]
+    slices: list[SliceMetrics]
+    worst: list[Mistake]
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"<Evaluation of {self.version.name} on {self.examples:,} examples: {metrics}>"
+
+    @property
+    def rows(self) -> list[Row]:
+        """Each metric on the version's test split and on the data; certain: their intervals do not overlap."""
+        return list(metric_rows([self.version.record, self], [None, None]))
+
+    @property
+    def slice_rows(self) -> list[Row]:
+        """The main metric of each slice on the test split and on the data, with the numbers of examples."""
+        before = {part.name: part for part in self.version.record.slices}
+        return [
+            Row(part.name, [_main(before.get(part.name)), _main(part)], [False, False])
+            for part in sorted(self.slices, key=lambda part: part.name)
+        ]
+
+    def page(self) -> str:
+        """Render the evaluation as a page of HTML."""
+        names = [self.version.name, "test split", self.data]
+        worse = [["example", "label", "predicted", "loss"]]
+        worse += [[item.key, item.label, item.predicted, f"{item.loss:.4g}"] for item in self.worst]
+        tables = [
+            (["metric", *names[1:]], [[row.name, *row.cells] for row in self.rows]),
+            (["slice", *names[1:]], [[row.name, *row.cells] for row in self.slice_rows]),
+            (worse[0], worse[1:]),
+        ]
+        left_out = [f"{count:,} left out: {reason}." for reason, count in self.left_out.items()]
+        notes = [f"{self.examples:,} examples.", *left_out, *self.notes]
+        return page(f"{names[0]} on {names[2]}", notes, [], [table for table in tables if table[1]])
+
+    def document(self) -> dict[str, Any]:
+        """Return the evaluation as JSON has it."""
+        record = self.version.record
+        return {
+            "model": self.version.folder,
+            "data": self.data,
+            "examples": self.examples,
+            "left_out": self.left_out,
+            "notes": self.notes,
+            "metrics": self.metrics,
+            "intervals": {name: interval.model_dump() for name, interval in self.intervals.items()},
+            "slices": [part.model_dump() for part in self.slices],
+            "worst": [item.model_dump(exclude={"picture"}) for item in self.worst],
+            "test": record.model_dump(mode="json", include={"metrics", "intervals", "slices"}),
+        }
+
+
+def evaluate(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    *,
+    label: str = "",
+    environment: str = LOCAL,
+) -> LabelledEvaluation:
+    """Evaluate a pushed model on labelled data, and compare with its test split.
+
+    model: as `load` takes it. data: a table (CSV, Parquet, TFRecord) with the label's column, or a folder with a folder
+    of images for each class, as a path, a glob or a URI. label: the column, by default the recipe's.
+
+    Inputs without a label, or with a class that the model does not know, are left out and counted. Raises `DataError`
+    if nothing can be evaluated or a column is missing.
+
+    >>> import trainyard as ty
+    >>> ty.evaluate("digits", "labelled/").metrics["accuracy"]  # doctest: +SKIP
+    """
+    require_tensorflow()
+    version, path = find_one(os.fspath(model), environment), os.fspath(data)
+    recipe = _recipe(version)
+    if label:
+        changed = {"data": recipe.data.model_copy(update={"label": label, "targets": []})}
+        recipe = recipe.model_copy(update=changed)
+    from trainyard.quality.arrow import block_pandas_import
+
+    block_pandas_import()
+    from trainyard.steps.predict.pushed_model import open_model
+
+    pushed = open_model(version.folder)
+    read, left_out = _answers(pushed, recipe, path)
+    judged, kept, why = _judged(pushed, recipe, read, path)
+    return _measured(version, recipe, pushed, read, judged, kept, path, left_out | why)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read and answered: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
+
+    others: the label's and the weight's column by name, as they were read; rows: the places (n,) of the answers there.
+    """
+
+    keys: NDArray[Any]
+    outputs: NDArray[Any]
+    inputs: dict[str, NDArray[Any]]
+    others: dict[str, list[pa.Array]]
+    rows: NDArray[Any]
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """Return the numbers (n,) of a column, NaN for every other value."""
+        import numpy as np
+
+        from trainyard.quality.tables import cells
+
+        parts = [np.where(wrong, np.nan, numbers) for numbers, wrong in map(cells.numbers, self.others[name])]
+        return np.concatenate(parts)[self.rows]
+
+    def texts(self, name: str, separator: str | None) -> list[str]:
+        """Return the texts (n,) of a column as preprocess reads labels. Raises `DataError` for lists of one class."""
+        from trainyard.values.columns import canonical_lists, canonical_texts, is_list, joined
+
+        texts: list[str] = []
+        for column in self.others[name]:
+            if is_list(column.type) and separator is None:
+                raise DataError(f"'{name}' is {column.type}, and the model has one class a row. Name another column.")
+            plain = joined(column, separator) if is_list(column.type) and separator is not None else column
+            texts += (canonical_texts(plain) if separator is None else canonical_lists(plain, separator)).to_pylist()
+        return [texts[row] for row in self.rows]
+
+
+def _recipe(version: Version) -> Recipe:
+    if not version.record.recipe:
+        raise DataError(
+            f"{version.folder}: an older version of Trainyard pushed it, so its label is unknown. Push the model again."
+        )
+    try:
+        return Recipe.model_validate(version.record.recipe)
+    except ValidationError as error:
+        raise DataError(f"{version.folder}: its recipe is of another Trainyard. Push the model again.") from error
+
+
+def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dict[str, int]]:
+    """Return the answers of the model to the inputs at `path`, and the number of rejected inputs by reason."""
+    import numpy as np
+
+    from trainyard.readers.rows import BadRow
+    from trainyard.spec.feature_names import input_name
+    from trainyard.steps.predict.prediction import answer_all, nothing, served_model
+    from trainyard.steps.predict.results import Receiver
+
+    items = _items(pushed, recipe, path)
+    sliced = [name for name in recipe.evaluate.slices if name in {feature.name for feature in pushed.inputs}]
+    batches: list[InputBatch] = []
+
+    def remembered(items: Items) -> Iterator[Any]:
+        for item in items:
+            if not isinstance(item, BadRow):
+                batches.append(item)
+            yield item
+
+    class Answers(Receiver):
+        def __init__(self) -> None:
+            super().__init__(pushed)
+            self.keys: list[pa.Array] = []
+            self.outputs: list[NDArray[Any]] = []
+
+        def add(self, keys: pa.Array, outputs: NDArray[Any]) -> None:
+            self.keys.append(keys)
+            self.outputs.append(outputs)
+            self.predicted += len(keys)
+
+    first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded
+    answers = Answers()
+    answer_all(remembered(itertools.chain(first, items)), served_model(pushed), answers, lambda _: None)
+    if not answers.predicted:
+        raise DataError(nothing(path, answers.reasons, answers.first))
+    keys = [key for part in answers.keys for key in part.to_pylist()]
+    row_of = {key: row for row, key in enumerate(key for batch in batches for key in batch.keys.to_pylist())}
+    rows = np.array([row_of[key] for key in keys])
+    inputs = {name: np.concatenate([batch.inputs[input_name(name)] for batch in batches])[rows] for name in sliced}
+    others = {name: [batch.others[name] for batch in batches] for name in batches[0].others}
+    read = _Read(np.array(keys, object), np.concatenate(answers.outputs), inputs, others, rows)
+    return read, dict(answers.reasons.most_common())
+
+
+def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
+    from trainyard.steps.predict.reading.source import find_source
+
+    source = find_source(path, pictures=pushed.pixels is not None)
+    if pushed.pixels is None:
+        from trainyard.steps.predict.reading.tables import read_rows
+
+        weight = [recipe.data.weight] if recipe.data.weight else []
+        return read_rows(source, pushed, None, [*recipe.data.labels, *weight])
+    if source.kind != "pictures" or pushed.labels is None:
+        raise DataError(f"{path}: the labels of images are unknown. Name a folder with a folder of images per class.")
+    return _named_by_folder(pushed, recipe, source)
+
+
+def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
+    from dataclasses import replace
+
+    import pyarrow as pa
+
+    from trainyard.readers.rows import BadRow
+    from trainyard.steps.predict.reading.inputs import source_items
+
+    for item in source_items(source, pushed, None):
+        if not isinstance(item, BadRow):
+            classes = [key.rpartition("/")[0].partition("/")[0] or None for key in item.keys.to_pylist()]
+            item = replace(item, others={recipe.data.label: pa.array(classes, pa.string())})
+        yield item
+
+
+def _judged(
+    pushed: PushedModel, recipe: Recipe, read: _Read, path: str
+) -> tuple[SplitPredictions, NDArray[Any], dict[str, int]]:
+    """Return the answers with their labels, which inputs they are of, and why others are left out."""
+    import numpy as np
+
+    from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+
+    names, reasons = recipe.data.labels, Counter[str]()
+    if pushed.labels is None:
+        targets = np.stack([read.numbers(name) for name in names], axis=1).astype(np.float32)
+        labels, kept = targets if pushed.targets else targets[:, 0], np.isfinite(targets).all(axis=1)
+        reasons["no number as label"] = int(np.count_nonzero(~kept))
+        first = [repr(value) for value in read.others[names[0]][0].slice(0, _SHOWN).to_pylist()]
+        knows = "numbers"
+    else:
+        texts = read.texts(names[0], pushed.label_separator)
+        labels, kept, reasons = _classes(texts, pushed.labels, pushed.label_separator)
+        first, knows = list(map(repr, texts[:_SHOWN])), f"the classes {listed(list(pushed.labels), _SHOWN)}"
+    if recipe.data.weight:
+        weights = read.numbers(recipe.data.weight).astype(np.float32)
+        valid = np.isfinite(weights) & (weights >= 0)
+        reasons["no weight"] = int(np.count_nonzero(kept & ~valid))
+        kept = kept & valid
+        judged = SplitPredictions(labels[kept], read.outputs[kept], weights[kept])
+    else:
+        judged = SplitPredictions(labels[kept], read.outputs[kept])
+    if not len(judged) or (judged.weights is not None and not judged.weights.any()):
+        raise DataError(
+            f"{path}: no label in '{', '.join(names)}' that the model knows, the first are {', '.join(first)}. "
+            f"It knows {knows}. Name the column of the label by --label."
+        )
+    return judged, kept, {reason: count for reason, count in reasons.items() if count}
+
+
+def _classes(
+    texts: list[str], classes: Sequence[str], separator: str | None
+) -> tuple[NDArray[Any], NDArray[Any], Counter[str]]:
+    """Return the labels as of `SplitPredictions`, which of the `texts` (n,) are some, and why the others are not."""
+    import numpy as np
+
+    ids, reasons, rows = {name: index for index, name in enumerate(classes)}, Counter[str](), len(texts)
+    labels: NDArray[Any] = np.zeros(
+        rows if separator is None else (rows, len(ids)), np.int64 if separator is None else bool
+    )
+    kept = np.zeros(rows, np.bool_)
+    for row, text in enumerate(texts):
+        parts = [text] if separator is None else list(filter(None, text.split(separator)))
+        if unknown := [part for part in parts if part not in ids]:
+            reasons[f"unknown class {unknown[0][:40]!r}" if unknown[0] else "without a label"] += 1
+            continue
+        kept[row] = True
+        if separator is None:
+            labels[row] = ids[text]
+        else:
+            labels[row, [ids[part] for part in parts]] = True
+    return labels, kept, reasons
+
+
+def _measured(
+    version: Version,
+    recipe: Recipe,
+    pushed: PushedModel,
+    read: _Read,
+    judged: SplitPredictions,
+    kept: NDArray[Any],
+    path: str,
+    left_out: dict[str, int],
+) -> LabelledEvaluation:
+    from trainyard.steps.evaluate.metrics.bootstrap import intervals
+    from trainyard.steps.evaluate.metrics.measure import measure
+    from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
+    from trainyard.steps.evaluate.worst import largest_losses, mistake
+
+    columns = {name: column[kept] for name, column in read.inputs.items()}
+    if recipe.data.label in recipe.evaluate.slices and judged.labels.ndim == 1:
+        columns[recipe.data.label] = judged.labels
+    sliced = [name for name in recipe.evaluate.slices if name in columns]
+    notes = [f"Slices by {name} are not measured." for name in recipe.evaluate.slices if name not in columns]
+    notes += [f"{name} is not measured." for name in version.record.metrics if name not in _known(recipe, judged)]
+    part = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"slices": sliced})})
+    masks = slice_masks(part, columns, columns, pushed.labels)
+    if judged.weights is not None:
+        masks = {name: mask for name, mask in masks.items() if judged.weights[mask].any()}
+    metrics = measure(recipe.task, judged)
+    return LabelledEvaluation(
+        version,
+        path,
+        len(judged),
+        left_out,
+        notes,
+        metrics,
+        intervals(recipe.task, judged, metrics, recipe.evaluate.bootstrap, recipe.seed),
+        slice_metrics(part, masks, judged),
+        [
+            mistake(judged, index, str(read.keys[kept][index]), pushed.labels)
+            for index in largest_losses(recipe.evaluate.worst, judged).tolist()
+        ],
+    )
+
+
+def _known(recipe: Recipe, judged: SplitPredictions) -> Sequence[str]:
+    from trainyard.steps.evaluate.metrics.measure import metrics_of
+
+    return list(metrics_of(recipe.task, judged))
+
+
+def _main(part: SliceMetrics | None) -> str:
+    if part is None:
+        return MISSING
+    name, value = next(iter(part.metrics.items()))
+    interval = f" ({part.interval.low:.4f} – {part.interval.high:.4f})" if part.interval else ""
+    return f"{name} {value:.4f}{interval}, {part.examples:,}"
