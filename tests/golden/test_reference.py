@@ -34,6 +34,7 @@ COMMANDS = [
     "",
     "run",
     "predict",
+    "evaluate",
     "models",
     "models list",
     "models show",

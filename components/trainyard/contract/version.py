@@ -62,7 +62,7 @@ def content(exported: Manifest) -> Manifest:
 
 
 def record(folder: str) -> VersionRecord:
-    """Return the origin of the version in `folder`; an empty record if an older version of Trainyard pushed it.
+    """Return the record of the version in `folder`; an empty record if an older version of Trainyard pushed it.
 
     Raises `DataError` if it is not a version that Trainyard pushed, or its record is damaged.
     """

@@ -137,13 +137,13 @@ def evaluate(
 class _Read:
     """What was read and answered: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
 
-    others: the label's and the weight's column by name, as they were read; rows: the places (n,) of the answers there.
+    extras: the label's and the weight's column by name, as they were read; rows: the places (n,) of the answers there.
     """
 
     keys: NDArray[Any]
     outputs: NDArray[Any]
     inputs: dict[str, NDArray[Any]]
-    others: dict[str, list[pa.Array]]
+    extras: dict[str, list[pa.Array]]
     rows: NDArray[Any]
 
     def numbers(self, name: str) -> NDArray[Any]:
@@ -152,15 +152,16 @@ class _Read:
 
         from trainyard.quality.tables import cells
 
-        parts = [np.where(wrong, np.nan, numbers) for numbers, wrong in map(cells.numbers, self.others[name])]
-        return np.concatenate(parts)[self.rows]
+        parts = [np.where(wrong, np.nan, numbers) for numbers, wrong in map(cells.numbers, self.extras[name])]
+        numbers: NDArray[Any] = np.concatenate(parts)[self.rows]
+        return numbers
 
     def texts(self, name: str, separator: str | None) -> list[str]:
         """Return the texts (n,) of a column as preprocess reads labels. Raises `DataError` for lists of one class."""
         from trainyard.values.columns import canonical_lists, canonical_texts, is_list, joined
 
         texts: list[str] = []
-        for column in self.others[name]:
+        for column in self.extras[name]:
             if is_list(column.type) and separator is None:
                 raise DataError(f"'{name}' is {column.type}, and the model has one class a row. Name another column.")
             plain = joined(column, separator) if is_list(column.type) and separator is not None else column
@@ -218,15 +219,15 @@ def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dic
     row_of = {key: row for row, key in enumerate(key for batch in batches for key in batch.keys.to_pylist())}
     rows = np.array([row_of[key] for key in keys])
     inputs = {name: np.concatenate([batch.inputs[input_name(name)] for batch in batches])[rows] for name in sliced}
-    others = {name: [batch.others[name] for batch in batches] for name in batches[0].others}
-    read = _Read(np.array(keys, object), np.concatenate(answers.outputs), inputs, others, rows)
+    extras = {name: [batch.extras[name] for batch in batches] for name in batches[0].extras}
+    read = _Read(np.array(keys, object), np.concatenate(answers.outputs), inputs, extras, rows)
     return read, dict(answers.reasons.most_common())
 
 
 def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
     from trainyard.steps.predict.reading.source import find_source
 
-    source = find_source(path, pictures=pushed.pixels is not None)
+    source = find_source(path, images=pushed.pixels is not None)
     if pushed.pixels is None:
         from trainyard.steps.predict.reading.tables import read_rows
 
@@ -248,14 +249,14 @@ def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
     for item in source_items(source, pushed, None):
         if not isinstance(item, BadRow):
             classes = [key.rpartition("/")[0].partition("/")[0] or None for key in item.keys.to_pylist()]
-            item = replace(item, others={recipe.data.label: pa.array(classes, pa.string())})
+            item = replace(item, extras={recipe.data.label: pa.array(classes, pa.string())})
         yield item
 
 
 def _judged(
     pushed: PushedModel, recipe: Recipe, read: _Read, path: str
 ) -> tuple[SplitPredictions, NDArray[Any], dict[str, int]]:
-    """Return the answers with their labels, which inputs they are of, and why others are left out."""
+    """Return the answers with their labels, which inputs they are of, and why extras are left out."""
     import numpy as np
 
     from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
@@ -263,9 +264,10 @@ def _judged(
     names, reasons = recipe.data.labels, Counter[str]()
     if pushed.labels is None:
         targets = np.stack([read.numbers(name) for name in names], axis=1).astype(np.float32)
-        labels, kept = targets if pushed.targets else targets[:, 0], np.isfinite(targets).all(axis=1)
+        labels = targets if pushed.targets else targets[:, 0]
+        kept: NDArray[Any] = np.asarray(np.isfinite(targets).all(axis=1))
         reasons["no number as label"] = int(np.count_nonzero(~kept))
-        first = [repr(value) for value in read.others[names[0]][0].slice(0, _SHOWN).to_pylist()]
+        first = [repr(value) for value in read.extras[names[0]][0].slice(0, _SHOWN).to_pylist()]
         knows = "numbers"
     else:
         texts = read.texts(names[0], pushed.label_separator)
@@ -290,7 +292,7 @@ def _judged(
 def _classes(
     texts: list[str], classes: Sequence[str], separator: str | None
 ) -> tuple[NDArray[Any], NDArray[Any], Counter[str]]:
-    """Return the labels as of `SplitPredictions`, which of the `texts` (n,) are some, and why the others are not."""
+    """Return the labels as of `SplitPredictions`, which of the `texts` (n,) are some, and why the extras are not."""
     import numpy as np
 
     ids, reasons, rows = {name: index for index, name in enumerate(classes)}, Counter[str](), len(texts)

@@ -52,7 +52,7 @@ def worst_examples(
 
 
 def mistake(
-    predictions: SplitPredictions, index: int, key: str, labels: Sequence[str] | None, picture: str | None = None
+    predictions: SplitPredictions, index: int, key: str, labels: Sequence[str] | None, image: str | None = None
 ) -> Mistake:
     """Return the example at `index`. labels: the names of the classes, None for regression."""
     return Mistake(
@@ -60,7 +60,7 @@ def mistake(
         label=_name(predictions.labels[index], labels),
         predicted=_name(_predicted(predictions, index), labels),
         loss=float(predictions.losses[index]),
-        picture=picture,
+        picture=image,
     )
 
 
@@ -111,4 +111,4 @@ def _name(label: NDArray[Any], labels: Sequence[str] | None) -> str:
         return ", ".join(f"{value:.6g}" for value in np.atleast_1d(label))
     if np.ndim(label) == 0:
         return labels[int(label)]
-    return ", ".join(labels[index] for index in np.flatnonzero(label)) or "none"
+    return ", ".join(labels[index] for index in np.flatnonzero(label).tolist()) or "none"

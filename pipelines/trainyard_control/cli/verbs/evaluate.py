@@ -38,16 +38,16 @@ def evaluate(
 
 
 def _show(found: LabelledEvaluation) -> None:
-    from trainyard_control.api.drawing import counts_text, facts_table, markup, plain_table, table_console
+    from trainyard_control.api.drawing import counts_text, key_value_table, markup, plain_table, table_console
     from trainyard_control.cli.screen import metrics_table, print_rows
 
-    facts = facts_table()
-    facts.add_row("model", markup(f"{found.version.name}, {found.version.folder}"))
-    facts.add_row("data", markup(f"{found.examples:,} examples of {found.data}"))
+    fields = key_value_table()
+    fields.add_row("model", markup(f"{found.version.name}, {found.version.folder}"))
+    fields.add_row("data", markup(f"{found.examples:,} examples of {found.data}"))
     if found.left_out:
-        facts.add_row("[yellow]left out[/]", markup(counts_text(found.left_out)))
+        fields.add_row("[yellow]left out[/]", markup(counts_text(found.left_out)))
     console = table_console()
-    console.print(facts)
+    console.print(fields)
     console.print(metrics_table(found.metrics, found.intervals, "new data"))
     print_rows(console, ["test split", "new data"], {"metrics": found.rows, "slices": found.slice_rows})
     if found.worst:

@@ -147,13 +147,13 @@ def _show(version: Version) -> None:
     from trainyard_control.cli.screen import exports_table, gate_tables, metrics_table
 
     record = version.record
-    table = key_value_table()
-    for name, text in _details(version).items():
-        table.add_row(name, markup(text))
+    fields = key_value_table()
+    for name, text in _fields(version).items():
+        fields.add_row(name, markup(text))
     if record.examples:
-        table.add_row("data", markup(f"{counts_text(record.examples)}; fingerprint {record.fingerprint}"))
+        fields.add_row("data", markup(f"{counts_text(record.examples)}; fingerprint {record.fingerprint}"))
     console = table_console()
-    console.print(table)
+    console.print(fields)
     if record.metrics:
         split = next((gate.split for gate in record.gates if gate.name == "model"), None)
         console.print(metrics_table(record.metrics, record.intervals, f"{split} split" if split else "as reported"))
@@ -167,12 +167,12 @@ def _show(version: Version) -> None:
         console.print(exports_table([file.model_dump() | {"metric": metric} for file in record.exports]))
 
 
-def _details(version: Version) -> dict[str, str]:
+def _fields(version: Version) -> dict[str, str]:
     record = version.record
     state = ["serves"] if version.serves else []
     names = [f"alias {name}" for name in version.aliases]
     copy = [f"a copy of version {record.restored}"] if record.restored is not None else []
-    details = {
+    fields = {
         "version": ", ".join([f"{version.number} of {_recipe(version)}", *state, *names, *copy]),
         "folder": version.folder,
         "pushed": f"{_time(record.pushed)} by {record.by}" if record.pushed else "",
@@ -183,7 +183,7 @@ def _details(version: Version) -> dict[str, str]:
         "trained on": ", ".join(record.devices),
         "damaged": version.fault,
     }
-    return {name: text for name, text in details.items() if text}
+    return {name: text for name, text in fields.items() if text}
 
 
 def _show_diff(compared: VersionDiff) -> None:

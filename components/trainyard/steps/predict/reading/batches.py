@@ -18,12 +18,12 @@ Array = npt.NDArray[Any]
 class InputBatch:
     """Inputs for the model: `keys` (n,), and `inputs` (n,) by their name in the serving signature.
 
-    others: the columns (n,) that were read beside them, such as the label.
+    extras: the columns (n,) that were read beside them, such as the label.
     """
 
     keys: pa.Array
     inputs: dict[str, Array]
-    others: dict[str, pa.Array] = field(default_factory=dict)
+    extras: dict[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)

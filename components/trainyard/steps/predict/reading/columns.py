@@ -26,14 +26,14 @@ Mask = npt.NDArray[np.bool_]
 
 
 def require_columns(
-    names: list[str], model: PushedModel, key: str | None, place: str, others: Sequence[str] = ()
+    names: list[str], model: PushedModel, key: str | None, place: str, extras: Sequence[str] = ()
 ) -> None:
     """Raise `DataError` that names every required column which is not in `names`, or is there twice.
 
-    Required are those that the model takes, `key` and `others`.
+    Required are those that the model takes, `key` and `extras`.
     """
     require_names(names, place)
-    required = [*(feature.name for feature in model.inputs), *([key] if key else []), *others]
+    required = [*(feature.name for feature in model.inputs), *([key] if key else []), *extras]
     missing = [name for name in required if name not in names]
     if missing:
         raise DataError(
@@ -43,14 +43,14 @@ def require_columns(
 
 
 def table_items(
-    columns: pa.RecordBatch, names: pa.Array, model: PushedModel, key: str | None, others: Sequence[str] = ()
+    columns: pa.RecordBatch, names: pa.Array, model: PushedModel, key: str | None, extras: Sequence[str] = ()
 ) -> Items:
     """Yield the rows of `columns` in batches of at most `MOST_ROWS`, and those that do not fit; `names` (n,) name them.
 
-    Columns that are not there count as missing values. others: the columns that go with the inputs as they are.
+    Columns that are not there count as missing values. extras: the columns that go with the inputs as they are.
     """
     rows = columns.num_rows
-    beside = {name: _column(columns, name, rows) for name in others}
+    beside = {name: _column(columns, name, rows) for name in extras}
     arrays = {feature.name: _column(columns, feature.name, rows) for feature in model.inputs}
     place = str(names[0].as_py()) if len(names) else "predict"
     typed = {feature.name: _typed(arrays[feature.name], feature, place) for feature in model.inputs}

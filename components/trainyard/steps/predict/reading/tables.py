@@ -14,10 +14,10 @@ from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.storage.listing import SourceFile
 
 
-def read_rows(source: InputFiles, model: PushedModel, key: str | None, others: Sequence[str] = ()) -> Items:
+def read_rows(source: InputFiles, model: PushedModel, key: str | None, extras: Sequence[str] = ()) -> Items:
     """Yield the rows of all files in order. A file that cannot be read on is set aside from there.
 
-    others: the columns that are read beside the inputs and the key.
+    extras: the columns that are read beside the inputs and the key.
 
     Raises `DataError` if the first file lacks a column.
     """
@@ -26,7 +26,7 @@ def read_rows(source: InputFiles, model: PushedModel, key: str | None, others: S
             yield BadRow(file.name, None, file.reason, file.detail)
             continue
         try:
-            yield from _rows(source, file, model, key, others)
+            yield from _rows(source, file, model, key, extras)
         except _MissingColumnError as error:
             if number == 0:
                 raise DataError(str(error)) from error
@@ -39,21 +39,21 @@ class _MissingColumnError(Exception):
     """A file lacks a column that the model takes."""
 
 
-def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None, others: Sequence[str]) -> Items:
+def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None, extras: Sequence[str]) -> Items:
     assert source.kind != "pictures"  # noqa: S101 - asked of rows alone
     table = source.table(file, model.quote)
     names = formats.columns(source.kind, table)
-    required = list(dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else []), *others]))
+    required = list(dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else []), *extras]))
     if missing := set(required) - set(names):  # or of a type that is not read, which the reader says
         names += missing & formats.FORMATS[source.kind].nested(table).keys()
     if not (formats.FORMATS[source.kind].is_sparse and set(names) & set(required)):
         try:
-            require_columns(names, model, key, file.name, others)
+            require_columns(names, model, key, file.name, extras)
         except DataError as error:
             raise _MissingColumnError(str(error)) from error
-    lists = {feature.name for feature in model.inputs if feature.column and feature.column.separator} | {*others}
+    lists = {feature.name for feature in model.inputs if feature.column and feature.column.separator} | {*extras}
     for item in formats.read(source.kind, table, required, lists):
         if isinstance(item, BadRow):
             yield item
         else:
-            yield from table_items(item.columns, item.names, model, key, others)
+            yield from table_items(item.columns, item.names, model, key, extras)
