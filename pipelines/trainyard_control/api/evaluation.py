@@ -334,6 +334,7 @@ def _measured(
     sliced = [name for name in recipe.evaluate.slices if name in columns]
     notes = [f"Slices by {name} are not measured." for name in recipe.evaluate.slices if name not in columns]
     notes += [f"{name} is not measured." for name in version.record.metrics if name not in _known(recipe, judged)]
+    notes += [f"The recipe's filter `{recipe.data.where}` is not applied."] if recipe.data.where else []
     part = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"slices": sliced})})
     masks = slice_masks(part, columns, columns, pushed.labels)
     if judged.weights is not None:
