@@ -18,10 +18,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, connection, forkserver, resource_tracker, util
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from trainyard.errors import TransientError
@@ -227,7 +228,7 @@ def _start(args: tuple[Any, ...], name: str | None) -> Any:
     def start() -> Any:
         _ensure_server()
         process = multiprocessing.get_context("forkserver").Process(target=_run, args=args, name=name)
-        with _EXIT_CODES:
+        with _EXIT_CODES, _main_hidden():
             process.start()
         return process
 
@@ -243,7 +244,27 @@ def _start(args: tuple[Any, ...], name: str | None) -> Any:
         ) from error
 
 
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Have multiprocessing find no main module while a process is started, which it would run again in the process.
+
+    A person's script that calls `trainyard.run` would train once more there, and KFP's would be imported for seconds.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 def _ensure_server() -> None:
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is None and server._forkserver_address is not None:
+        # A child of a fork server: multiprocessing means to reuse that one, and would start another (seen with
+        # CPython 3.11), which imports TensorFlow anew.
+        server.ensure_running = resource_tracker.ensure_running
+        return
     _place_sockets()
     resource_tracker.ensure_running()  # it would let SIGTERM through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -23,7 +23,7 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import formats, lite, onnx_file, parity, run, signature
+from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -91,6 +91,23 @@ def test_every_format_of_a_table_model_is_written_measured_and_blessed(exported_
     assert [export.format for export in document.exports] == list(formats.FORMATS)
     accuracies = [export.accuracy for export in document.exports]
     assert min(accuracies) > 0.85 and len({round(accuracy, 2) for accuracy in accuracies}) <= 2
+
+
+def test_a_model_that_does_not_load_or_answers_otherwise_is_not_served(
+    table: Path, exported_table: Path, tmp_path: Path
+) -> None:
+    thresholds = {threshold.name: threshold for threshold in Exports.read(str(exported_table)).gate.thresholds}
+    assert thresholds["served max |probability - trained| <= 1e-05"].passed
+    folder = open_examples(str(table / "examples"))
+    trained_model = formats.keras_predictor(keras.models.load_model(table / "model" / "model.keras"), folder.document)
+    judged = served.judge_served(
+        exported_table, "classification", folder, lambda features, raw: trained_model(features, raw) + 1e-4
+    )
+    assert not judged.passed and judged.value == pytest.approx(1e-4, rel=0.1)
+    shutil.copytree(exported_table, tmp_path / "broken")
+    (tmp_path / "broken" / "saved_model" / "saved_model.pb").write_bytes(b"no model")
+    judged = served.judge_served(tmp_path / "broken", "classification", folder, trained_model)
+    assert not judged.passed and judged.value is None and "its SavedModel cannot be loaded" in judged.note
 
 
 def test_the_registry_holds_each_format_and_each_file_is_what_its_format_says(
@@ -328,12 +345,14 @@ def test_a_recurrent_model_that_ends_litert_s_calibrator_leaves_in_the_other_for
     numbers = [keras.layers.Reshape((1, 1))(inputs[name]) for name in ("age", "net worth")]
     states = keras.layers.LSTM(2)(keras.layers.Concatenate(axis=1)(numbers))
     made.commit_model(tmp_path / "model", keras.Model(inputs, keras.layers.Dense(2)(states)))
-    arguments = str(table / "examples"), str(tmp_path / "model"), tmp_path
+    output = tmp_path / "exported"
+    output.mkdir()
+    arguments = str(table / "examples"), str(tmp_path / "model"), output
     with pytest.raises(ConfigurationError, match=r"litert_int8: LiteRT cannot calibrate .* ended with SIG.*leave"):
         run.run(recipe(TABLE, formats=["saved_model", "litert_int8"]), *arguments)
-    shutil.rmtree(tmp_path / "saved_model")
+    shutil.rmtree(output / "saved_model")
     run.run(recipe(TABLE), *arguments)
-    document = Exports.read(str(tmp_path))
+    document = Exports.read(str(output))
     assert len(document.exports) == 4 and document.gate.verdict == "blessed"
     assert document.left_out["litert_int8"].startswith("LiteRT cannot calibrate the model")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from trainyard.errors import ConfigurationError
+from trainyard import events
+from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.quality.arrow import block_pandas_import
 from trainyard.serving.server import Server
 from trainyard.serving.versions import ServingVersion
@@ -41,6 +43,16 @@ def serve(options: Options, started: Callable[[str, ServingVersion], None]) -> N
     block_pandas_import()
     serving = ServingVersion(options.folder, options.reload_seconds)
     asyncio.run(_serve(options, serving, started))
+
+
+def serve_to_parent(folder: str) -> None:
+    """Serve the version in `folder` as `model` on a free port, which the event `serving` tells the parent process."""
+    options = Options(folder, "model", "127.0.0.1", 0, 3600.0, 1 << 30)
+    try:
+        serve(options, lambda url, _serving: events.emit("serving", url=url))
+    except TrainyardError as error:
+        events.emit("failed", message=str(error))
+        sys.exit(int(error.exit_code))
 
 
 async def _serve(options: Options, serving: ServingVersion, started: Callable[[str, ServingVersion], None]) -> None:

@@ -10,7 +10,6 @@ import functools
 import importlib
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +18,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
@@ -31,7 +29,7 @@ from trainyard.signals import on_sigterm
 from trainyard.storage import cache
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
-_STARTING = threading.Lock()  # two threads that hid stderr and the main module at once would mix them up
+_STARTING = threading.Lock()  # two threads that hid stderr at once would mix it up
 _LAST = -200  # of the priorities in which multiprocessing ends: behind its own folder, which lies in ours
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", "trainyard.runtime.step"]
 
@@ -137,8 +135,7 @@ def forked(
                     raise KeyboardInterrupt
                 with stderr_hidden():
                     prepare_fork_server(_IMPORTED_ONCE, _socket_folder())
-                with _main_hidden():
-                    children.append(ChildProcess(_run, arguments, name, signal.SIGTERM))
+                children.append(ChildProcess(_run, arguments, name, signal.SIGTERM))
                 stop.add(children[0])
             with children[0].lines:
                 yield Running(children[0], stop)
@@ -160,20 +157,6 @@ def _socket_folder() -> Path:
     folder = stack.enter_context(cache.temporary_folder())
     util.Finalize(None, stack.close, exitpriority=_LAST)
     return folder
-
-
-@contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Have multiprocessing find no main module while a process is started, which it would run again in the process.
-
-    A person's script that calls `trainyard.run` would train once more there, and a step needs nothing of it.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _run(

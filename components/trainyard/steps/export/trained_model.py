@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
@@ -15,6 +16,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, gate, parity
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
+from trainyard.steps.export.served import judge_served
 from trainyard.storage import storage
 
 
@@ -51,6 +53,12 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     calling.write(recipe, document, examples, files, borders, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
+    start = time.monotonic()
+    if verdict.verdict == "blessed":  # else nothing is pushed
+        served = judge_served(output, recipe.task, folder, exact)
+        passed = "blessed" if served.passed else "refused"
+        verdict = Verdict(verdict=passed, thresholds=[*verdict.thresholds, served])
+        events.emit("served", verdict=passed, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict, left_out=dict(left_out)).write(output)
 
 
