@@ -71,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "data": partial(_here, "data.data"),
     "input": partial(_process_output, "data.input"),
     "predict": partial(_process_output, "commands.predict"),
+    "serving": partial(_process_output, "commands.serving"),
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
 }

@@ -35,6 +35,7 @@ COMMANDS = [
     "run",
     "predict",
     "evaluate",
+    "serve",
     "models",
     "models list",
     "models show",
