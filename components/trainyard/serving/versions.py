@@ -6,36 +6,21 @@ import asyncio
 import time
 
 from trainyard import events
-from trainyard.contract import version
-from trainyard.contract.champion import champion
-from trainyard.errors import DataError, TrainyardError, bug_sentence
+from trainyard.errors import TrainyardError, bug_sentence
 from trainyard.serving.loaded import LoadedModel
-from trainyard.storage import storage
+from trainyard.steps.predict.pushed_model import version_folder
 
 _AGAIN_SECONDS = 60.0  # chosen: a version that could not be loaded costs a core for seconds
 
 
-def serving_folder(model: str) -> str:
-    """Return the folder of the version that serves: `model` itself, or the champion of a folder of versions.
-
-    Raises `DataError` if there is none.
-    """
-    if version.SERVED in storage.children(model):
-        return model
-    best = champion(model)
-    if best is None:
-        raise DataError(f"{model}: holds no model that serves. Name a pushed version, or push a model there first.")
-    return best.path
-
-
 class ServingVersion:
-    """The model of `folder`, one version or a folder of versions, which is looked at again every `seconds`."""
+    """The model that `version_folder` finds for `folder`, which is looked at again every `seconds`."""
 
     def __init__(self, folder: str, seconds: float) -> None:
         """Load it. Raises `DataError` if there is none or it is damaged."""
         self._folder, self._seconds = folder, seconds
         self._failed = ("", 0.0)
-        self.model = LoadedModel(serving_folder(folder))
+        self.model = LoadedModel(version_folder(folder))
         self.reloads, self.failure = 0, ""
 
     async def watch(self) -> None:
@@ -50,7 +35,7 @@ class ServingVersion:
                 self._fail(bug_sentence(error))
 
     def _update(self) -> None:
-        path = serving_folder(self._folder)
+        path = version_folder(self._folder)
         failed, at = self._failed
         if path == self.model.pushed.folder:
             self.failure, self._failed = "", ("", 0.0)

@@ -85,19 +85,24 @@ class PushedModel(_Lenient):
 
 
 def find_model(folder: str) -> PushedModel:
-    """Return the model in `folder`: that of a pushed version, or the champion of a folder of versions.
+    """Return the model that `version_folder` finds. Raises `DataError` as well if Trainyard did not push it."""
+    return open_model(version_folder(folder))
 
-    `folder`@NAME is the version of an alias or a number. Raises `DataError` if there is none, or if something else than
-    Trainyard wrote it; `ConfigurationError` for an unknown name.
+
+def version_folder(folder: str) -> str:
+    """Return `folder` if it is a pushed version, else the version that serves of a folder of versions.
+
+    `folder`@NAME is the version of an alias or a number. Raises `DataError` if there is none, `ConfigurationError` for
+    an unknown name.
     """
     names = storage.children(folder)
     if version.SERVED in names:
-        return open_model(folder)
+        return folder
     if Champion.file in names and (best := champion(folder)) is not None:
-        return open_model(best.path)
+        return best.path
     versions, name = split_name(folder)
     if name and not names:
-        return open_model(serving_version(versions, name))
+        return serving_version(versions, name)
     raise DataError(
         f"{folder}: no model. Name the folder of a pushed version, which holds {version.SERVED}, a folder of versions "
         f"with its {Champion.file}, or a recipe."

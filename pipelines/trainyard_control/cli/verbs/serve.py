@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _ModelName = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Pushed version or folder of versions, as path or URI; or a recipe, for its models."
+        metavar="MODEL", help="Pushed version or folder of versions, as path or URI; or a recipe, for its champion."
     ),
 ]
 
