@@ -91,7 +91,7 @@ def plain_block(
 ) -> RowBlock:
     """Return the rows that `content` begins with, up to the first irregular one.
 
-    Irregular: a quote inside a cell that does not begin with one, CR as a line end, NUL, bytes that are not UTF-8, and
+    Irregular: a quote inside a cell that does not begin with one, CR as a line end, NUL, bytes that are not UTF-8, or
     a row of more than `max_row_bytes`. `ends` says that the file ends with `content`.
     """
     in_file = len(content)
