@@ -28,8 +28,7 @@ from trainyard_control.planning.plan import candidates
         (
             9.0,
             50.0,
-            "A sweep of 10 such trainings on l4 fits 50 USD; one after the other only 4 fit 9 h, so run 3 side by "
-            "side.",
+            "A sweep of 10 such trainings on l4 fits 50 USD; one after the other only 4 fit 9 h, so run 3 in parallel.",
         ),
         (1.0, 50.0, ""),  # not one fits, which the pool's own line says
     ],
