@@ -112,7 +112,7 @@ def _asked(
     start = time.perf_counter()
     for thread in threads:
         thread.join()
-    together = [taken for own in times for taken in own]
+    together = [seconds for own in times for seconds in own]
     return clients, together, len(together) / (time.perf_counter() - start)
 
 

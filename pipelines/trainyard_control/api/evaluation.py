@@ -135,7 +135,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read and answered: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
+    """The inputs and answers: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
 
     extras: the label's and the weight's column by name, as they were read; rows: the places (n,) of the answers there.
     """

@@ -45,7 +45,7 @@ def serve(
 
 
 def _default_name(folder: str) -> str:
-    """Return what a model in `folder` is called in URLs: the folder above its versions."""
+    """Return the name in URLs of a model in `folder`: the folder above its versions."""
     parts = split_name(folder)[0].rstrip("/").split("/")
     names = [part for part in parts if part not in ("", ".", "..", "models") and not part.isdecimal()]
     return re.sub(r"[^\w.-]+", "-", names[-1]) if names else "model"

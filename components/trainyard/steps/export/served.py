@@ -38,7 +38,7 @@ _SHOWN = 300  # characters of what the server said
 
 
 def judge_served(output: Path, task: Task, folder: ExampleFolder, float32: Predictor) -> Threshold:
-    """Return how far the answers of a server with the exported files in `output` are from those of the trained model.
+    """Compare the answers of a server for the exported files in `output` with those of the trained model.
 
     A model that does not load, or does not answer within `DEADLINE_SECONDS`, does not pass.
     """
@@ -98,7 +98,7 @@ def _serve(folder: str) -> None:
 
 
 def _answers(url: str, raw: Tensors, output: str) -> Array:
-    """Return what the server answers to the raw features (n,): (n, classes) or (n, targets) or (n,) float32."""
+    """Return the server's answers to the raw features (n,): (n, classes) or (n, targets) or (n,) float32."""
     columns = {name: [_json(value) for value in tensor.numpy().tolist()] for name, tensor in raw.items()}
     instances = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     body = json.dumps({"instances": instances}).encode()
