@@ -281,7 +281,7 @@ def test_evaluate_takes_the_class_of_an_image_from_its_folder(digits: Path, tmp_
     got = ty.evaluate(digits / "models" / "1", tmp_path / "images")
     assert got.metrics == pytest.approx(measure("classification", answers), abs=1e-6)
     assert (got.examples, got.left_out) == (397, {"without a label": 1})
-    with pytest.raises(DataError, match="no label in 'label' that the model knows, the first are '', ''"):
+    with pytest.raises(DataError, match=r"the first are '', ''.* Name a folder with a folder of images"):
         ty.evaluate(digits / "models" / "1", tmp_path / "images" / "digit 3")
 
 

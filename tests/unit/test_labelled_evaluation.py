@@ -6,11 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from trainyard.contract.artifacts.evaluate import SliceMetrics
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.errors import DataError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard_control.api.evaluation import _judged, _Read
+from trainyard_control.api.evaluation import LabelledEvaluation, _judged, _Read
+from trainyard_control.api.versions import Version
 
 RECIPE = "{name: t, task: %s, data: {format: csv, path: x.csv, %s, features: {x: {type: numeric}}}, model: {name: mlp}}"
 
@@ -72,3 +76,15 @@ def test_a_target_without_a_number_or_a_weight_is_left_out() -> None:
     several = recipe("regression", "targets: [a, b]")
     judged, kept, _ = _judged(model(targets=("a", "b")), several, answers(2, (2,), a=[[1, 2]], b=[[3, None]]), "a.csv")
     assert judged.labels.tolist() == [[1, 3]] and judged.outputs.shape == (1, 2)
+
+
+def test_a_slice_shows_the_main_metric_in_whatever_order_the_metrics_come() -> None:
+    interval = Interval(low=0.5, high=0.7)
+    before, now = (
+        SliceMetrics(name="x=1", examples=9, metrics=metrics, interval=interval)
+        for metrics in ({"exact_match": 0.1, "f1": 0.6}, {"f1": 0.65, "exact_match": 0.2})
+    )
+    kept = VersionRecord(recipe={"task": "multi_label"}, slices=[before])
+    version = Version(number=1, folder="models/1", serves=True, aliases=(), record=kept)
+    found = LabelledEvaluation(version, "a.csv", 9, {}, [], {}, {}, [now], [])
+    assert found.slice_rows[0].cells == ["f1 0.6000 (0.5000 – 0.7000), 9", "f1 0.6500 (0.5000 – 0.7000), 9"]

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from trainyard.contract.artifacts.evaluate import Mistake, SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import DataError, listed
+from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import require_tensorflow
@@ -62,8 +63,9 @@ class LabelledEvaluation:
     def slice_rows(self) -> list[Row]:
         """The main metric of each slice on the test split and on the data, with the numbers of examples."""
         before = {part.name: part for part in self.version.record.slices}
+        metric = MAIN_METRIC[self.version.record.recipe["task"]]
         return [
-            Row(part.name, [_main(before.get(part.name)), _main(part)], [False, False])
+            Row(part.name, [_main(before.get(part.name), metric), _main(part, metric)], [False, False])
             for part in sorted(self.slices, key=lambda part: part.name)
         ]
 
@@ -282,9 +284,11 @@ def _judged(
     else:
         judged = SplitPredictions(labels[kept], read.outputs[kept])
     if not len(judged) or (judged.weights is not None and not judged.weights.any()):
+        by_folder = "Name a folder with a folder of images per class."
+        advice = "Name the column of the label by --label." if pushed.pixels is None else by_folder
         raise DataError(
             f"{path}: no label in '{', '.join(names)}' that the model knows, the first are {', '.join(first)}. "
-            f"It knows {knows}. Name the column of the label by --label."
+            f"It knows {knows}. {advice}"
         )
     return judged, kept, {reason: count for reason, count in reasons.items() if count}
 
@@ -362,9 +366,9 @@ def _known(recipe: Recipe, judged: SplitPredictions) -> Sequence[str]:
     return list(metrics_of(recipe.task, judged))
 
 
-def _main(part: SliceMetrics | None) -> str:
+def _main(part: SliceMetrics | None, metric: str) -> str:
+    """Format the main metric of a slice, whose interval it has."""
     if part is None:
         return MISSING
-    name, value = next(iter(part.metrics.items()))
     interval = f" ({part.interval.low:.4f} – {part.interval.high:.4f})" if part.interval else ""
-    return f"{name} {value:.4f}{interval}, {part.examples:,}"
+    return f"{metric} {part.metrics[metric]:.4f}{interval}, {part.examples:,}"
