@@ -137,7 +137,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Read:
-    """The inputs and answers: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
+    """Inputs and the answers to them: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
 
     extras: the label's and the weight's column by name, as they were read; rows: the places (n,) of the answers there.
     """
@@ -258,7 +258,7 @@ def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
 def _judged(
     pushed: PushedModel, recipe: Recipe, read: _Read, path: str
 ) -> tuple[SplitPredictions, NDArray[Any], dict[str, int]]:
-    """Return the answers with their labels, which inputs they are of, and why extras are left out."""
+    """Return the answers with their labels, which inputs they are of, and why the rest is left out."""
     import numpy as np
 
     from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
@@ -296,7 +296,7 @@ def _judged(
 def _classes(
     texts: list[str], classes: Sequence[str], separator: str | None
 ) -> tuple[NDArray[Any], NDArray[Any], Counter[str]]:
-    """Return the labels as of `SplitPredictions`, which of the `texts` (n,) are some, and why the extras are not."""
+    """Return the labels as of `SplitPredictions`, which of the `texts` (n,) are some, and why the rest is not."""
     import numpy as np
 
     ids, reasons, rows = {name: index for index, name in enumerate(classes)}, Counter[str](), len(texts)
