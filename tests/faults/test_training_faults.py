@@ -79,10 +79,12 @@ def build_model(features, outputs):
 SLOW = """
 import time
 import keras
+import tensorflow as tf
 class Slow(keras.layers.Layer):
     def call(self, image, training=None):
-        if training is not None:
-            time.sleep(6)  # while training and evaluation are traced, and never again
+        if training is not None and not tf.executing_eagerly():
+            print("falls asleep", flush=True)
+            time.sleep(8)  # while training and evaluation are traced, and never again
         return image
 def build_model(features, outputs):
     image = keras.Input((8, 8, 1), name="image")
@@ -227,9 +229,10 @@ def test_a_model_that_takes_long_to_trace_is_not_taken_for_one_that_stands_still
 ) -> None:
     gang_processes.write_recipe(tmp_path, workers=workers, epochs=2)
     (tmp_path / "own.py").write_text(SLOW)
-    gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="4")
+    gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
     gang.finish()
     assert gang.training.restarts == [] and "no progress" not in gang.log
+    assert gang.log.count("falls asleep") == 2 * workers
 
 
 def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_path: Path, examples: str) -> None:
