@@ -275,7 +275,7 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_p
     assert served["probabilities"].numpy().std() > 0.1
     np.testing.assert_allclose(device_folder.answers(exported, cells), served["probabilities"], rtol=0, atol=1e-5)
     columns = {name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
-    transformed = load_transform(examples.uri)(as_read(columns, text.data.inputs))
+    transformed = load_transform(examples.uri)(as_read(columns, text.data))
     assert device_folder.largest_difference(device_folder.features(exported, cells), transformed) <= 1e-6
 
 

@@ -168,7 +168,7 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     assert served["probabilities"].numpy().std() > 0.1
     np.testing.assert_allclose(device_folder.answers(exported, raw), served["probabilities"], rtol=0, atol=1e-5)
     columns = {name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
-    transformed = load_transform(examples.uri)(as_read(columns, recipe.data.inputs))
+    transformed = load_transform(examples.uri)(as_read(columns, recipe.data))
     assert device_folder.largest_difference(device_folder.features(exported, raw), transformed) <= 1e-6
     content = json.loads((exported / "preprocessing.json").read_text())
     assert {column["name"]: column["formula"] for column in content["computed_features"]} == {

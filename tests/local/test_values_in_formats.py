@@ -45,6 +45,7 @@ from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.steps.predict.reading.inputs import items_of
 from trainyard.storage import storage
 from trainyard.values.text import canonical, canonical_list, day
+from trainyard.values.zones import time_zone
 
 KINDS = {
     "id": "category",
@@ -91,6 +92,12 @@ TOKYO = datetime.timezone(datetime.timedelta(hours=9))
 SECONDS = datetime.datetime(2024, 3, 1)
 
 MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é你"), max_size=24)
+ZONES = [time_zone(name) for name in ("UTC", "+05:30", "Asia/Tokyo", "America/New_York", "Africa/Casablanca")]
+INSTANTS = st.builds(
+    lambda time, offset: f"{time.isoformat(timespec='seconds')}{offset}",
+    st.one_of(st.datetimes(), st.datetimes(datetime.datetime(1800, 1, 1), datetime.datetime(2100, 1, 1))),
+    st.sampled_from(["Z", "+09:00", "-0330"]),
+)
 texts = st.one_of(
     st.sampled_from(WORDS), st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=8)
 )
@@ -326,16 +333,16 @@ def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path)
 
 
 @settings(max_examples=40)
-@given(cells=st.lists(st.one_of(texts, MADE_OF), min_size=1, max_size=20))
-def test_the_graph_reads_texts_in_nfc_as_the_readers_do(cells):
+@given(cells=st.lists(st.one_of(texts, MADE_OF, INSTANTS), min_size=1, max_size=20), zone=st.sampled_from(ZONES))
+def test_the_graph_reads_texts_in_nfc_as_the_readers_do(cells, zone):
     cells = [unicodedata.normalize("NFC", cell) for cell in cells]
     raw = tf.constant(cells)
     assert [text.decode() for text in canonical_tensor(raw).numpy()] == [canonical(cell) for cell in cells]
     lists = canonical_lists_tensor(raw, ":")
     assert [text.decode() for text in lists.numpy()] == [canonical_list(cell, ":") for cell in cells]
-    for cell, text in zip(cells, days_tensor(raw, hour=True).numpy(), strict=True):
-        if expected := day(cell, hour=True):
-            assert day(text.decode(), hour=True) == expected
+    for cell, text in zip(cells, days_tensor(raw, hour=True, zone=zone).numpy(), strict=True):
+        if expected := day(cell, hour=True, zone=zone):
+            assert text.decode()[:13].replace(" ", "T") == expected
 
 
 def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_path):
@@ -356,6 +363,7 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     features |= {"at": {"type": "date", "hour": True}, "title": {"type": "text"}, "image": {"type": "numeric"}}
     features["tags"] = {"type": "text", "separator": ";"}
     data = {"format": "csv", "path": str(tmp_path / "a.csv"), "label": "y", "features": features}
+    data["time_zone"] = "America/New_York"
     recipe = Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp", "hidden": [8]}})
     examples = open_examples(preprocess(recipe, tmp_path / "examples"))
     document = examples.document

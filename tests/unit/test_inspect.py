@@ -21,6 +21,7 @@ from trainyard.quality.figures import spark
 from trainyard.quality.images.look import look_of_gray, near
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.page import page
+from trainyard.quality.recipe_check import check_first
 from trainyard.quality.tables import table
 from trainyard.quality.tables.bins import counted, merged
 from trainyard.readers import csv_rows
@@ -99,6 +100,14 @@ def test_times_of_a_zone_are_counted_in_every_format(tmp_path: Path) -> None:
     at = pa.array([datetime.datetime(2024, 3, day) for day in range(1, 10)]).cast(pa.timestamp("us", "Asia/Tokyo"))
     parquet.write_table(pa.table({"at": at, "label": ["a"] * 9}), tmp_path / "b.parquet")
     assert inspect(str(tmp_path / "b.parquet"), "label").columns[0].zoned == 9
+    features = {"at": {"type": "date"}}
+    data = {"format": "parquet", "path": str(tmp_path / "b.parquet"), "label": "label", "features": features}
+    for zone, day in (("UTC", 0), ("-01:00", -1)):
+        named = {"name": "some", "data": data | {"time_zone": zone}, "model": {"name": "mlp"}}
+        profile = inspect_recipe(recipe := Recipe.model_validate(named))
+        assert profile.columns[0].statistics.max == (datetime.date(2024, 3, 9 + day) - datetime.date(1970, 1, 1)).days
+        said = "'at': 9 of 9 times have a zone, and their days, hours and weekdays are counted in UTC; data.time_zone"
+        assert [said in " ".join(profile.findings), said in check_first(recipe)] == [zone == "UTC"] * 2
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

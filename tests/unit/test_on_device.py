@@ -42,13 +42,13 @@ def test_the_file_of_a_device_holds_each_name_once_and_imports_numpy_alone(kind:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    assert imported - sys.stdlib_module_names == ({"numpy"} if kind == "columns" else {"numpy", "PIL"})
+    assert imported - sys.stdlib_module_names == ({"numpy", "tzdata"} if kind == "columns" else {"numpy", "PIL"})
     called = {node.func.id for node in ast.walk(file) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert called.isdisjoint({"eval", "exec", "compile", "__import__"})
     assert imported.isdisjoint({"pickle", "marshal", "subprocess", "os"})
 
 
-def made(folder: Path, *columns: dict[str, Any]) -> Preprocessing:
+def made(folder: Path, *columns: dict[str, Any], time_zone: str = "UTC") -> Preprocessing:
     content = {
         "raw_features": columns,
         "computed_features": [],
@@ -56,6 +56,7 @@ def made(folder: Path, *columns: dict[str, Any]) -> Preprocessing:
         "inputs": [],
         "files": {},
         "label_separator": None,
+        "time_zone": time_zone,
     }
     (folder / "preprocessing.json").write_text(json.dumps(content))
     return Preprocessing(folder)
@@ -107,6 +108,11 @@ def test_what_is_no_number_is_refused_with_its_column(tmp_path: Path, value: Any
 def test_a_day_is_read_in_utc(tmp_path: Path, text: Any, days: int, month: int, weekday: int, hour: int) -> None:
     features = made(tmp_path, DAY)._values({"d": text})
     assert features == {"d_days": days, "d_month": month, "d_weekday": weekday, "d_hour": hour}
+
+
+def test_a_day_is_read_in_the_time_zone_of_the_recipe(tmp_path: Path) -> None:
+    features = made(tmp_path, DAY, time_zone="Asia/Tokyo")._values({"d": "1970-01-01T16:30Z"})
+    assert features == {"d_days": 1, "d_month": 1, "d_weekday": 5, "d_hour": 2}
 
 
 @pytest.mark.parametrize(

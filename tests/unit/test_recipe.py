@@ -403,6 +403,11 @@ PAIR = ["data.features.pair={type: category}"]
         (["data.split={by: class, column: day}"], "data.split: column is for by: group, time or column"),
         (["task=regression", "data.split.by=class"], "data.split: by: class is for a classification"),
         (["data.split={by: group, column: day, eval_from: 2024-03-01}"], "are for by: time. Leave them out"),
+        (
+            ["data.time_zone=Asia/Tokio", "data.features.day={type: date}"],
+            "data.time_zone: no time zone 'Asia/Tokio'. Did you mean 'Asia/Tokyo'? Give UTC, +05:30, or a name such as",
+        ),
+        (["data.time_zone=Asia/Tokyo"], "data.time_zone: is for features of type date and for split by: time"),
     ],
 )
 def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list[str], expected: str) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from trainyard.quality.tables import cells
 from trainyard.values.columns import canonical_lists, canonical_texts, days
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
-from trainyard.values.text import alike, canonical, canonical_list, day
+from trainyard.values.text import UTC, alike, canonical, canonical_list, day
+from trainyard.values.zones import time_zone
 
 NFC, NFD = "café", unicodedata.normalize("NFD", "café")
 MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é\u0301你"), max_size=24)
@@ -58,7 +59,7 @@ def test_a_canonical_text_stays_and_columns_are_as_single_texts(text):
     assert canonical(canonical(text)) == canonical(text)
     assert canonical_texts(pa.array([text, "x"])).to_pylist() == [canonical(text), "x"]
     assert canonical_lists(pa.array([text]), ":").to_pylist() == [canonical_list(text, ":")]
-    assert days(pa.array([text]), hour=True).to_pylist() == [day(text, hour=True)]
+    assert days(pa.array([text]), hour=True, zone=UTC).to_pylist() == [day(text, hour=True)]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -103,7 +104,27 @@ def test_a_time_with_a_zone_is_a_day_of_utc_and_a_day_alone_is_midnight():
     assert day("2024-03-01", hour=True) == "2024-03-01T00"
     assert (day(""), day("2024-02-30"), day("1 March"), day("2024-03-01 noon", hour=True)) == ("", None, None, None)
     tokyo = pa.array([datetime.datetime(2024, 2, 29, 20)], pa.timestamp("us", "Asia/Tokyo"))
-    assert days(tokyo, hour=True).to_pylist() == days(tokyo.cast(pa.timestamp("us", "UTC")), hour=True).to_pylist()
+    utc = tokyo.cast(pa.timestamp("us", "UTC"))
+    assert days(tokyo, hour=True, zone=UTC).to_pylist() == days(utc, hour=True, zone=UTC).to_pylist()
+
+
+def test_a_time_with_a_zone_is_a_day_of_the_zone_that_the_recipe_names():
+    tokyo, new_york, kathmandu = map(time_zone, ("Asia/Tokyo", "America/New_York", "+05:45"))
+    assert day("2024-02-29T20:30Z", hour=True, zone=tokyo) == "2024-03-01T05"
+    assert day("2024-03-01 05:30:00.5+09:00", hour=True, zone=tokyo) == "2024-03-01T05"
+    assert day("2024-02-29 20:30", hour=True, zone=tokyo) == "2024-02-29T20"
+    assert day("2024-02-29T20:30Z", hour=True, zone=kathmandu) == "2024-03-01T02"
+    around_daylight_saving = ["2024-03-10T06:59Z", "2024-03-10T07:00Z", "2024-11-03T05:59Z", "2024-11-03T06:00Z"]
+    assert [day(text, hour=True, zone=new_york)[-2:] for text in around_daylight_saving] == ["01", "03", "01", "01"]
+    utc = pa.array([datetime.datetime(2024, 2, 29, 20)], pa.timestamp("us", "UTC"))
+    assert days(utc, hour=True, zone=tokyo).to_pylist() == ["2024-03-01T05"]
+    assert cells.cells(pa.array(["2024-02-29 20:00Z"]), tokyo).days == cells.cells(pa.array(["2024-03-01"])).days
+
+
+@pytest.mark.parametrize("name", ["Asia/Tokio", "../Tokyo", "asia", "Asia", "", "zone.tab", "+9", "+24:00", "zones"])
+def test_what_names_no_time_zone_is_refused(name):
+    with pytest.raises(ValueError, match="no time zone"):
+        time_zone(name)
 
 
 def test_true_and_false_are_numbers_where_numbers_are_expected():

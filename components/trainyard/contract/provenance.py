@@ -74,6 +74,7 @@ _SAME_NAMES = (
     "tensorflow_transform",
     "tf2onnx",
     "tfx_bsl",
+    "tzdata",
 )
 _DISTRIBUTIONS = {name: (name.replace("_", "-"),) for name in _SAME_NAMES} | {
     "PIL": ("pillow",),

@@ -5,29 +5,38 @@ Unicode is not normalized here, which no kernel does: a client sends NFC.
 
 from __future__ import annotations
 
+import bisect
+import datetime
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import tensorflow as tf
 
+from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.values import patterns
+from trainyard.values.text import UTC
 
 Tensors = dict[str, tf.Tensor]
 
 _MOST_ZEROS = 1 << 10  # three digits of an exponent ask for 999
-_MINUTES = 24 * 60
+_DAY = 24 * 60 * 60
+_FIRST, _LAST = -5364662400, 16725225600  # 1800 and 2500 in seconds since 1970
+_CYCLE = 146097 * _DAY
+_STEP = 6 * _DAY  # measured: between two changes of a zone in tzdata 2026f are at least 6.96 days
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 _CHANGED = rf"(?s:.*[\n\r].*|{patterns.SPACE}.*|.*{patterns.SPACE}|{patterns.WRITTEN_OTHERWISE})"
 
 
-def as_read(raw: Mapping[str, tf.Tensor], columns: Mapping[str, Numeric | Category | Date | Text]) -> Tensors:
-    """Return raw features (n,) as the readers of tables give them; those that are no text of `columns` as they are."""
-    texts = {name: kind for name, kind in columns.items() if name in raw and raw[name].dtype == tf.string}
-    return {**raw, **{name: _as_read(raw[name], kind) for name, kind in texts.items()}}
+def as_read(raw: Mapping[str, tf.Tensor], data: Data) -> Tensors:
+    """Return raw features (n,) as the readers of tables give them; those that are no text of `data` as they are."""
+    texts = {name: kind for name, kind in data.inputs.items() if name in raw and raw[name].dtype == tf.string}
+    return {**raw, **{name: _as_read(raw[name], kind, data.zone) for name, kind in texts.items()}}
 
 
-def _as_read(texts: tf.Tensor, kind: Numeric | Category | Date | Text) -> tf.Tensor:
+def _as_read(texts: tf.Tensor, kind: Numeric | Category | Date | Text, zone: datetime.tzinfo) -> tf.Tensor:
     if isinstance(kind, Date):
-        return days_tensor(texts, hour=kind.hour)
+        return days_tensor(texts, hour=kind.hour, zone=zone)
     if isinstance(kind, Text) and kind.separator is not None:
         return canonical_lists_tensor(texts, kind.separator)
     return canonical_tensor(texts)
@@ -46,9 +55,10 @@ def canonical_lists_tensor(texts: tf.Tensor, separator: str) -> tf.Tensor:
     return tf.strings.reduce_join(present, axis=1, separator=separator)
 
 
-def days_tensor(texts: tf.Tensor, *, hour: bool) -> tf.Tensor:
-    """Return the dates (n,) as texts, those with an offset in UTC, with `hour` those without a time at midnight."""
-    times = _where_matching(_stripped(texts), patterns.TIMESTAMP, "1970-01-01 00:00", _time)
+def days_tensor(texts: tf.Tensor, *, hour: bool, zone: datetime.tzinfo) -> tf.Tensor:
+    """Return the dates (n,) as texts, those with an offset in `zone`, with `hour` those without a time at midnight."""
+    convert = partial(_time, zone=zone)
+    times = _where_matching(_stripped(texts), patterns.TIMESTAMP, "1970-01-01 00:00", convert)
     return tf.strings.regex_replace(times, f"^({patterns.ONLY_DAY})$", r"\1T00") if hour else times
 
 
@@ -117,22 +127,64 @@ def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.join([sign, whole, tf.where(tf.equal(fraction, ""), "", tf.strings.join([".", fraction]))])
 
 
-def _time(texts: tf.Tensor) -> tf.Tensor:
-    """Return times that match `patterns.TIMESTAMP` as YYYY-MM-DD HH:MM:SS.f, those of a zone in UTC and with +00:00."""
-    day, minute, second, fraction, zone, sign, hours, minutes = (
+def _time(texts: tf.Tensor, zone: datetime.tzinfo = UTC) -> tf.Tensor:
+    """Return times that match `patterns.TIMESTAMP` as YYYY-MM-DD HH:MM:SS.f, those with an offset in `zone`.
+
+    In UTC +00:00 stands behind these; in another zone they have no fraction.
+    """
+    day, minute, second, fraction, offset, sign, hours, minutes = (
         tf.strings.regex_replace(texts, f"^{patterns.TIMESTAMP}$", rf"\{group}") for group in range(1, 9)
     )
     second = tf.where(tf.equal(second, ""), ":00", second)
     fraction = tf.strings.regex_replace(fraction, r"\.?0+$", "")
     local = tf.strings.join([day, " ", minute, second, fraction])
-    offset = _integer(hours) * 60 + _integer(minutes)
-    shifted = _clock(minute) + tf.where(tf.equal(sign, "-"), offset, -offset)
+    ahead = _integer(hours) * 3600 + _integer(minutes) * 60
     number = days_since_1970(_part(day, 0, 4), _part(day, 5, 2), _part(day, 8, 2))
-    moved, in_range = _day_text(number + shifted // _MINUTES)
-    time = tf.math.floormod(shifted, _MINUTES)
-    utc = tf.strings.join([moved, " ", _padded(time // 60, 2), ":", _padded(time % 60, 2), second, fraction, "+00:00"])
-    is_real = in_range & tf.equal(_day_text(number)[0], day)  # 2024-02-30 is a text like any other
-    return tf.where(tf.equal(zone, ""), local, tf.where(is_real, utc, texts))
+    clock = _part(minute, 0, 2) * 3600 + _part(minute, 3, 2) * 60 + _part(second, 1, 2)
+    utc = number * _DAY + clock + tf.where(tf.equal(sign, "-"), ahead, -ahead)
+    moved, is_real = _second_text(utc)
+    is_real &= tf.equal(_day_text(number)[0], day)  # 2024-02-30 is a text like any other
+    if zone == UTC:
+        moved = tf.strings.join([moved, fraction, "+00:00"])
+    else:
+        moved, in_range = _second_text(utc + _offset(utc, zone))
+        is_real &= in_range
+    return tf.where(tf.equal(offset, ""), local, tf.where(is_real, moved, texts))
+
+
+def _offset(utc: tf.Tensor, zone: datetime.tzinfo) -> tf.Tensor:
+    """Return by how many seconds `zone` is ahead of UTC at the seconds `utc` (n,) since 1970."""
+    changes, offsets = _changes(zone)
+    # Behind the table a zone repeats itself every 400 years, as the Gregorian calendar does.
+    past = tf.maximum(tf.zeros_like(utc), utc - _LAST + _CYCLE) // _CYCLE
+    return tf.gather(
+        tf.constant(offsets, tf.int64),
+        tf.searchsorted(tf.constant(changes, tf.int64), utc - past * _CYCLE, side="right"),
+    )
+
+
+def _changes(zone: datetime.tzinfo) -> tuple[list[int], list[int]]:
+    """Return the seconds since 1970 at which the offset of `zone` changes, and the offsets before and after each."""
+
+    def offset(utc: int) -> int:
+        time = (_EPOCH + datetime.timedelta(seconds=utc)).astimezone(zone)
+        return round((time.utcoffset() or datetime.timedelta()).total_seconds())
+
+    changes, offsets = list[int](), [offset(_FIRST)]
+    for start in range(_FIRST, _LAST, _STEP):
+        if (after := offset(start + _STEP)) != offsets[-1]:
+            seconds = range(start + 1, start + _STEP + 1)
+            changes.append(seconds[bisect.bisect_left(seconds, True, key=lambda second: offset(second) == after)])
+            offsets.append(after)
+    return changes, offsets
+
+
+def _second_text(seconds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the seconds since 1970 as YYYY-MM-DD HH:MM:SS, and which have a year from 1 to 9999."""
+    day, in_range = _day_text(seconds // _DAY)
+    time = tf.math.floormod(seconds, _DAY)
+    clock = tf.strings.join([_padded(part, 2) for part in (time // 3600, time // 60 % 60, time % 60)], ":")
+    return tf.strings.join([day, clock], " "), in_range
 
 
 def _day_text(days: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -151,10 +203,6 @@ def _day_text(days: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     year = year_of_era + era * 400 + tf.cast(month <= 2, tf.int64)
     texts = tf.strings.join([_padded(year, 4), _padded(month, 2), _padded(day, 2)], "-")
     return texts, (year >= 1) & (year <= 9999)
-
-
-def _clock(minute: tf.Tensor) -> tf.Tensor:
-    return _part(minute, 0, 2) * 60 + _part(minute, 3, 2)
 
 
 def _part(texts: tf.Tensor, start: int, length: int) -> tf.Tensor:

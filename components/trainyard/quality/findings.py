@@ -9,6 +9,7 @@ from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec.recipe import Data
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 from trainyard.values.text import alike
+from trainyard.values.zones import DEFAULT_ZONE
 
 MAX_BAD: float = Data.model_fields["max_bad_fraction"].default
 """The largest share of bad records in a drafted recipe."""
@@ -26,12 +27,19 @@ _IMBALANCE = 0.01  # chosen: share of a class that a split of a tenth may hardly
 _FEW = 10  # chosen: examples of a class that three splits can share
 
 
-def table_findings(profile: Profile, leaks: dict[str, float], exact: bool) -> list[str]:
-    """Return findings about rows, most severe first. leaks: columns that predict the label alone."""
+def table_findings(profile: Profile, leaks: dict[str, float], exact: bool, data: Data | None = None) -> list[str]:
+    """Return findings about rows, most severe first. leaks: columns that predict the label alone.
+
+    data: of the recipe that reads them.
+    """
+    is_utc = data is None or data.time_zone == DEFAULT_ZONE
     sentences = list(_leakage(profile, leaks))
     sentences += _classes(profile)
     for column in profile.columns:
         sentences += _column(column, profile)
+        if column.zoned and is_utc:
+            count = column.statistics.count + column.mistyped
+            sentences.append(f"{zoned_times(column.name, column.zoned, count)}.")
     about = "" if exact else "about "
     repeated = profile.repeated
     if profile.ragged:
@@ -117,6 +125,14 @@ def alike_names(classes: Iterable[str]) -> str:
     return f"differ in their writing alone: {shown}. If they are one class, write it in one way." if groups else ""
 
 
+def zoned_times(column: str, zoned: int, count: int) -> str:
+    """Return the clause about the times with an offset in `column`, in which days are counted in UTC by default."""
+    return (
+        f"'{column}': {zoned:,} of {count:,} times have a zone, and their days, hours and weekdays are counted in UTC; "
+        "data.time_zone in the recipe sets another zone, such as Asia/Tokyo"
+    )
+
+
 def likely_white(level: int) -> int:
     """Return the white level that images of 16 bits probably have whose largest value is `level` in 8 bits."""
     return (1 << ((level + 1) * 256 - 1).bit_length()) - 1
@@ -193,11 +209,6 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         yield (
             f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "
             "leave it out."
-        )
-    if column.zoned:
-        yield (
-            f"{name}: {column.zoned:,} of {count:,} times have a zone, and are read in UTC. If local days or hours "
-            "matter, write local times without a zone."
         )
     numbers = column.statistics
     if numbers.std and not (column.name == profile.label and profile.classes):

@@ -10,6 +10,7 @@ import numpy as np
 from trainyard.contract.image_formats import JUDGES, split_of
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.arrow import block_pandas_import
+from trainyard.quality.findings import zoned_times
 from trainyard.quality.images.profiling import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
 from trainyard.quality.source import SourceFiles
@@ -19,6 +20,7 @@ from trainyard.quality.tables.table import nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.recipe import Data, Recipe
+from trainyard.values.zones import DEFAULT_ZONE
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
 _HEADERS = 2_048  # of archives; chosen: ImageNet's thousand classes and an image of each, in some 100 ms
@@ -64,12 +66,18 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         if name in kinds and not (feature.type == "text" and feature.separator):
             faults.append(f"data.features.{name}: is {kinds[name]}, which {{type: text, separator: ;}} alone can read.")
         elif name in names and feature.type in ("numeric", "date"):
-            faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
+            column = cells(batch.columns[name], data.zone)
+            faults += _mistyped(f"data.features.{name}", feature.type, column, batch, recipe)
     if data.weight in names:
         faults += _mistyped("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)
     for name in data.labels:
         if name in names:
             faults += _label_faults(name, cells(batch.columns[name]), batch, recipe)
+    dates = {name for name, feature in data.features.items() if feature.type == "date"}
+    dates |= {data.split.column} if data.split.by == "time" else set()
+    for name in sorted(dates & {*names}) if data.time_zone == DEFAULT_ZONE else ():
+        if zoned := (column := cells(batch.columns[name])).zoned:
+            looked_at += f" ({zoned_times(name, zoned, int((~column.empty).sum()))})"
     return faults, looked_at
 
 

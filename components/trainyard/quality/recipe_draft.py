@@ -142,6 +142,11 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             *_split_guesses(profile, features),
             *excluded,
             *(
+                f"{column.name}: {column.zoned:,} times have a zone; days are counted in UTC, time_zone sets another"
+                for column in profile.columns
+                if column.zoned and column.name in features
+            ),
+            *(
                 f"{name}: prose, read by its words"
                 for name, kind in types.items()
                 if kind == "text" and name in features

@@ -25,6 +25,7 @@ from trainyard.spec.plain_yaml import Location
 from trainyard.spec.tables import formula
 from trainyard.spec.training import command
 from trainyard.spec.training.blocks import smallest_side
+from trainyard.values.zones import DEFAULT_ZONE
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Data, Recipe
@@ -111,6 +112,12 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     data = recipe.data
     used = [*data.labels, data.split.column, data.weight]
+    is_dated = data.split.by == "time" or any(feature.type == "date" for feature in data.features.values())
+    if data.time_zone != DEFAULT_ZONE and not is_dated:
+        yield (
+            ("data", "time_zone"),
+            "is for features of type date and for split by: time, and there is neither. Leave it out",
+        )
     if data.is_image:
         for name in ("derive", "where", "weight"):
             if getattr(data, name):

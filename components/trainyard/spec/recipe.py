@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
+from zoneinfo import available_timezones
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from trainyard import uris
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec import contradictions, documents, plain_yaml
 from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
@@ -38,6 +48,7 @@ from trainyard.spec.training import command
 from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Train
 from trainyard.uris import Output, Source
+from trainyard.values.zones import DEFAULT_ZONE, time_zone
 
 # Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
 # holds it. If no note says otherwise the greatest are chosen, far beyond what was ever of use.
@@ -53,6 +64,19 @@ _BUNDLED = {"digits": "image_folder", "breast_cancer": "csv"}
 def _no_boolean(value: object) -> object:
     """Reject booleans, which Python accepts as integers."""
     return str(value) if isinstance(value, bool) else value
+
+
+def _is_time_zone(name: str) -> str:
+    try:
+        time_zone(name)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}.{did_you_mean(name, available_timezones())} Give UTC, +05:30, or a name such as Asia/Tokyo"
+        ) from error
+    return name
+
+
+TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_is_time_zone)]
 
 
 class Data(Strict):
@@ -113,6 +137,11 @@ class Data(Strict):
         description="Column with sample weights, 0 or more, for training and all metrics; only ratios matter.",
     )
     where: Condition | None = Field(None, description="Filter for the rows to read, such as fare > 0.")
+    time_zone: TimeZone = Field(
+        DEFAULT_ZONE,
+        description="Time zone in which dates and split.by: time count the days, hours and weekdays of times with an "
+        "offset: UTC, an offset such as +05:30, or a name such as Asia/Tokyo.",
+    )
     image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
         None, description="Height and width to resize images to; default: those of the first image."
     )
@@ -192,6 +221,11 @@ class Data(Strict):
     def expected(self) -> TableSchema | ImageSchema | None:
         """The schema to compare the data with."""
         return parse_schema(self.schema_, "data.schema") if self.schema_ else None
+
+    @property
+    def zone(self) -> datetime.tzinfo:
+        """The time zone in which days are counted."""
+        return time_zone(self.time_zone)
 
     @property
     def columns(self) -> list[str]:

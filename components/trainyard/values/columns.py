@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,10 @@ def canonical_lists(values: Any, separator: str) -> pa.Array:
     return pa.array(lists, pa.string()).take(encoded.indices)
 
 
-def days(values: Any, *, hour: bool) -> pa.Array:
+def days(values: Any, *, hour: bool, zone: datetime.tzinfo) -> pa.Array:
     """Apply `day` to each value of an Arrow array: null if it is no day, empty if it is missing."""
     encoded = as_texts(values).dictionary_encode()
-    found = pa.array([day(text, hour=hour) for text in encoded.dictionary.to_pylist()], pa.string())
+    found = pa.array([day(text, hour=hour, zone=zone) for text in encoded.dictionary.to_pylist()], pa.string())
     return found.take(encoded.indices)
 
 

@@ -19,6 +19,7 @@ _TIMESTAMP = re.compile(patterns.TIMESTAMP)
 _TIME = re.compile(patterns.TIME)
 _DIGITS = frozenset("0123456789")
 _SHORTEST_TIMESTAMP = len("2024-03-01T09:05")
+UTC = datetime.timezone(datetime.timedelta(0))
 
 
 def canonical(text: str) -> str:
@@ -73,16 +74,16 @@ def alike(names: Iterable[str]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups.values() if len(group) > 1)
 
 
-def day(text: str, *, hour: bool = False) -> str | None:
+def day(text: str, *, hour: bool = False, zone: datetime.tzinfo = UTC) -> str | None:
     """Return the day YYYY-MM-DD that `text` begins with, with `hour` and THH behind it, T00 of a day without a time.
 
-    A time with an offset is moved to UTC first. Return '' if `text` is empty, None if it is of another form or there is
-    no such day, or with `hour` no such time.
+    A time with an offset is converted to `zone` first. Return '' if `text` is empty, None if it is of another form or
+    there is no such day, or with `hour` no such time.
     """
     text = text.strip()
     if not text:
         return ""
-    text = moved_to_utc(text)
+    text = in_zone(text, zone)
     if not (found := re.fullmatch(patterns.DAY, text)):
         return None
     try:
@@ -97,10 +98,10 @@ def day(text: str, *, hour: bool = False) -> str | None:
     return f"{date}T{time[1]}" if time else None
 
 
-def moved_to_utc(text: str) -> str:
-    """Return a time with an offset in UTC, and any other text as it is."""
+def in_zone(text: str, zone: datetime.tzinfo) -> str:
+    """Return a time with an offset as YYYY-MM-DD HH:MM:SS in `zone`, and any other text as it is."""
     match = _TIMESTAMP.fullmatch(text)
-    return _in_utc(match) if match and match[5] else text
+    return (match and match[5] and _converted(match, zone)) or text
 
 
 def _number(text: str) -> str:
@@ -140,11 +141,16 @@ def _local(match: re.Match[str]) -> str:
 
 
 def _in_utc(match: re.Match[str]) -> str:
-    text = _local(match)
+    second = _converted(match, UTC)
+    return match[0] if second is None else second + _local(match)[19:] + "+00:00"
+
+
+def _converted(match: re.Match[str], zone: datetime.tzinfo) -> str | None:
+    """Return the second that `match` of `patterns.TIMESTAMP` writes in `zone`; None if there is no such day."""
     shift = datetime.timedelta(hours=int(match[7] or 0), minutes=int(match[8] or 0))
     try:
-        second = datetime.datetime.fromisoformat(text[:19])
-        moved = second + shift if match[6] == "-" else second - shift
-    except (ValueError, OverflowError):  # no such day: a text like any other
-        return match[0]
-    return f"{moved:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + text[19:] + "+00:00"
+        second = datetime.datetime.fromisoformat(_local(match)[:19]).replace(tzinfo=UTC)
+        moved = (second + shift if match[6] == "-" else second - shift).astimezone(zone)
+    except (ValueError, OverflowError):  # a text like any other
+        return None
+    return f"{moved:%Y-%m-%d %H:%M:%S}".rjust(19, "0")

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.values.columns import as_texts, canonical_texts, is_text
+from trainyard.values.columns import as_texts, canonical_texts, days, is_text
 from trainyard.values.patterns import DAY, FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
+from trainyard.values.text import UTC
 
 _TRUE, _FALSE = (names.partition("|")[0] for names in (TRUE, FALSE))
 
@@ -46,14 +47,20 @@ class Cells:
         return _mask(pc.is_in(self.texts, value_set=pa.array([_TRUE, _FALSE])))
 
     @property
+    def zoned(self) -> int:
+        """How many are times with an offset, behind which `canonical` writes that of UTC."""
+        is_day = ~np.isnan(self.days)
+        return int((is_day & _mask(pc.ends_with(self.texts, "+00:00"))).sum()) if is_day.any() else 0
+
+    @property
     def no_numbers(self) -> Mask:
         """Mask of the cells that are neither a number nor a marker of a missing one."""
         none: Mask = np.isnan(self.numbers)
         return none & ~_listed_as_missing(self.texts) if none.any() else none
 
 
-def cells(column: Any) -> Cells:
-    """Return the parsed cells of the Arrow array `column`, of texts or numbers."""
+def cells(column: Any, zone: datetime.tzinfo = UTC) -> Cells:
+    """Return the parsed cells of the Arrow array `column`, of texts or numbers; days of times are those in `zone`."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not is_text(column.type):
@@ -64,8 +71,8 @@ def cells(column: Any) -> Cells:
     unparsed = ~parsed & ~empty
     # Without a number in it, `na` may well be a name.
     missing = empty | (_listed_as_missing(texts) if parsed.any() and unparsed.any() else False)
-    days = _days(texts) if unparsed.any() else np.full(len(texts), np.nan)
-    return Cells(texts, np.asarray(missing), numbers, days)
+    since_1970 = _days(texts, zone) if unparsed.any() else np.full(len(texts), np.nan)
+    return Cells(texts, np.asarray(missing), numbers, since_1970)
 
 
 def numbers(column: Any) -> tuple[NDArray[np.float64], Mask]:
@@ -118,13 +125,15 @@ def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:
     return np.where(parsed, numbers, np.nan), parsed
 
 
-def _days(texts: Any) -> NDArray[np.float64]:
+def _days(texts: Any, zone: datetime.tzinfo) -> NDArray[np.float64]:
     like = pc.match_substring_regex(texts, f"^{DAY}$")
     if not pc.any(like).as_py():
         return np.full(len(texts), np.nan)
-    days = pc.utf8_slice_codeunits(pc.if_else(like, texts, None), 0, 10)
-    parsed = pc.strptime(days, format="%Y-%m-%d", unit="s", error_is_null=True)
-    real = pc.equal(pc.strftime(parsed, "%Y-%m-%d"), days)  # strptime takes February 30 for March 1
+    if zone != UTC:
+        texts = days(texts, hour=False, zone=zone)
+    written = pc.utf8_slice_codeunits(pc.if_else(like, texts, None), 0, 10)
+    parsed = pc.strptime(written, format="%Y-%m-%d", unit="s", error_is_null=True)
+    real = pc.equal(pc.strftime(parsed, "%Y-%m-%d"), written)  # strptime takes February 30 for March 1
     seconds = pc.if_else(real, parsed.cast(pa.int64()), None).cast(pa.float64())
     since = np.asarray(pc.fill_null(seconds, np.nan)) / 86400
     return np.where(since >= _FIRST_DAY, since, np.nan)

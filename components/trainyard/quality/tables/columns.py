@@ -55,8 +55,7 @@ class ColumnCounter:
         self._rows += len(cells.missing)
         is_number, is_day = ~np.isnan(cells.numbers), ~np.isnan(cells.days)
         self._padded = self._padded or bool(pc.any(pc.match_substring_regex(cells.texts, _ZERO_PADDED)).as_py())
-        if is_day.any():  # what `canonical` writes behind a time of a zone, and no other
-            self._zoned += int((is_day & np.asarray(pc.ends_with(cells.texts, "+00:00"))).sum())
+        self._zoned += cells.zoned
         numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
         self._numbers.merge(Numbers.from_values(numbers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainyard.readers.parquet_rows import is_readable
 from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import MAX_COLUMNS, has_name
+from trainyard.values.text import UTC
 
 _FIRST = 5
 _SUCH_AS = 5
@@ -52,7 +54,7 @@ def profile_table(
     column `label`, `DataError` if the files cannot be read or have no rows.
     """
     named = frozenset(data.columns if data else [label or ""])
-    counts = _ColumnCounters(label, requires_label, named)
+    counts = _ColumnCounters(label, requires_label, named, data.zone if data else UTC)
     for item in read_table(source):
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if counts.ragged and not counts.rows:
@@ -101,7 +103,9 @@ def profile_table(
         findings=[],
         others=source.other_files,
     )
-    return profile.model_copy(update={"findings": findings.table_findings(profile, certainty, counts.whole.exact)})
+    return profile.model_copy(
+        update={"findings": findings.table_findings(profile, certainty, counts.whole.exact, data)}
+    )
 
 
 @dataclass
@@ -109,6 +113,7 @@ class _ColumnCounters:
     label: str | None
     requires_label: bool
     named: frozenset[str]  # columns that somebody asks for, though the data do not name them
+    zone: datetime.tzinfo
     columns: dict[str, ColumnCounter] = field(default_factory=dict)
     rows: int = 0
     ragged: int = 0
@@ -161,7 +166,7 @@ class _ColumnCounters:
         """Return the columns of the rows that were drawn."""
         assert self.sample is not None  # noqa: S101 - there are rows
         table = self.sample.table()
-        return {name: cells(table[name]) for name in table.column_names if self._tells(name)}
+        return {name: cells(table[name], self.zone) for name in table.column_names if self._tells(name)}
 
     def mislabelled(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
@@ -172,7 +177,7 @@ class _ColumnCounters:
     def _count(self, batch: RowBatch, ids: NDArray[np.int64]) -> None:
         features = whole = np.zeros(len(ids), np.uint64)
         for name, column in self.columns.items():
-            parsed: Cells = cells(batch.columns[name])
+            parsed: Cells = cells(batch.columns[name], self.zone)
             cell_hashes = column.add(parsed, batch.name, self.rows)
             if not self._tells(name):
                 continue

@@ -33,8 +33,8 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
     `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
     max of a number on the training split, rounded. `files` has the border of each LiteRT and ONNX file. If integers
     stand for real numbers there, real = (integer - zero_point) * scale. `label_separator` stands between the classes of
-    one answer, if it may have several. Of single training examples it holds no more than a number's extremes and
-    quantiles and a category's values.
+    one answer, if it may have several. In `time_zone` the days and hours of times with an offset are counted. Of single
+    training examples it holds no more than a number's extremes and quantiles and a category's values.
 
     If the transform is known, preprocess.py and predict.py do that on a device.
     """
@@ -84,6 +84,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
         "vocabularies": vocabularies,
         "label_separator": recipe.data.label_separator,
         "quote": recipe.data.quote,
+        "time_zone": recipe.data.time_zone,
         "files": dict(files),
     }
     (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -69,11 +69,11 @@ class _Serving(tf.Module):
         self.transform = transform
         self.model_variables = [variable.value for variable in model.weights]
         predict = predictor(model, document.task)
-        labels, separator, columns = document.labels, data.label_separator, data.inputs
+        labels, separator = document.labels, data.label_separator
         specification = {feature.name: _parsing(feature) for feature in document.raw_features}
 
         def respond(raw: Tensors) -> Tensors:
-            outputs = predict(self.transform(as_read(raw, columns)))
+            outputs = predict(self.transform(as_read(raw, data)))
             if labels is None:
                 return {"prediction": outputs}
             if separator is not None:

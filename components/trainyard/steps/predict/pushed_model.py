@@ -14,6 +14,7 @@ from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.spec.tables.columns import Quote
 from trainyard.storage import storage
+from trainyard.values.zones import DEFAULT_ZONE
 
 
 class _Lenient(BaseModel):
@@ -65,6 +66,7 @@ class _Preprocessing(_Lenient):
     image: _Image | None = None
     label_separator: str | None = None
     quote: Quote = '"'
+    time_zone: str = DEFAULT_ZONE
 
 
 class PushedModel(_Lenient):
@@ -72,7 +74,7 @@ class PushedModel(_Lenient):
 
     label_separator: stands between the classes of one answer, if it may have several. targets: the names of the
     numbers, if there are several. pixels: of the images that it takes; None if it takes the columns
-    `inputs`. quote: what cells of CSV are put in.
+    `inputs`. quote: what cells of CSV are put in. time_zone: in which days of times with an offset are counted.
     """
 
     folder: str
@@ -82,6 +84,7 @@ class PushedModel(_Lenient):
     targets: tuple[str, ...] | None = None
     pixels: PixelForm | None
     quote: Quote = '"'
+    time_zone: str = DEFAULT_ZONE
 
 
 def find_model(folder: str) -> PushedModel:
@@ -133,6 +136,7 @@ def open_model(folder: str) -> PushedModel:
         targets=None if targets is None else tuple(targets),
         pixels=_pixels(document.image) if takes_images else None,
         quote=document.quote,
+        time_zone=document.time_zone,
     )
 
 

@@ -11,9 +11,9 @@ from types import ModuleType
 from trainyard.contract import image_formats
 from trainyard.quality.images import decoding
 from trainyard.steps.export.on_device import columns, files, fingerprint, formulas, images, predict, words
-from trainyard.values import patterns, text
+from trainyard.values import patterns, text, zones
 
-COLUMNS = (patterns, text, fingerprint, words, formulas, files, columns)
+COLUMNS = (patterns, zones, text, fingerprint, words, formulas, files, columns)
 IMAGES = (image_formats, decoding, files, images)
 """The modules of `preprocess.py` for tables and for images, those that others use first."""
 

@@ -18,7 +18,8 @@ from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.export.on_device.words import plain_words
 from trainyard.values import patterns
-from trainyard.values.text import canonical, canonical_list, moved_to_utc, number
+from trainyard.values.text import canonical, canonical_list, in_zone, number
+from trainyard.values.zones import time_zone
 
 _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.ASCII)
 _TIME_OF_DAY = re.compile(patterns.TIME_OF_DAY)
@@ -32,6 +33,7 @@ class Preprocessing(Files):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._raw, self._computed = self._content["raw_features"], self._content["computed_features"]
+        self._zone = time_zone(self._content["time_zone"])
         vocabularies = {name: folder / "vocabularies" / name for name in self._content["vocabularies"]}
         self._ids = {
             name: {line: number for number, line in enumerate(path.read_bytes().split(b"\n")[:-1])}
@@ -47,7 +49,7 @@ class Preprocessing(Files):
         return rows
 
     def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        values = {raw["name"]: _as_read(row.get(raw["name"]), raw) for raw in self._raw}
+        values = {raw["name"]: _as_read(row.get(raw["name"]), raw, self._zone) for raw in self._raw}
         values.update({column["name"]: computed(column["tree"], values) for column in self._computed})
         features: dict[str, Any] = {}
         for column in [*self._raw, *self._computed]:
@@ -92,7 +94,7 @@ class Preprocessing(Files):
         return unknown["first_id"] + fingerprint64(encoded) % unknown["buckets"] if known is None else known
 
 
-def _as_read(value: Any, column: Mapping[str, Any]) -> Any:
+def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> Any:
     """Return a raw `value` as training reads it: a 32-bit float, or a canonical text."""
     settings = column.get("column") or {}
     if column["dtype"] == "float32":
@@ -103,7 +105,7 @@ def _as_read(value: Any, column: Mapping[str, Any]) -> Any:
         value = settings["separator"].join(canonical(_text(item)) for item in value)
     text = _text(value)
     if settings.get("type") == "date":
-        return _day(text, settings["hour"])
+        return _day(text, settings["hour"], zone)
     separator = settings.get("separator")
     return canonical(text) if separator is None else canonical_list(text, separator)
 
@@ -122,8 +124,8 @@ def _as_number(value: Any, name: str) -> float:
     return found
 
 
-def _day(text: str, hour: bool) -> str:
-    text = moved_to_utc(text.strip())
+def _day(text: str, hour: bool, zone: datetime.tzinfo) -> str:
+    text = in_zone(text.strip(), zone)
     return f"{text}T00" if hour and _ONLY_DAY.fullmatch(text) else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInpu
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Items
 from trainyard.values.columns import canonical_lists, canonical_texts, days, is_list, joined
 from trainyard.values.patterns import MAX_FLOAT32
+from trainyard.values.zones import time_zone
 
 _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
 
@@ -53,7 +55,8 @@ def table_items(
     beside = {name: _column(columns, name, rows) for name in extras}
     arrays = {feature.name: _column(columns, feature.name, rows) for feature in model.inputs}
     place = str(names[0].as_py()) if len(names) else "predict"
-    typed = {feature.name: _typed(arrays[feature.name], feature, place) for feature in model.inputs}
+    zone = time_zone(model.time_zone)
+    typed = {feature.name: _typed(arrays[feature.name], feature, zone, place) for feature in model.inputs}
     bad = np.logical_or.reduce([wrong for _, wrong in typed.values()])
     for row in np.flatnonzero(bad).tolist():
         yield _rejected(names[row].as_py(), row, arrays, typed, model)
@@ -80,7 +83,7 @@ def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def _typed(column: pa.Array, feature: RawInput, place: str) -> tuple[Array, Mask]:
+def _typed(column: pa.Array, feature: RawInput, zone: datetime.tzinfo, place: str) -> tuple[Array, Mask]:
     """Return the values (n,) of a column, and which of them are none; `place` the rows begin."""
     if is_list(column.type):
         if feature.column is None or feature.column.separator is None:
@@ -92,7 +95,7 @@ def _typed(column: pa.Array, feature: RawInput, place: str) -> tuple[Array, Mask
         except ValueError as error:
             raise DataError(f"{place}: '{feature.name}': {error}.") from error
     if feature.dtype == "string":
-        texts = _texts(column, feature.column)
+        texts = _texts(column, feature.column, zone)
         wrong = np.asarray(texts.is_null().to_numpy(zero_copy_only=False), np.bool_)
         return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
     numbers, wrong = _numbers(column)
@@ -125,10 +128,10 @@ def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
     return values if len(values) and np.abs(values).max() <= MAX_FLOAT32 else None
 
 
-def _texts(column: pa.Array, spec: RawColumn | None) -> pa.Array:
+def _texts(column: pa.Array, spec: RawColumn | None, zone: datetime.tzinfo) -> pa.Array:
     """Return the texts of a column as the recipe reads it, null where a day is expected and none is found."""
     if spec is not None and spec.type == "date":
-        return days(column, hour=spec.hour)
+        return days(column, hour=spec.hour, zone=zone)
     if spec is not None and spec.separator is not None:
         return canonical_lists(column, spec.separator)
     return canonical_texts(column)

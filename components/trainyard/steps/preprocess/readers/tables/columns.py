@@ -46,9 +46,9 @@ class ColumnJudge:
         self._labels = {
             name: _Texts(name, partial(typed_label, name=name, data=data, task=task), share) for name in data.labels
         }
-        self._split_by = _Texts(data.split.column or "", partial(split_by, split=data.split), share)
+        self._split_by = _Texts(data.split.column or "", partial(split_by, data=data), share)
         self._texts = {
-            name: _Texts(name, partial(typed_text, name=name, feature=feature), share)
+            name: _Texts(name, partial(typed_text, name=name, feature=feature, data=data), share)
             for name, feature in kinds.items()
             if not isinstance(feature, Numeric)
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from trainyard.contract.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Category, Date, Numeric, SplitRows, Text
+from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, Value, content_digest
 from trainyard.values.patterns import FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
 from trainyard.values.text import canonical, canonical_list, day
@@ -39,23 +40,23 @@ def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Re
         for name in derived.mistyped:
             raise not_a_number(row[name].strip(), name)
         row = {**row, **{name: texts[0].as_py() for name, texts in derived.texts.items()}}
-    raw = {name: _typed(row[name], name, feature) for name, feature in data.inputs.items()}
-    measured = {name: _typed(row[name], name, data.features[name]) for name in data.derived_features}
+    raw = {name: _typed(row[name], name, feature, data) for name, feature in data.inputs.items()}
+    measured = {name: _typed(row[name], name, data.features[name], data) for name in data.derived_features}
     if data.weight:
         measured[data.weight] = weight(row[data.weight], data.weight)
     label = LABELS_APART.join(typed_label(row[name], name, data, task) for name in data.labels)
     by = data.split.column
-    return Record(source, label, raw, content_digest(raw), measured, split_by(row[by], data.split) if by else "")
+    return Record(source, label, raw, content_digest(raw), measured, split_by(row[by], data) if by else "")
 
 
-def _typed(text: str, name: str, feature: Numeric | Category | Date | Text) -> Value:
-    return typed_number(text, name) if isinstance(feature, Numeric) else typed_text(text, name, feature)
+def _typed(text: str, name: str, feature: Numeric | Category | Date | Text, data: Data) -> Value:
+    return typed_number(text, name) if isinstance(feature, Numeric) else typed_text(text, name, feature, data)
 
 
-def split_by(text: str, split: SplitRows) -> str:
+def split_by(text: str, data: Data) -> str:
     """Return the split key in a cell: a group, a day or the name of a split. Raises `BadRecord`."""
-    name = split.column or ""
-    text = _day(text, name) if split.by == "time" else canonical(text)
+    split, name = data.split, data.split.column or ""
+    text = _day(text, name, data.zone) if split.by == "time" else canonical(text)
     if not text:
         raise BadRecord("missing_split", f"'{name}' is empty, by which data.split goes")
     if split.by == "column" and text.lower() not in SPLIT_NAMES:
@@ -81,13 +82,13 @@ def typed_label(text: str, name: str, data: Data, task: Task) -> str:
     return canonical(repr(_number(label, name)) if task == "regression" else label)
 
 
-def typed_text(text: str, name: str, feature: Category | Date | Text) -> str:
+def typed_text(text: str, name: str, feature: Category | Date | Text, data: Data) -> str:
     """Return the category, the prose, the day or the hour that the cell `text` holds, empty if it is missing.
 
     Raises `BadRecord`.
     """
     if isinstance(feature, Date):
-        return _day(text, name, hour=feature.hour)
+        return _day(text, name, data.zone, hour=feature.hour)
     if isinstance(feature, Text) and feature.separator is not None:
         return canonical_list(text, feature.separator)
     return canonical(text)
@@ -124,8 +125,8 @@ def not_a_number(text: str, name: str) -> BadRecord:
     return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
 
 
-def _day(text: str, name: str, *, hour: bool = False) -> str:
-    if (found := day(text, hour=hour)) is not None:
+def _day(text: str, name: str, zone: datetime.tzinfo, *, hour: bool = False) -> str:
+    if (found := day(text, hour=hour, zone=zone)) is not None:
         return found
     expected = "a day YYYY-MM-DD" if day(text) is None else "a day and a time HH:MM"
     raise BadRecord("mistyped_value", f"'{name}': {expected} is expected, {text.strip()[:40]!r} was found")
