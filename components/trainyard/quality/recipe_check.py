@@ -74,7 +74,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         if name in names:
             faults += _label_faults(name, cells(batch.columns[name]), batch, recipe)
     dates = {name for name, feature in data.features.items() if feature.type == "date"}
-    dates |= {data.split.column} if data.split.by == "time" else set()
+    dates |= {data.split.column or ""} if data.split.by == "time" else set()
     for name in sorted(dates & {*names}) if data.time_zone == DEFAULT_ZONE else ():
         if zoned := (column := cells(batch.columns[name])).zoned:
             looked_at += f" ({zoned_times(name, zoned, int((~column.empty).sum()))})"

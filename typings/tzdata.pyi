@@ -1,0 +1,2 @@
+__file__: str
+__version__: str
