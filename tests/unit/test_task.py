@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.contract.keys import code_digest, output_uri
+from trainyard.contract.keys import again_record, code_digest, output_uri
 from trainyard.errors import DataError
 from trainyard.runtime import step, task
 from trainyard.spec import recipe as recipes
@@ -219,6 +219,8 @@ def test_what_is_done_again_is_removed_from_the_first_step_on(first: str, left: 
     _, *makers = plans(tmp_path, "run-2", first)
     assert {name for name, uri in outputs.items() if storage.committed(uri)} == left
     assert makers == ["run-1" if name in left else "run-2" for name in ("train", "export")]
+    reasons = {name: storage.read_text(again_record(uri)) for name, uri in outputs.items() if name != "checkpoints"}
+    assert reasons == {name: None if name in left else f"--from {first}" for name in reasons}
 
 
 def test_checkpoints_go_when_their_model_is_committed_and_not_before(tmp_path: Path) -> None:

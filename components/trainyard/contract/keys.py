@@ -19,7 +19,13 @@ from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
 
-_CHECKPOINTS, _PARTS, _FAILURE, _MAKER = COMPANIONS = (".checkpoints", ".parts", ".failure.json", ".maker")
+_CHECKPOINTS, _PARTS, _FAILURE, _MAKER, _AGAIN = COMPANIONS = (
+    ".checkpoints",
+    ".parts",
+    ".failure.json",
+    ".maker",
+    ".again",
+)
 """Suffixes of the files and folders beside an output."""
 
 
@@ -72,6 +78,11 @@ def parts(examples: str) -> str:
 def failure_record(output: str) -> str:
     """Return the file in which a failed step writes its exit code, class and sentence."""
     return f"{output}{_FAILURE}"
+
+
+def again_record(output: str) -> str:
+    """Return where it is written that a person asked for the output again."""
+    return f"{output}{_AGAIN}"
 
 
 def maker_record(output: str) -> str:

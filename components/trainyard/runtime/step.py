@@ -53,7 +53,10 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
         assume_killed(step, output)
         recipe = arguments.get("recipe")
         made_from = origin(recipe, step, arguments) if isinstance(recipe, Recipe) else None
-        if made_from and not is_repeated and (reason := why_again(output, made_from)):
+        reason = storage.read_text(keys.again_record(output))
+        if made_from and not is_repeated:
+            reason = reason or why_again(output, made_from)
+        if reason:
             events.emit("runs_again", step=step, because=reason)
         start = time.monotonic()
         record = made_from.model_dump() if made_from else None
@@ -61,7 +64,16 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
             fetched = {name: local_input(name, arguments[name]) for name in arguments if name not in unfetched}
             run(output=folder, **arguments | fetched)
         storage.remove(keys.failure_record(output))
+        storage.remove(keys.again_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
+
+
+def remove_for(first: str, output: str, *companions: str) -> None:
+    """Remove `output` and its `companions`, because a person asked for all steps from `first` on again."""
+    with storage.lease(output):
+        for uri in (output, *companions):
+            storage.remove(uri)
+        storage.write_text(keys.again_record(output), f"--from {first}")
 
 
 def current_output() -> str:

@@ -23,6 +23,7 @@ from trainyard.errors import ConfigurationError, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, STEPS, is_from
 from trainyard.report import pipeline_run, summary
 from trainyard.runtime import step
+from trainyard.runtime.step import remove_for
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -149,9 +150,7 @@ class StepTask:
         Called by a step that ends before `step` starts, or by `step` itself, so that no output of this run is removed.
         """
         if is_from(step, first):
-            with storage.lease(uris[0]):
-                for uri in uris:
-                    storage.remove(uri)
+            remove_for(first, *uris)
             events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is recomputed")
 
     def maker(self, uri: str) -> str:

@@ -153,12 +153,10 @@ class LocalRun:
         arguments |= {name: settings[name] for name in STEPS[step].inputs if name in settings}
         self.unfinished = {step: output}
         if again:
-            with storage.lease(output):
-                for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
-                    storage.remove(uri)
+            steps.remove_for(
+                self.from_step or "", output, *(uri for name, uri in arguments.items() if name == "checkpoints")
+            )
         self.listener.step_started(step)
-        if is_from(step, self.from_step):
-            self.listener.step_event(step, events.fields_of("runs_again", because=f"--from {self.from_step}"))
         start = time.monotonic()
         reused = not STEPS[step].always_run and storage.committed(output) is not None
         if not reused:
@@ -185,8 +183,6 @@ class LocalRun:
                 if event.get("event") == "started":
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
                 failure = events.failure(line) or failure
-                if event.get("event") == "runs_again" and is_from(step, self.from_step):
-                    continue
                 if event:
                     if self.on_event:
                         self.on_event(step, event)
