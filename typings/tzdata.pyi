@@ -1,2 +1,1 @@
-__file__: str
 __version__: str

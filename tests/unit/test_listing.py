@@ -1,7 +1,9 @@
 """The files of a source: read, set aside with a reason, or refused; never waited for and never passed over."""
 
+import gzip
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,14 @@ import pytest
 from trainyard.contract.keys import fingerprint
 from trainyard.errors import DataError
 from trainyard.quality import source as inspected
+from trainyard.readers.formats import FORMATS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.reading import source as predicted
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.storage import listing
 from trainyard.storage.listing import list_files
 from trainyard.storage.source_stream import open_file
+from trainyard_control.planning.data import _rows
 
 
 def recipe(path: object, **data: object) -> Recipe:
@@ -33,6 +37,35 @@ def test_a_table_is_known_by_its_ending_to_preprocess_inspect_and_predict_alike(
     assert [Path(path).name for path in find_files(recipe(tmp_path, format="csv").data, str(tmp_path)).paths] == [name]
     assert [file.name for file in inspected.find_source(str(tmp_path)).files] == [name]
     assert predicted.find_source(str(tmp_path), images=False).kind == "csv"
+
+
+FOUND = {
+    "": ["B.CSV", "_a.csv", "a.csv", "c.csv.gz", "d.tsv", "empty.csv"],
+    "/*": ["B.CSV", "_a.csv", "a.csv", "c.csv.gz", "d.tsv", "empty.csv", "notes.txt"],
+    "/**/*.csv": ["_a.csv", "a.csv", "day=1/f.csv", "empty.csv", "sub/e.csv"],
+    "/[ab]*": ["a.csv"],
+    "/sub": ["sub/e.csv"],
+    "/notes.txt": ["notes.txt"],
+}
+
+
+@pytest.mark.parametrize("path", FOUND)
+def test_training_prediction_inspection_and_plans_read_the_same_files(path: str, tmp_path: Path) -> None:
+    names = {name for found in FOUND.values() for name in found} | {"x.parquet", ".hidden.csv", "sub/.h.csv"}
+    for name in names:
+        content = b"" if name == "empty.csv" else b"x,label\n1,a\n"
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    source, expected = f"{tmp_path}{path}", [f"{tmp_path}/{name}" for name in FOUND[path]]
+    assert find_files(recipe(source, format="csv").data, source).paths == expected
+    files = predicted.find_source(source, pictures=False)
+    assert [files.path_of(file.name) for file in files.files] == expected
+    assert [table.path for table in inspected.find_source(source, "csv").tables] == expected
+    counted: list[str] = []
+    csv = replace(FORMATS["csv"], count=lambda file: counted.append(file.path) or 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FORMATS, "csv", csv)
+        assert _rows("csv", source) == len(expected) and counted == expected
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from trainyard.contract import image_formats
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import Quote
-from trainyard.spec.tables.files import ENDINGS, TableName, hint, table_of
+from trainyard.spec.tables.files import ENDINGS, TableName, hint, holds_rows, table_of
 from trainyard.storage import listing, tar
 from trainyard.storage.source_stream import open_file
 from trainyard.values.text import canonical
@@ -96,7 +96,8 @@ def find_source(
     for file in listed.files:
         is_of_split = not has_splits or image_formats.split_of(tar.as_folder(file.name.partition("/")[0]))
         file_kind = _kind(file.name, listed.is_folder) if is_of_split else None
-        file_kind = file_kind or (kind if not listed.is_folder and kind == "csv" else None)
+        if file_kind is None and kind in ENDINGS and holds_rows(file.name, kind, in_folder=listed.is_folder):
+            file_kind = kind
         if file_kind is None:
             other_files.append(file.name)
         else:

@@ -13,7 +13,7 @@ from trainyard.contract.training.epochs import MEMORY_BYTES
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
-from trainyard.spec.tables.files import ENDINGS, TableName, is_part
+from trainyard.spec.tables.files import ENDINGS, TableName, holds_rows
 from trainyard.storage import tar
 from trainyard.storage.listing import list_files
 
@@ -101,15 +101,15 @@ def _images(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
     if recipe.data.split.by == "folder" and path.is_dir():
         roots = [folder for folder in path.iterdir() if image_formats.split_of(tar.as_folder(folder.name)) == "train"]
     total, classes, origin = 0, set[str](), "files counted"
-    files = [(root, file) for root in roots for file in (root.rglob("*") if root.is_dir() else [root])]
+    files = [(root, file) for root in roots for file in list_files(str(root)).files if not file.reason]
     archives = sum(tar.is_archive(file.name) for _, file in files)
     for root, file in files:
-        place = file.relative_to(root).as_posix() if file != root else ""
-        if file.suffix.lower() in image_formats.ENDINGS:
+        place = file.name if root.is_dir() else ""
+        if file.name.lower().endswith(image_formats.ENDINGS):
             total += 1
             classes |= _class_folders([place])
         elif tar.is_archive(file.name):
-            look = tar.list_archive(str(file), file.stat().st_size, max(1, _HEADERS // archives))
+            look = tar.list_archive(str(root / place), file.bytes, max(1, _HEADERS // archives))
             folder = f"{tar.as_folder(place)}/" if place else ""
             total += look.count
             classes |= _class_folders(folder + member.name for member in look.members if not member.reason)
@@ -131,7 +131,7 @@ def _rows(format: TableName, path: str) -> int | None:
     from trainyard.readers.table_file import TableFile
 
     listed = list_files(path)
-    names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, format)]
+    names = [file.name for file in listed.files if holds_rows(file.name, format, in_folder=listed.is_folder)]
     counts = [FORMATS[format].count(TableFile(f"{listed.root}/{name}", name)) for name in names]
     return None if None in counts else sum(count for count in counts if count)
 

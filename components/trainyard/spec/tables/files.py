@@ -33,6 +33,20 @@ def is_part(name: str, format: TableName) -> bool:
     return has_ending(name, format) and (not folders or is_partition)
 
 
+def holds_rows(name: str, format: TableName, *, in_folder: bool) -> bool:
+    """Return True if the file `name` of a source holds table rows of the format.
+
+    in_folder: the source is the folder. A file that is named by itself or by a glob may have any ending but those of
+    another format.
+
+    >>> holds_rows("a.txt", "csv", in_folder=False), holds_rows("a.parquet", "csv", in_folder=False)
+    (True, False)
+    """
+    if in_folder:
+        return is_part(name, format)
+    return has_ending(name, format) or table_of(name, in_folder=False) is None
+
+
 def hint(names: Iterable[str]) -> str:
     """Return advice on files that would be tables if they were not in a ZIP archive, or ''."""
     zipped = next((name for name in names if name.lower().endswith(".zip")), None)

@@ -13,7 +13,7 @@ from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import DataError, listed
 from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.files import ENDINGS, TableName, hint, is_part
+from trainyard.spec.tables.files import ENDINGS, TableName, hint, holds_rows
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
@@ -144,7 +144,7 @@ def _from(root: str, files: Files, name: str) -> str:
 
 def _listed(data: Data, path: str) -> Files:
     source = listing.list_files(path)
-    chosen = [file for file in source.files if not source.is_folder or _is_wanted(file.name, data)]
+    chosen = [file for file in source.files if _is_wanted(file.name, data, source.is_folder)]
     bad = [file for file in (_limited(file, data) for file in chosen) if file.reason]
     if bad and data.format != "image_folder":
         shown = listed([f"{file.name} ({file.detail})" for file in bad], _SHOWN, "; ")
@@ -162,8 +162,8 @@ def _listed(data: Data, path: str) -> Files:
     )
 
 
-def _is_wanted(name: str, data: Data) -> bool:
-    return data.format == "image_folder" or is_part(name, table_format(data))
+def _is_wanted(name: str, data: Data, in_folder: bool) -> bool:
+    return data.format == "image_folder" or holds_rows(name, table_format(data), in_folder=in_folder)
 
 
 def table_format(data: Data) -> TableName:
