@@ -23,7 +23,7 @@ from judged_rows import judged
 from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
-from trainyard.steps.preprocess.facts.summary import Summary
+from trainyard.steps.preprocess.statistics.summary import Summary
 
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.unknown import UnknownValues
@@ -235,7 +235,7 @@ def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
     assigned, digests = assign(batch, 1, recipe.data)
     raw = {name: as_column(assigned[name]) for name in assigned.schema.names if name.startswith("raw/")}
-    summary = Summary.of(assigned, [], recipe.data.prose).document({})
+    summary = Summary.from_rows(assigned, [], recipe.data.prose).document({})
     made = [assigned["split"].to_pylist(), digests, [*encode_examples(raw)], summary]
     return batch.drop_columns("source").to_pylist(), made
 
@@ -422,8 +422,8 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
         for serialized in examples_of(inputs):
             writer.write(serialized)
-    others = ("a.parquet", "pandas.csv", "pandas.parquet", "frame.csv", "excel.csv", "spark.csv", "a.tfrecord")
-    for other in (inputs, inputs.to_pandas(), *(str(tmp_path / name) for name in others)):
+    written = ("a.parquet", "pandas.csv", "pandas.parquet", "frame.csv", "excel.csv", "spark.csv", "a.tfrecord")
+    for other in (inputs, inputs.to_pandas(), *(str(tmp_path / name) for name in written)):
         np.testing.assert_array_equal(answers(other), expected)
     serve = tf.saved_model.load(str(version)).signatures["serving_default"]
     with (tmp_path / "a.csv").open(newline="") as file:  # a line break is one of the cell

@@ -58,7 +58,7 @@ def test_training_prediction_inspection_and_plans_read_the_same_files(path: str,
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     source, expected = f"{tmp_path}{path}", [f"{tmp_path}/{name}" for name in FOUND[path]]
     assert find_files(recipe(source, format="csv").data, source).paths == expected
-    files = predicted.find_source(source, pictures=False)
+    files = predicted.find_source(source, images=False)
     assert [files.path_of(file.name) for file in files.files] == expected
     assert [table.path for table in inspected.find_source(source, "csv").tables] == expected
     counted: list[str] = []

@@ -81,7 +81,7 @@ def failure_record(output: str) -> str:
 
 
 def again_record(output: str) -> str:
-    """Return where it is written that a person asked for the output again."""
+    """Return the file that names the request to recompute the output."""
     return f"{output}{_AGAIN}"
 
 

@@ -69,7 +69,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
 
 
 def remove_for(first: str, output: str, *companions: str) -> None:
-    """Remove `output` and its `companions`, because a person asked for all steps from `first` on again."""
+    """Remove `output` and its `companions`, and note the request to recompute all steps from `first` on."""
     with storage.lease(output):
         for uri in (output, *companions):
             storage.remove(uri)

@@ -48,7 +48,7 @@ class Cells:
 
     @property
     def zoned(self) -> int:
-        """How many are times with an offset, behind which `canonical` writes that of UTC."""
+        """Number of times with an offset; `canonical` writes +00:00 behind them."""
         is_day = ~np.isnan(self.days)
         return int((is_day & _mask(pc.ends_with(self.texts, "+00:00"))).sum()) if is_day.any() else 0
 
