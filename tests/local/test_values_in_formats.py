@@ -23,7 +23,6 @@ from judged_rows import judged
 from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
-from trainyard.steps.preprocess.statistics.summary import Summary
 
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.unknown import UnknownValues
@@ -46,6 +45,7 @@ from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_mod
 from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.steps.predict.reading.inputs import items_of
 from trainyard.steps.preprocess.split import assign
+from trainyard.steps.preprocess.statistics.summary import Summary
 from trainyard.steps.preprocess.transforming.encode import as_column, encode_examples
 from trainyard.storage import storage
 from trainyard.values.text import canonical, canonical_list, day
