@@ -627,7 +627,17 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
     for number in (1, 2):
         shutil.copytree(table / "models" / "1", models / str(number))
     champion_of(models, 1)
-    command = [sys.executable, "-m", "trainyard_control.cli.main", "serve", str(models), "--port", "0", "--name", "m"]
+    command = [
+        sys.executable,
+        "-m",
+        "trainyard_control.cli.main",
+        "serve",
+        str(models),
+        "--port",
+        "0",
+        "--model-name",
+        "m",
+    ]
     with subprocess.Popen([*command, "--reload-seconds", "0.1"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         first = process.stderr.readline()

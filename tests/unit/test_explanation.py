@@ -442,7 +442,7 @@ def test_a_preprocess_killed_for_memory_says_so_too_and_names_the_runner() -> No
     killed["spec"]["containers"][1]["resources"] = {"limits": {"memory": "3Gi"}}
     message = explain(Evidence(killed, log=log)).sentence
     assert "its limit is 3Gi, and it last told of 2811 MiB (1 of 2 files). Raise pools.gpu-l4" in message
-    assert message.endswith("or have a Beam runner with workers of its own preprocess (beam.runner)")
+    assert message.endswith("or preprocess on a Beam runner with its own workers (beam.runner)")
 
 
 def test_a_kill_without_a_word_is_worth_another_try() -> None:

@@ -76,7 +76,7 @@ def test_an_environment_is_refused_with_the_place_of_the_fault(tmp_path: Path) -
     with pytest.raises(ConfigurationError) as error:
         environments.load(str(file))
     assert str(error.value) == (
-        f"{file}:41: pools.v5e-8.machine: a ct5lp-hightpu-4t has 4 tpu-v5-lite-podslice, and the pool says 8 "
+        f"{file}:38: pools.v5e-8.machine: a ct5lp-hightpu-4t has 4 tpu-v5-lite-podslice, and the pool says 8 "
         "tpu-v5-lite-podslice. Name ct5lp-hightpu-8t."
     )
 

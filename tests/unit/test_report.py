@@ -160,7 +160,7 @@ def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_surviv
 def test_what_was_predicted_stands_beside_what_came(tmp_path):
     folders = whole_run(tmp_path)
     ending = Ending(predicted=Prediction(low=80, expected=100, high=125))
-    assert "predicted 100 examples/s (80 – 125), came" in "".join(rendered(folders, ending=ending).text)
+    assert "predicted 100 examples/s (80 – 125), measured" in "".join(rendered(folders, ending=ending).text)
     assert "predicted 100" not in "".join(rendered(folders).text)
 
 

@@ -31,14 +31,14 @@ def export(format: str, metric: str = "accuracy") -> dict[str, Any]:
 
 
 def test_every_exported_file_is_named_whole_on_a_line_of_its_own_in_80_columns() -> None:
-    lines = printed(screen._exports([export(format) for format in FORMATS]))
+    lines = printed(screen.exports_table([export(format) for format in FORMATS]))
     assert [line.split()[0] for line in lines[1:]] == [*FORMATS]
     assert "…" not in "".join(lines) and "eval accuracy" in lines[0]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mae"])
 def test_the_exports_say_which_metric_of_which_split_they_show(metric: str) -> None:
-    assert f"eval {metric}" in printed(screen._exports([export("keras", metric)]))[0]
+    assert f"eval {metric}" in printed(screen.exports_table([export("keras", metric)]))[0]
 
 
 def test_every_condition_of_the_gate_says_its_split_and_is_told_whole() -> None:
@@ -48,15 +48,15 @@ def test_every_condition_of_the_gate_says_its_split_and_is_told_whole() -> None:
         {"name": name, "split": split, "value": 0.9897, "interval": interval, "passed": True, "note": ""}
         for name, split in zip(names, ("test", "test", "eval"), strict=True)
     ]
-    model, exports = (printed(table) for table in screen._gates({"thresholds": thresholds}))
+    model, exports = (printed(table) for table in screen.gate_tables(thresholds))
     assert (model[0].split()[:3], exports[0].split()[:3]) == (["gate", "(test", "split)"], ["gate", "(eval", "split)"])
     assert names[1] in model[2] and "✓" in model[2]
     assert "…" not in "".join(exports) and "".join(exports).count("x") == 90, "a longer name goes on on the next line"
 
 
 def test_the_metrics_say_their_split() -> None:
-    assert "metric (test split)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}, "data": {"test": 9}}, {}))[0]
-    assert "metric (as reported)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}, "data": None}, {}))[0]
+    assert "metric (test split)" in printed(screen.metrics_table({"accuracy": 0.9}, {}, screen._on("test")))[0]
+    assert "metric (as reported)" in printed(screen.metrics_table({"accuracy": 0.9}, {}, screen._on(None)))[0]
 
 
 def test_a_remark_is_broken_between_its_words() -> None:
@@ -73,7 +73,7 @@ def test_what_stands_in_brackets_is_text_and_no_style(capsys: pytest.CaptureFixt
         "interval": None,
         "passed": True,
     }
-    (table,) = screen._gates({"thresholds": [condition | {"note": "no slice [/b] there"}]})
+    (table,) = screen.gate_tables([condition | {"note": "no slice [/b] there"}])
     text = "\n".join(printed(table))
     assert "[clinic=north]" in text and "no slice [/b] there" in text
     shown = progress.Screen()
@@ -90,7 +90,7 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
         "pushed": None, "report": path, "seconds": {},
         "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
     }  # fmt: skip
-    lines = printed(screen._facts(record, "cnn_small"))
+    lines = printed(screen._summary(record, "cnn_small"))
     assert path in "".join(
         line.strip() for line in lines[lines.index(next(x for x in lines if "report" in x)) :]
     ).replace("report  ", "")
@@ -98,7 +98,7 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events.out.tfevents.1").touch()
     record["train"] |= {"input_workers": 2}
-    lines = printed(screen._facts(record, "cnn_small"), 400)
+    lines = printed(screen._summary(record, "cnn_small"), 400)
     assert "CPU:0 · 2 input workers" in "".join(lines)
     assert f"tensorboard --logdir {tmp_path}/tensorboard" in "".join(lines)
 

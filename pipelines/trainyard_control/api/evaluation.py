@@ -104,7 +104,7 @@ def evaluate(
     model: str | os.PathLike[str],
     data: str | os.PathLike[str],
     *,
-    label: str = "",
+    label: str | None = None,
     environment: str = LOCAL,
 ) -> LabelledEvaluation:
     """Evaluate a pushed model on labelled data, and compare with its test split.

@@ -145,13 +145,13 @@ def model_uri(model: str, environment: str) -> str:
     model: that itself; a recipe, for its folder of versions in `environment`; or a run of that storage, by its name or
     folder, for the version that it pushed. @NAME chooses another version by its alias or number.
 
-    Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run.
+    Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run, or an impossible URI.
     """
     base, name = split_name(model)
     why = uris.path_error(base)
     is_run = bool(local_runs.begun(model)) or _is_run_folder(model)
     if why and uris.is_bucket(model):
-        raise DataError(f"{uris.without_secrets(model)}: {why}.")
+        raise ConfigurationError(f"{uris.without_secrets(model)}: {why}.")
     if not is_run and (_is_folder(model) or _is_folder(base)):
         return model.rstrip("/")
     if is_run:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard_control.cli.answers import print_answer, write_page
-from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat
+from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Label, Output, OutputFormat
 
 if TYPE_CHECKING:
     from trainyard_control.api.evaluation import LabelledEvaluation
@@ -21,7 +21,7 @@ def evaluate(
         str, typer.Argument(metavar="DATA", help="Table with the label, or folder with a folder of images per class.")
     ],
     environment: EnvironmentName = LOCAL,
-    label: Annotated[str, typer.Option("--label", help="Column of the label. Default: the recipe's.")] = "",
+    label: Label = None,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:

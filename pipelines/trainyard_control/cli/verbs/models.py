@@ -13,7 +13,7 @@ from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output
 if TYPE_CHECKING:
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
-app = typer.Typer(no_args_is_help=True, help="List, show, compare, name and roll back pushed versions of models.")
+app = typer.Typer(no_args_is_help=True, help="List, compare, name and roll back pushed versions.")
 
 _Model = Annotated[
     str,
@@ -96,7 +96,7 @@ def rollback(
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Let an earlier version serve again, as a new version with its files."""
+    """Publish an earlier version again, so that it serves."""
     from dataclasses import asdict
 
     from trainyard_control.api.versions import find
