@@ -143,7 +143,7 @@ def _time(texts: tf.Tensor, zone: datetime.tzinfo = UTC) -> tf.Tensor:
     clock = _part(minute, 0, 2) * 3600 + _part(minute, 3, 2) * 60 + _part(second, 1, 2)
     utc = number * _DAY + clock + tf.where(tf.equal(sign, "-"), ahead, -ahead)
     moved, is_real = _second_text(utc)
-    is_real &= tf.equal(_day_text(number)[0], day)  # 2024-02-30 is a text like any other
+    is_real &= tf.equal(day_text(number)[0], day)  # 2024-02-30 is a text like any other
     if zone == UTC:
         moved = tf.strings.join([moved, fraction, "+00:00"])
     else:
@@ -181,13 +181,13 @@ def _changes(zone: datetime.tzinfo) -> tuple[list[int], list[int]]:
 
 def _second_text(seconds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the seconds since 1970 as YYYY-MM-DD HH:MM:SS, and which have a year from 1 to 9999."""
-    day, in_range = _day_text(seconds // _DAY)
+    day, in_range = day_text(seconds // _DAY)
     time = tf.math.floormod(seconds, _DAY)
     clock = tf.strings.join([_padded(part, 2) for part in (time // 3600, time // 60 % 60, time % 60)], ":")
     return tf.strings.join([day, clock], " "), in_range
 
 
-def _day_text(days: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def day_text(days: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the days since 1970-01-01 as YYYY-MM-DD, and which have a year from 1 to 9999.
 
     Source: as `days_since_1970`, civil_from_days.

@@ -132,8 +132,10 @@ def _day(text: str, hour: bool, zone: datetime.tzinfo) -> str:
 def _date(text: str) -> datetime.date | None:
     if not _DATE.fullmatch(text):
         return None
-    year, month, day = (int(part) for part in (text[:4], text[5:7], text[8:10]))
-    return datetime.date(year, month, 1) + datetime.timedelta(days=day - 1) if year else None
+    try:
+        return datetime.date.fromisoformat(text[:10])
+    except ValueError:
+        return None
 
 
 def _scaled(value: float, learned: Mapping[str, Any]) -> float:
