@@ -58,7 +58,8 @@ CELLS = [
 
 
 def model(*inputs: RawInput, **fields: Any) -> PushedModel:
-    return PushedModel(**{"folder": "m/1", "inputs": inputs or COLUMNS, "labels": ("a", "b"), "pixels": None} | fields)
+    default = {"folder": "m/1", "labels": ("a", "b"), "pixels": None, "time_zone": "America/New_York"}
+    return PushedModel(**default | {"inputs": inputs or COLUMNS} | fields)
 
 
 def rows(body: Any, served: PushedModel | None = None) -> list[tuple[Any, ...]]:

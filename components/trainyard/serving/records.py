@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.images import checked
 from trainyard.values.text import canonical, canonical_list, day, number
+from trainyard.values.zones import time_zone
 
 Row = tuple[Any, ...]
 """The values of one record in the order of the model's inputs: a float, an integer, a text, or an image as bytes."""
@@ -34,6 +36,7 @@ class Records:
     def __init__(self, model: PushedModel) -> None:
         self._model = model
         self._takes_images = model.pixels is not None
+        self._zone = time_zone(model.time_zone)
         # A client of TensorFlow Serving uses the names of the signature.
         self._columns = {input_name(feature.name): feature.name for feature in model.inputs}
         self._columns |= {feature.name: feature.name for feature in model.inputs}
@@ -114,7 +117,10 @@ class Records:
         if self._takes_images:
             (value,) = named.values()
             return (self._image(value, f"{place}.{self._model.inputs[0].name}", bare),)
-        return tuple(_value(named[feature.name], feature, f"{place}.{feature.name}") for feature in self._model.inputs)
+        return tuple(
+            _value(named[feature.name], feature, self._zone, f"{place}.{feature.name}")
+            for feature in self._model.inputs
+        )
 
     def _image(self, value: Any, place: str, bare: bool) -> bytes:
         text = value if bare else value.get(_BINARY) if isinstance(value, dict) else None
@@ -175,12 +181,12 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
     return values
 
 
-def _value(value: Any, feature: RawInput, place: str) -> float | int | str:
+def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> float | int | str:
     """Return the inputs of the serving signature, by the rules that `predict` applies to whole columns."""
     text, column = _text(value, feature, place), feature.column
     if feature.dtype == "string":
         if column is not None and column.type == "date":
-            if (found := day(text, hour=column.hour)) is None:
+            if (found := day(text, hour=column.hour, zone=zone)) is None:
                 raise BadRequest(f"{place}: a day YYYY-MM-DD is expected, {_shown(value)} was found.")
             return found
         if column is not None and column.separator is not None:
