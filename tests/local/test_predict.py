@@ -529,11 +529,11 @@ def asked(folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60
         loop.close()
 
 
-def ask(url: str, body: Any = None) -> tuple[int, Any]:
+def ask(url: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     """Return status and JSON of the answer to a GET, or to a POST of `body`."""
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, content), timeout=60) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, content, headers), timeout=60) as response:
             return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
@@ -586,7 +586,9 @@ def test_a_server_gives_the_answers_of_predict_by_both_protocols_however_request
         assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
 
 
-def test_a_server_says_what_it_serves_and_refuses_everything_else(table: Path) -> None:
+def test_a_server_says_what_it_serves_and_refuses_everything_else(
+    table: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with asked(table / "models" / "1", request_bytes=2000) as url:
         assert ask(f"{url}/healthz")[0] == ask(f"{url}/v2/health/live")[0] == ask(f"{url}/v2/health/ready")[0] == 200
         assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["state"] == "AVAILABLE"
@@ -601,6 +603,15 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(table: Path) -
         assert ask(f"{url}/v1/models/m:predict", b" " * 2001)[0] == 413
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": [{"age": "x", "net_worth": 1, "city": ""}]})
         assert (status, answer["error"]) == (400, "instances[0].age: a number is expected, 'x' was found.")
+        assert ask(f"{url}/v1/models/m/versions/{'9' * 5000}")[0] == 404
+        status, answer = ask(f"{url}/v1/models/m:predict", b"{}", **{"Content-Encoding": "gzip"})
+        assert status == 400 and answer["error"].startswith("the request: cannot be decoded")
+        host, _, port = url.removeprefix("http://").partition(":")
+        for content in (b"Content-Length: 9\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\nz\r\n"):
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n" + content)
+                time.sleep(0.2)
+        assert "Traceback" not in (log := capfd.readouterr().err) and "fault of Trainyard" not in log
 
 
 def test_a_server_answers_images_as_predict_does(digits: Path) -> None:

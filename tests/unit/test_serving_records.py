@@ -119,6 +119,8 @@ WITHOUT_CITY = {name: value for name, value in GOOD.items() if name != "city"}
         (b'{"instances": [' + b"[" * 100_000, "the request: is no JSON"),
         (b'{"instances": [{"city": "\\ud800"}]}', "the request: is no JSON"),
         (b"\xff", "the request: is no JSON"),
+        ('{"instances": [{"city": "\\ud800"}]}'.encode("utf-16"), "the request: is no JSON"),
+        (b'{"instances": [{"city": "a", "day": "", "city": "b"}]}', "the request: 'city' occurs twice in one object"),
         ([], "the request: a JSON object is expected"),
         ({"instances": [GOOD], "inputs": {}}, "the request: either 'instances' or 'inputs'"),
         ({"instance": [GOOD]}, "the request: unknown field 'instance'. Did you mean 'instances'?"),

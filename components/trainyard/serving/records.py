@@ -136,12 +136,28 @@ class Records:
 def _parsed(body: bytes) -> Any:
     """Return the JSON in `body`, whose numbers stay the texts that they are, as in a file of CSV."""
     try:
-        parsed = json.loads(body, parse_int=str, parse_float=_float, parse_constant=_constant)
+        parsed = json.loads(
+            body.decode("utf-8-sig"),
+            parse_int=str,
+            parse_float=_float,
+            parse_constant=_constant,
+            object_pairs_hook=_distinct,
+        )
         if rb"\ud" in body or rb"\uD" in body:
             json.dumps(parsed, ensure_ascii=False).encode()  # one half of a character is no text
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the request: is no JSON ({type(error).__name__}: {str(error)[:100]}).") from error
     return parsed
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object with these names and values, of which `json` would keep the last of a name."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRequest(f"the request: {_shown(twice)} occurs twice in one object. Send one value.")
+    return found
 
 
 def _float(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.log import server_logger
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, TrainyardError
@@ -68,6 +70,7 @@ async def _serve(options: Options, serving: ServingVersion, started: Callable[[s
 async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[str]:
     """Answer requests while the block runs, which gets the server's address; then finish those that were taken."""
     server = Server(options.name, serving, options.request_bytes)
+    server_logger.setLevel(logging.CRITICAL)  # it writes a traceback for each request that is not HTTP
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

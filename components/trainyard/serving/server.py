@@ -66,7 +66,7 @@ class Server:
     def application(self) -> web.Application:
         """Return the application with all routes."""
         app = web.Application(middlewares=[self._answered], client_max_size=self._request_bytes)
-        model, versioned = "{name:[^/:]+}", r"{name:[^/:]+}/versions/{version:\d+}"
+        model, versioned = "{name:[^/:]+}", "{name:[^/:]+}/versions/{version:[0-9]{1,18}}"
         app.router.add_get("/", self._page, name="page")
         app.router.add_get("/healthz", self._live, name="healthz")
         app.router.add_get("/metrics", self._metrics_text, name="metrics")
@@ -96,6 +96,11 @@ class Server:
             response = _error(404, str(error))
         except Overloaded:
             response = _error(503, "Too many requests wait. Try again later.")
+        except web.RequestPayloadError:
+            encoding = request.headers.get("Content-Encoding", "chunked")
+            response = _error(400, f"the request: cannot be decoded, it is not {encoding}. Send it without encoding.")
+        except ConnectionError:  # the client is gone
+            raise
         except web.HTTPRequestEntityTooLarge:
             response = _error(413, f"the request: has more than {self._request_bytes:,} bytes. Send fewer records.")
         except web.HTTPException as error:
