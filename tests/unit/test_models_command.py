@@ -152,6 +152,8 @@ def test_a_rollback_says_what_serves_and_which_alias_stays(models: Path) -> None
 
 
 def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path) -> None:
+    shutil.copytree(models.parent, "runs/churn")  # its recipe's file is elsewhere
+    assert find_one("churn@canary", "local").number == 1
     names = ["digits", "digits@2", str(models), f"{models}@2", str(models / "2"), f"{models}/"]
     assert [find_one(name, "local").number for name in names] == [2] * len(names)
     run = str(models.parent / "runs" / RUN)

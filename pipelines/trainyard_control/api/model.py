@@ -17,6 +17,7 @@ from trainyard.quality.source import require_libraries
 from trainyard.spec import documents
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
 from trainyard_control.local import local_runs
@@ -142,8 +143,8 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
 def model_uri(model: str, environment: str) -> str:
     """Return the folder or URI of a version or of a folder of versions, with @NAME if `model` has it.
 
-    model: that itself; a recipe, for its folder of versions in `environment`; or a run of that storage, by its name or
-    folder, for the version that it pushed. @NAME chooses another version by its alias or number.
+    model: that itself; a recipe or its name, for its folder of versions in `environment`; or a run of that storage, by
+    its name or folder, for the version that it pushed. @NAME chooses another version by its alias or number.
 
     Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run, or an impossible URI.
     """
@@ -159,8 +160,15 @@ def model_uri(model: str, environment: str) -> str:
         if pushed := run.record.get("pushed"):
             return str(pushed["path"])
         raise DataError(f"{run.name}: pushed no model, it is {run.state}. {run.reason}".rstrip())
-    recipe = recipes.load(base)
-    folder = keys.models_folder(environments.load(environment).storage, recipe)
+    root = environments.load(environment).storage
+    try:
+        recipe = recipes.load(base)
+    except ConfigurationError:
+        folder = storage.join(root, base, "models")  # as `models list` calls a recipe whose file is elsewhere
+        if why or "/" in base or not version_numbers(folder):
+            raise
+        return f"{folder}@{name}" if name else folder
+    folder = keys.models_folder(root, recipe)
     if not version_numbers(folder):
         raise DataError(
             f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {shell(base)}`, or name another "
