@@ -397,7 +397,7 @@ def test_a_mixed_precision_model_leaves_in_float32(digits: Path, tmp_path: Path)
         for threshold in Exports.read(str(output)).gate.thresholds
         if "max |" in threshold.name
     }
-    assert set(exact) == {"saved_model", "keras"} and max(exact.values()) <= 1e-5
+    assert set(exact) == {"saved_model", "keras", "served"} and max(exact.values()) <= 1e-5
     left = keras.models.load_model(output / "model.keras")
     assert {layer.dtype_policy.name for layer in left.layers} == {"float32"}
     np.testing.assert_array_equal(left.get_weights()[0], model.get_weights()[0])
