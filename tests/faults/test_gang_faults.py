@@ -20,7 +20,7 @@ from trainyard.contract.artifacts.train import Restart
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
-EPOCHS = 30  # 8 steps each
+EPOCHS = 18  # 8 steps each
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 RECOVERY_SECONDS = 30.0  # the bound stated for a restart in place on this test's two shared cores
 
@@ -63,7 +63,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     leaving.process.send_signal(signal.SIGTERM)
     assert leaving.process.wait(15) == 143
     again = supervisor(folder, examples, 1, ports, **options)
-    chief.wait_for(lambda: chief.step() >= 64 and bool(chief.events("recovered")))
+    chief.wait_for(lambda: chief.step() >= 48 and bool(chief.events("recovered")))
     os.kill(gang_processes.training_process(again.process.pid), signal.SIGSTOP)
     frozen = time.monotonic()
     chief.finish()
@@ -87,7 +87,7 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
         (r"worker 1 is lost", lambda: [gang.events("supervisor")[1]["process"]]),
     ]
     for number, (_, processes) in enumerate(faults):
-        gang.wait_for(lambda number=number: gang.step() >= 24 + 40 * number)  # type: ignore[misc]
+        gang.wait_for(lambda number=number: gang.step() >= 24 + 20 * number)  # type: ignore[misc]
         for process in processes():
             gang_processes.kill(process)
     gang.finish()
