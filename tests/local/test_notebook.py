@@ -79,8 +79,9 @@ def test_the_snippets_of_the_how_to_run_one_after_the_other_as_a_script_without_
     assert len(short) == len(snippets) - 2
     last = "import json\nprint(json.dumps([run.metrics, run.verdict, len(answers), model.folder, len(newest)]))"
     (folder / "script.py").write_text("\n".join([*short, last]))
-    (folder / "photos").mkdir()
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "photos" / "a.png")
+    for place in ("photos", "labelled/0", "labelled/1"):
+        (folder / place).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / place / "a.png")
     done = subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     error, result = done.stdout.splitlines()
