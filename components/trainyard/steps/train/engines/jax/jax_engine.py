@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -101,10 +101,10 @@ class JaxEngine:
             jax.distributed.shutdown()
 
     def devices(self) -> list[str]:
-        return [f"{device.platform.upper()}:{number}" for number, device in enumerate(jax.local_devices())]
+        return [f"{device.platform.upper()}:{number}" for number, device in enumerate(_local_devices())]
 
     def hardware(self) -> str:
-        expected, device = expected_devices(), jax.local_devices()[0]
+        expected, device = expected_devices(), _local_devices()[0]
         return expected.accelerator if expected else "CPU" if device.platform == "cpu" else device.device_kind
 
     def precision(self, train: Train) -> str:
@@ -123,9 +123,7 @@ class JaxEngine:
         return _native_precision() if train.precision == "auto" else train.precision
 
     def probe(self) -> list[Device]:
-        devices = [
-            _measure_device(name, device) for name, device in zip(self.devices(), jax.local_devices(), strict=True)
-        ]
+        devices = [_measure_device(name, device) for name, device in zip(self.devices(), _local_devices(), strict=True)]
         return probe.report(devices, self.versions())
 
     def versions(self) -> dict[str, str]:
@@ -155,12 +153,26 @@ class JaxEngine:
         return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_PEER_ERRORS)
 
 
+class _Device(Protocol):
+    """The members of jax.Device that are used; JAX 0.10 publishes no types for it."""
+
+    platform: str
+    device_kind: str
+
+    def memory_stats(self) -> dict[str, int] | None: ...
+
+
+def _local_devices() -> list[_Device]:
+    devices: list[_Device] = jax.local_devices()
+    return devices
+
+
 def _native_precision() -> str:
-    return "bfloat16" if jax.local_devices()[0].platform == "tpu" else "float32"
+    return "bfloat16" if _local_devices()[0].platform == "tpu" else "float32"
 
 
 @cache  # a process that trains again has the same devices
-def _measure_device(name: str, device: Any) -> Device:
+def _measure_device(name: str, device: _Device) -> Device:
     """Return the measured record of a device."""
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]
