@@ -55,6 +55,9 @@ from trainyard.values.zones import DEFAULT_ZONE, time_zone
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Pixels = Annotated[int, Field(gt=0, le=8192)]
 ImageStore = Literal["original", "training_size", "raw"]
+NAME = r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$"
+"""The form of a recipe's name."""
+
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
 
@@ -355,7 +358,7 @@ class Push(Strict):
 class Recipe(Strict):
     """A recipe: data, model, schedule, gates and exports."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")] = Field(
+    name: Annotated[str, Field(pattern=NAME)] = Field(
         description="Name of the recipe, its output folder and its pipeline: at most 41 of a to z, 0 to 9, and -."
     )
     description: Prose = Field("", description="Free text, not used.")

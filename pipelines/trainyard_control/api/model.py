@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -165,7 +166,7 @@ def model_uri(model: str, environment: str) -> str:
         recipe = recipes.load(base)
     except ConfigurationError:
         folder = storage.join(root, base, "models")  # as `models list` calls a recipe whose file is elsewhere
-        if why or "/" in base or not version_numbers(folder):
+        if not re.fullmatch(recipes.NAME, base) or not version_numbers(folder):
             raise
         return f"{folder}@{name}" if name else folder
     folder = keys.models_folder(root, recipe)

@@ -160,6 +160,7 @@ class _Device(Protocol):
     device_kind: str
 
     def memory_stats(self) -> dict[str, int] | None: ...
+    def __hash__(self) -> int: ...
 
 
 def _local_devices() -> list[_Device]:
