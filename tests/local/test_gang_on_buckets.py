@@ -77,7 +77,9 @@ def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_
     assert worker.stdout
     begun = ""
     while not (serving := events.last(begun, "input_worker")):
-        begun += worker.stdout.readline()
+        line = worker.stdout.readline()
+        assert line, begun
+        begun += line
     shard = next(Path(serving["examples"]).rglob("*train-00001*"))
     shard.write_bytes(bytes(shard.stat().st_size))
     own = {"TRAINYARD_CACHE": str(tmp_path / "trains"), "TRAINYARD_INPUT_WORKERS": address}
