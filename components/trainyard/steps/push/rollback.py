@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from trainyard.contract import version
+from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import Champion, champion, set_champion
 from trainyard.contract.serving import find_version, version_numbers
 from trainyard.errors import ConfigurationError, DataError
@@ -45,42 +47,46 @@ def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollbac
         return _plan(destination, name)[0]
     with storage.lease(destination):
         storage.remove_unfinished(destination)
-        plan, manifest, source = _plan(destination, name)
+        plan, source, already = _plan(destination, name)
         if not plan.changed:
             return plan
-        before = version.record(source)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        if not versions.holds(destination, plan.version, manifest.digest):
-            record = before.model_copy(update={"restored": plan.restored, "pushed": now, "by": person()})
-            files = {path: path for path in manifest.files}
-            local = str(storage.local(source, "push"))
-            versions.publish(local, files, manifest, destination, plan.version, record)
+        if not already:
+            record = source.record.model_copy(update={"restored": plan.restored, "pushed": now, "by": person()})
+            files = {path: path for path in source.manifest.files}
+            versions.publish(str(source.local), files, source.manifest, destination, plan.version, record)
         set_champion(
             destination,
             Champion(
                 version=plan.version,
                 path=plan.path,
-                digest=manifest.digest,
-                metrics=before.metrics,
+                digest=source.manifest.digest,
+                metrics=source.record.metrics,
                 pushed=now,
-                override=before.override,
+                override=source.record.override,
             ),
         )
     return plan
 
 
-def _plan(destination: str, name: str) -> tuple[Rollback, Manifest, str]:
-    """Return the plan of a rollback, and the manifest and folder of the version that it restores."""
+@dataclass(frozen=True)
+class _Source:
+    """The version to restore: its record, its manifest, and a local folder with its files."""
+
+    record: VersionRecord
+    manifest: Manifest
+    local: Path
+
+
+def _plan(destination: str, name: str) -> tuple[Rollback, _Source, bool]:
+    """Return the plan of a rollback, the version that it restores, and whether the newest version is that already."""
     best = _champion(destination, name)
     restored = find_version(destination, name) if name else _before(destination, best)
-    source = storage.join(destination, str(restored))
-    manifest = _whole(source)
-    newest = versions.newest(destination)
-    is_newest = versions.holds(destination, newest, manifest.digest)
-    number = newest if is_newest else newest + 1
-    changed = not (is_newest and best is not None and best.version == number)
+    source = _whole(storage.join(destination, str(restored)))
+    number, already = versions.place(destination, source.manifest.digest)
+    changed = not (already and best is not None and best.version == number)
     path = storage.join(destination, str(number))
-    return Rollback(number, path, restored, best.version if best else None, changed), manifest, source
+    return Rollback(number, path, restored, best.version if best else None, changed), source, already
 
 
 def _champion(destination: str, name: str) -> Champion | None:
@@ -107,11 +113,10 @@ def _before(destination: str, best: Champion | None) -> int:
     )
 
 
-def _whole(folder: str) -> Manifest:
-    """Return the manifest of the version in `folder`, all of whose files are as they were pushed."""
+def _whole(folder: str) -> _Source:
+    """Return the version in `folder`, all of whose files are as they were pushed."""
     try:
-        version.record(folder)
-        storage.local(folder, "push")
-        return storage.require(folder, "push")
+        record, local = version.record(folder), storage.local(folder, "push")
+        return _Source(record, storage.require(folder, "push"), local)
     except DataError as error:
         raise DataError(f"{folder}: cannot serve, and nothing was changed.", *error.args) from error

@@ -84,9 +84,7 @@ def run(
 
 def _plan(exported: Manifest, destination: str, override: Override | None) -> Pushed:
     digest = version.content(exported).digest
-    newest = versions.newest(destination)
-    already = versions.holds(destination, newest, digest)
-    number = newest if already else newest + 1
+    number, already = versions.place(destination, digest)
     path = storage.join(destination, str(number))
     return Pushed(path=path, version=number, digest=digest, already=already, override=override)
 

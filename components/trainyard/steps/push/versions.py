@@ -31,10 +31,16 @@ def newest(destination: str) -> int:
     return max(version_numbers(destination), default=0)
 
 
-def holds(destination: str, version: int, digest: str) -> bool:
-    """Say whether `version` is a committed model with the content `digest`."""
-    manifest = storage.committed(storage.join(destination, str(version)))
-    return manifest is not None and manifest.digest == digest
+def place(destination: str, digest: str) -> tuple[int, bool]:
+    """Return the number of the version for a model with the content `digest`, and whether it is there already.
+
+    Only the newest version counts: a server loads the highest number, so an older model that is pushed again becomes a
+    new version.
+    """
+    number = newest(destination)
+    manifest = storage.committed(storage.join(destination, str(number)))
+    already = manifest is not None and manifest.digest == digest
+    return number if already else number + 1, already
 
 
 def publish(
