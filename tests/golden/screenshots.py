@@ -69,8 +69,12 @@ def lines(image: str) -> list[str]:
 
 
 def structure(text: list[str]) -> list[str]:
-    """Return the first column of each line that is not empty, with 0 for every number."""
-    cells = (re.split(r"\s{2,}|\s?─", line.lstrip("→ "))[0] for line in text if line.strip())
+    """Return the first column of each line that is not empty, with 0 for every number.
+
+    A line indented by four spaces or more continues the cell above, which is too long for the terminal.
+    """
+    begun = (line for line in text if line.strip() and not line.startswith("    "))
+    cells = (re.split(r"\s{2,}|\s?─", line.lstrip("→ "))[0] for line in begun)
     return [re.sub(r"\d[\d.,]*(e[+-]\d+)?", "0", cell) for cell in cells]
 
 
