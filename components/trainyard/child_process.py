@@ -262,7 +262,7 @@ def _ensure_server() -> None:
     server: Any = forkserver._forkserver
     if server._forkserver_pid is None and server._forkserver_address is not None:
         # A child of a fork server: multiprocessing means to reuse that one, and would start another (seen with
-        # CPython 3.11), which imports TensorFlow anew.
+        # CPython 3.11), which imports TensorFlow again.
         server.ensure_running = resource_tracker.ensure_running
         return
     _place_sockets()

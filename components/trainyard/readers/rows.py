@@ -76,7 +76,7 @@ class RowBatch:
         return RowBatch(self.file, self.columns.filter(pa.array(kept)), self.rows[kept])
 
     def slices(self, rows: int) -> Iterator[RowBatch]:
-        """Yield the rows in batches of at most `size`."""
+        """Yield the rows in batches of at most `rows`."""
         for start in range(0, len(self.rows), rows):
             yield RowBatch(self.file, self.columns.slice(start, rows), self.rows[start : start + rows])
 

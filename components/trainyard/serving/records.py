@@ -75,10 +75,10 @@ class Records:
         ]
         return self._from_columns(columns, "inputs", bare=True), str(request.get("id") or ""), outputs
 
-    def _row(self, instance: Any, place: str, bare: bool = False) -> Row:
+    def _row(self, instance: Any, place: str) -> Row:
         if not isinstance(instance, dict) or set(instance) == {_BINARY}:
             instance = {self._only(place): instance}
-        return self._typed(instance, place, bare)
+        return self._typed(instance, place, bare=False)
 
     def _only(self, place: str) -> str:
         """Return the name of the model's only input, whose value may stand without its name."""

@@ -35,7 +35,9 @@ def serve(
     folder = model_uri(model, environment)
     name = name or _default_name(folder)
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"--name {name[:100]!r}: letters, digits, '.', '_' and '-' are allowed. Give another.")
+        raise ConfigurationError(
+            f"--model-name {name[:100]!r}: letters, digits, '.', '_' and '-' are allowed. Give another."
+        )
     require_tensorflow()
     if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
         raise ConfigurationError("aiohttp is not installed; the server needs it. Install trainyard[cpu].")

@@ -1,4 +1,4 @@
-"""Infra validation: a server of its own process answers with the exported files like the trained model."""
+"""Infra validation: a server in a child process answers with the exported files like the trained model."""
 
 from __future__ import annotations
 
