@@ -1,16 +1,21 @@
 """The same rows in each format, as several programs write it, are the same values through each reader and the graph."""
 
+import atexit
 import csv
 import datetime
 import functools
 import io
 import math
 import random
+import shutil
 import tempfile
 import unicodedata
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import device_folder
 import numpy as np
@@ -274,6 +279,75 @@ def inspected(path: Path) -> dict[str, list[str]]:
     return found
 
 
+@dataclass(frozen=True)
+class TrainedModel:
+    """A pushed model, of every way to ask it."""
+
+    labels: list[str]
+    predictor: Predictor
+    saved: Any
+    device: Path
+
+
+DEVICE_FILE = "model_float32.tflite"
+SOURCES = ("pandas", "arrow", "excel", "spark", "parquet", "tfrecord", "frame")
+
+
+def push_model(recipe: Recipe, folder: Path) -> TrainedModel:
+    """Write a version of the recipe's network, with first weights, and its files for devices below `folder`."""
+    examples = open_examples(preprocess(recipe, folder / "examples"))
+    document = examples.document
+    network = build(recipe.model, document.features, len(document.labels), seed=1)
+    version, beside = folder / "models" / "1", folder / "device"
+    with storage.stage(str(version), PRODUCER) as staged:
+        signature.save(network, load_transform(examples.uri), document, staged, recipe.data)
+        (staged / EXTRA).mkdir()
+        device.write(recipe, document, examples.uri, {}, staged / EXTRA)
+    beside.mkdir()
+    converter = LiteConverter(network, examples, calibration_examples=0)
+    (beside / DEVICE_FILE).write_bytes(converter.convert("litert_float32"))
+    files = {DEVICE_FILE: FORMATS["litert_float32"].border(beside / DEVICE_FILE)}
+    device.write(recipe, document, examples.uri, files, beside)
+    saved = tf.saved_model.load(str(version))
+    return TrainedModel(document.labels, Predictor(find_model(str(version))), saved, beside)
+
+
+@functools.cache
+def model_of_every_type() -> TrainedModel:
+    """A model of `FEATURES` that knows the awkward values."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    table = arrow(awkward_rows())
+    parquet.write_table(table, folder / "a.parquet")
+    data = RECIPE | {"format": "parquet", "path": str(folder / "a.parquet")}
+    document = {"name": "rows", "data": data, "model": {"name": "mlp", "hidden": [8]}}
+    return push_model(Recipe.model_validate(document), folder)
+
+
+def scores(model: TrainedModel, inputs: object) -> np.ndarray:
+    """What `predict` answers to a file or a table in memory: (rows, classes)."""
+    found = model.predictor.predict(inputs, None).table
+    return np.stack([found[f"score_{label}"].to_numpy() for label in model.labels], axis=1)
+
+
+def assert_one_answer(inputs: dict[str, object], rows: list[dict], times: int) -> None:
+    """The model answers alike to each of `inputs`, to raw cells (`rows`, without repeats) and on a device."""
+    model = model_of_every_type()
+    expected = scores(model, inputs["table"])
+    for name, others in inputs.items():
+        np.testing.assert_array_equal(scores(model, others), expected, err_msg=name)
+    numbers = {name for name, kind in KINDS.items() if kind == "numeric"}
+    cells = {name: [row[f"raw/{name}"] for row in rows] for name in KINDS}
+    raw = {input_name(name): tf.constant(values) for name, values in cells.items() if name not in numbers}
+    raw |= {name: tf.constant([math.nan if cell is None else cell for cell in cells[name]]) for name in numbers}
+    answered = model.saved.signatures["serving_default"](**raw)["probabilities"].numpy()
+    np.testing.assert_allclose(np.tile(answered, (times, 1)), expected, atol=1e-6)
+    each = [dict(zip(raw, row, strict=True)) for row in zip(*(value.numpy() for value in raw.values()), strict=True)]
+    each = [{name: cell.decode() if isinstance(cell, bytes) else cell for name, cell in row.items()} for row in each]
+    answered = device_folder.answers(model.device, each, DEVICE_FILE)
+    np.testing.assert_allclose(np.tile(answered, (times, 1)), expected, atol=1e-5)
+
+
 def plain(rows: list[dict]) -> list[dict]:
     """With what a model takes alone: numbers as float32, NaN as None."""
 
@@ -283,8 +357,9 @@ def plain(rows: list[dict]) -> list[dict]:
     return [{name: value(item) for name, item in row.items() if name.startswith("raw/")} for row in rows]
 
 
-def assert_one_meaning(rows: list[dict], folder: Path) -> None:
-    table = arrow(rows)
+def assert_one_meaning(rows: list[dict], folder: Path, times: int, asked_in: Collection[str]) -> None:
+    """The rows, repeated, are the same values in each format, and have the same answers in those of `asked_in`."""
+    table = arrow(rows * times)
     written = {"pandas": by_pandas, "arrow": by_arrow, "excel": by_excel, "spark": by_spark}
     files = {}
     for name, write in written.items():
@@ -298,14 +373,17 @@ def assert_one_meaning(rows: list[dict], folder: Path) -> None:
         for serialized in examples_of(table):
             writer.write(serialized)
     expected, made = trained_on(files["parquet"], "parquet")
-    assert len(expected) == len(rows)
+    assert len(expected) == len(table)
     for name in files.keys() - {"parquet"}:
         assert repr(trained_on(files[name], files[name].suffix[1:])) == repr((expected, made)), name
     keys = [row["split_by"] for row in expected]
-    for name, inputs in {**files, "frame": table.to_pandas(), "table": table}.items():
+    sources = {**files, "frame": table.to_pandas(), "table": table}
+    for name, inputs in sources.items():
         asked_keys, asked = asked_about(inputs)
         assert asked_keys == keys, name
         assert plain(asked) == plain(expected), name
+    ways = {name: f"{source}" if name in files else source for name, source in sources.items()}
+    assert_one_answer({name: ways[name] for name in ("table", *asked_in)}, expected[: len(rows)], times)
     for name, path in files.items():
         texts = inspected(path)
         assert texts.pop("y") == [row["label"] for row in expected], name
@@ -313,13 +391,15 @@ def assert_one_meaning(rows: list[dict], folder: Path) -> None:
 
 
 @settings(max_examples=200)
-@given(rows=st.lists(row, min_size=1, max_size=6), times=st.sampled_from([1, 1, 1, 13]))
-def test_rows_mean_the_same_in_every_format_and_to_every_reader(rows, times):
+@given(
+    rows=st.lists(row, min_size=1, max_size=6), times=st.sampled_from([1, 1, 1, 13]), asked_in=st.sampled_from(SOURCES)
+)
+def test_rows_mean_the_same_in_every_format_and_to_every_reader(rows, times, asked_in):
     with tempfile.TemporaryDirectory() as folder:
-        assert_one_meaning(rows * times, Path(folder))
+        assert_one_meaning(rows, Path(folder), times, [asked_in])
 
 
-def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path):
+def awkward_rows() -> list[dict]:
     draw = random.Random(7)
     rows = []
     for number, word in enumerate(WORDS * 12):
@@ -340,7 +420,12 @@ def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path)
                 "y": number % 2 == 0,
             }
         )
-    assert_one_meaning(rows, tmp_path)
+    return rows
+
+
+def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path):
+    assert_one_meaning(awkward_rows(), tmp_path, 1, SOURCES)
+    assert len(np.unique(scores(model_of_every_type(), arrow(awkward_rows())).round(4), axis=0)) > 100
 
 
 @settings(max_examples=40)
@@ -386,9 +471,9 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     data = {"format": "csv", "path": str(tmp_path / "a.csv"), "label": "y", "features": features}
     data["time_zone"] = "America/New_York"
     recipe = Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp", "hidden": [8]}})
-    examples = open_examples(preprocess(recipe, tmp_path / "examples"))
-    document = examples.document
-    assert document.labels == ["0", "1"]
+    model = push_model(recipe, tmp_path)
+    assert model.labels == ["0", "1"]
+    examples = open_examples(str(tmp_path / "examples"))
     vocabularies = Path(examples.uri, "transform", "transform_fn", "assets")
     known = {path.name.split("_", 2)[2]: path.read_text().split("\n")[:-1] for path in vocabularies.iterdir()}
     assert sorted(known["merchant"]) == ["46701234565", "46701234566", "[missing]"]
@@ -397,19 +482,10 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     assert sorted(known["title"]) == sorted(["deal", "ilug", *"好美棒差烂丑"])
     assert sorted(known["tags"]) == ["a", "b"]
 
-    network = build(recipe.model, document.features, 2, seed=1)
-    version = tmp_path / "models" / "1"
-    with storage.stage(str(version), PRODUCER) as folder:
-        signature.save(network, load_transform(examples.uri), document, folder, recipe.data)
-        (folder / EXTRA).mkdir()
-        device.write(recipe, document, examples.uri, {}, folder / EXTRA)
-    model = find_model(str(version))
-    predictor = Predictor(model)
-
     def answers(inputs: object) -> np.ndarray:
-        found = predictor.predict(inputs, None)
+        found = model.predictor.predict(inputs, None)
         assert all(counts.unknown == 0 for counts in found.unknown.counts().values())
-        return np.stack([found.table[f"score_{label}"].to_numpy() for label in document.labels], axis=1)
+        return np.stack([found.table[f"score_{label}"].to_numpy() for label in model.labels], axis=1)
 
     inputs = table.drop_columns("y")
     expected = answers(str(tmp_path / "a.csv"))
@@ -425,7 +501,7 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     written = ("a.parquet", "pandas.csv", "pandas.parquet", "frame.csv", "excel.csv", "spark.csv", "a.tfrecord")
     for other in (inputs, inputs.to_pandas(), *(str(tmp_path / name) for name in written)):
         np.testing.assert_array_equal(answers(other), expected)
-    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    serve = model.saved.signatures["serving_default"]
     with (tmp_path / "a.csv").open(newline="") as file:  # a line break is one of the cell
         cells_of = list(csv.DictReader(file))
     raw = {
@@ -437,21 +513,16 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     raw["image"] = tf.constant([float(cell or "nan") for cell in table["image"].to_pylist()])
     np.testing.assert_allclose(serve(**raw)["probabilities"].numpy(), expected, atol=1e-6)
 
-    beside, name = tmp_path / "device", "model_float32.tflite"
-    beside.mkdir()
-    converter = LiteConverter(network, examples, calibration_examples=0)
-    (beside / name).write_bytes(converter.convert("litert_float32"))
-    device.write(recipe, document, examples.uri, {name: FORMATS["litert_float32"].border(beside / name)}, beside)
     cells = [row | {"image": float(row["image"] or "nan")} for row in inputs.slice(0, 20).to_pylist()]
-    np.testing.assert_allclose(device_folder.answers(beside, cells, name), expected[:20], atol=1e-5)
+    np.testing.assert_allclose(device_folder.answers(model.device, cells, DEVICE_FILE), expected[:20], atol=1e-5)
 
     strange = inputs.set_column(0, "work", pa.array(["Never-worked"] * 239 + [""]))
-    counts = predictor.predict(strange, None).unknown.counts()["work"]
+    counts = model.predictor.predict(strange, None).unknown.counts()["work"]
     assert (counts.values, counts.unknown, counts.missing) == (239, 239, 1)
     assert counts.warning("work") == "239 of 239 values of 'work' are unknown to the model."
     assert counts.model_copy(update={"unknown": 3}).warning("work") is None
     absent = inputs.drop_columns("address").append_column("address", pa.array([""] * 240))
-    assert predictor.predict(absent, None).unknown.counts()["address"].warning("address") == (
+    assert model.predictor.predict(absent, None).unknown.counts()["address"].warning("address") == (
         "240 of 240 cells of 'address' are missing, and none was in training."
     )
 

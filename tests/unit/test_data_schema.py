@@ -10,7 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from trainyard.contract.statistics.drift import Statistics, compare
 from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.quality.comparison import statistics_of
 from trainyard.quality.inspect import inspect
 from trainyard.quality.schema.check import check_source
 from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
@@ -20,6 +22,8 @@ from trainyard.spec import documents, plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.data_schema import TableSchema, load_schema
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.schedule import Bounds
+from trainyard.values.zones import time_zone
 from trainyard_control.cli.main import main
 
 ROWS = [f"{20 + i % 50},{['Oslo', 'Bergen'][i % 2]},2024-03-{1 + i % 28:02},{i / 7:.3f},{i % 2}" for i in range(100)]
@@ -174,6 +178,41 @@ def test_the_verbs_answer_with_their_exit_codes(
     distances = {row["feature"]: row["distance"] for row in json.loads(answer.out)}
     assert distances["city"]["l_infinity"] == 0.5 and distances["age"]["psi"] == 0
     assert "city: 'Bergen' 50.0% → 0.0%, 'Paris' 0.0% → 50.0%" in answer.err
+
+
+def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_the_recipe(tmp_path: Path) -> None:
+    rows = [f"{row % 3},2024-03-{1 + row % 9:02}T23:30:00Z,{row % 2},free{row}" for row in range(200)]
+    table = written(tmp_path / "now.csv", rows, "shop,at,paid,note")
+    top = [{"value": f"{shop}", "count": 200 // 3 + (shop < 2)} for shop in range(3)]
+    shops = {"count": 200, "missing": 0, "distinct": 3, "top": top}
+    days = {"count": 200, "missing": 0, "distinct": 9, "top": [{"value": "2024-03-02T08", "count": 23}]}
+    trained = Statistics.model_validate(
+        {
+            "examples": {"train": 200, "eval": 0, "test": 0},
+            "classes": {"0": {"train": 100}, "1": {"train": 100}},
+            "features": {"shop": {"train": shops}, "at": {"train": days}},
+        }
+    )
+    trained.write(tmp_path)
+    movements = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{table}", "paid"), Bounds())
+    assert [(movement.feature, movement.sentences) for movement in movements] == [
+        ("at", []),
+        ("shop", []),
+        ("label", []),
+    ]
+    assert movements[0].distance is None and movements[1].distance.l_infinity == 0
+    written(table, [f"7{row[1:]}" for row in rows], "shop,at,paid,note")
+    moved = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{table}", "paid"), Bounds())
+    assert moved[1].unknown == 1 and "'0' 33.5% → 0.0%" in moved[1].sentences[0]
+
+
+def test_days_of_a_schema_are_those_in_the_recipes_zone(tmp_path: Path) -> None:
+    source = find_source(f"{written(tmp_path / 'a.csv', ['2024-03-01T23:30:00Z,1'], 'at,y')}")
+    schema = TableSchema.model_validate(
+        {"schema_of": "table", "columns": {"at": {"type": "date", "max": "2024-03-01"}}}
+    )
+    assert check_source(schema, source) == []
+    assert [fault.reason for fault in check_source(schema, source, time_zone("Asia/Tokyo"))] == ["max"]
 
 
 @pytest.mark.parametrize("label", ["paid", "age"])

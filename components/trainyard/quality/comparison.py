@@ -24,7 +24,8 @@ def statistics_of(before: str, now: str, label: str | None = None) -> tuple[Stat
     old = _described(before, label)
     label = label or (old.label if isinstance(old, Profile) else None)
     new = _described(now, label, is_served=True)
-    first, second = (found.statistics() if isinstance(found, Profile) else found for found in (old, new))
+    first = old.statistics(new if isinstance(new, Statistics) else None) if isinstance(old, Profile) else old
+    second = new.statistics(old if isinstance(old, Statistics) else None) if isinstance(new, Profile) else new
     if isinstance(new, Profile) and new.label is None:
         features = {name: feature for name, feature in first.features.items() if name != label}
         first = first.model_copy(update={"features": features, "classes": {}})

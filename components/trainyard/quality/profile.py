@@ -41,6 +41,16 @@ class ColumnProfile(FrozenModel):
     longest: int
     zoned: int = 0
 
+    def statistics_beside(self, other: FeatureStatistics | None) -> FeatureStatistics:
+        """Return the statistics; if `other`, of this column by preprocess, counts texts, not those of numbers."""
+        own = self.statistics
+        if other is None or other.top is None or own.top is not None:
+            return own
+        if self.type == "date":
+            return FeatureStatistics(count=own.count, missing=own.missing)
+        count = own.count + self.mistyped
+        return FeatureStatistics(count=count, missing=own.missing, distinct=self.distinct, top=self.top)
+
     @property
     def is_id(self) -> bool:
         """True if all values differ and none is a number with a fraction, a day or a text of words.
@@ -150,12 +160,17 @@ class Profile(FrozenModel):
     findings: list[str]
     others: list[str]
 
-    def statistics(self) -> Statistics:
-        """Return the statistics that another data set is compared with."""
+    def statistics(self, other: Statistics | None = None) -> Statistics:
+        """Return the statistics to compare with another data set's.
+
+        other: those of preprocess, whose recipe may leave columns out or have numbers be categories, as here then, and
+        has days be texts in a zone of its own, of which here is counted only how many there are.
+        """
+        known = other.features if other else {}
         features = {
-            column.name: {"train": column.statistics}
+            column.name: {"train": column.statistics_beside(known.get(column.name, {}).get("train"))}
             for column in self.columns
-            if column.name != self.label or not self.classes
+            if (column.name != self.label or not self.classes) and (not known or column.name in known)
         }
         return Statistics.model_validate(
             {

@@ -91,6 +91,11 @@ class FeatureStatistics(FrozenModel):
     top: list[TopValue] | None = None
     histogram: Histogram | None = None
 
+    @property
+    def has_values(self) -> bool:
+        """True if values were counted, not only how many there are."""
+        return self.count > 0 and (self.top is not None or self.mean is not None)
+
 
 class Statistics(Document):
     """The counts of preprocess: examples by split, classes by name and split, features by name and split."""
@@ -126,7 +131,8 @@ def drift(before: Statistics, now: Statistics, bounds: Bounds) -> list[str]:
 def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movement]:
     """Return the drift of each feature of the training split by name, with the classes last.
 
-    A feature that came, went or changed its type left the bounds always. A category's frequency is compared over the
+    A feature that came, went or changed its type left the bounds always. If one side has no values, only the share of
+    missing ones is compared. A category's frequency is compared over the
     most frequent values of both, a new value with 0. A number's values are compared in the tenths of those before.
     """
     moved = []
@@ -134,7 +140,7 @@ def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movemen
         old, new = (statistics.features.get(name, {}).get("train") for statistics in (before, now))
         if old is None or new is None:
             moved.append(_changed(name, "is new" if old is None else "is gone"))
-        elif (old.top is None) != (new.top is None):
+        elif old.has_values and new.has_values and (old.top is None) != (new.top is None):
             moved.append(_changed(name, f"was a {_kind(old)}, is a {_kind(new)}"))
         else:
             moved.append(_movement(name, old, new, bounds.for_feature(name)))
@@ -192,7 +198,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
     if abs(missing[1] - missing[0]) > bounds.max_missing_change:
         sentences.append(f"{name}: {missing[0]:.1%} missing before, {missing[1]:.1%} now")
     shift, apart, unknown = None, None, None
-    if (old.words is None) != (new.words is None):
+    if (old.words is None) != (new.words is None) or not (old.has_values and new.has_values):
         return Movement(feature=name, distance=None, shift=None, missing=(missing[0], missing[1]), sentences=sentences)
     if old.top is not None and new.top is not None:
         before, now = _Shares.from_top(old.top, old), _Shares.from_top(new.top, new)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pyarrow as pa
 
 from trainyard.contract.artifacts.anomaly import Anomaly
@@ -13,11 +15,13 @@ from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.table import read_table
 from trainyard.readers.rows import BadRow
 from trainyard.spec.data_schema import ImageSchema, TableSchema
+from trainyard.values.text import UTC
 
 
-def check_source(schema: TableSchema | ImageSchema, source: SourceFiles) -> list[Anomaly]:
+def check_source(schema: TableSchema | ImageSchema, source: SourceFiles, zone: datetime.tzinfo = UTC) -> list[Anomaly]:
     """Return in which ways the rows or images of `source` do not fit `schema`, or [].
 
+    zone: in which the days of times with an offset are counted.
     Raises `ConfigurationError` if one is of tables and the other of images, `DataError` if a file cannot be read.
     """
     block_pandas_import()
@@ -40,7 +44,7 @@ def check_source(schema: TableSchema | ImageSchema, source: SourceFiles) -> list
             continue
         names = item.columns.schema.names
         columns = dict(zip(names, item.columns.columns, strict=True))
-        conformity.merge(check_rows(schema, Rows(item.columns.num_rows, columns, item.name)))
+        conformity.merge(check_rows(schema, Rows(item.columns.num_rows, columns, item.name, zone)))
     return [*([_ragged(ragged)] if ragged else []), *anomalies(schema, conformity)]
 
 

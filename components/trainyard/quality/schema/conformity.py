@@ -26,7 +26,7 @@ from trainyard.spec.data_schema import (
     TextColumn,
 )
 from trainyard.values.patterns import MISSING
-from trainyard.values.text import canonical
+from trainyard.values.text import UTC, canonical
 
 SUCH_AS = 5
 """Rows that an anomaly names. Chosen."""
@@ -85,12 +85,14 @@ class Conformity:
 class Rows:
     """Some rows of one file: Arrow arrays of texts or of numbers (NaN is missing) by column, and each row's name.
 
-    Of images the columns are `label`, `measure/height` and `measure/width`. `name` gives such as `a.csv:17`.
+    Of images the columns are `label`, `measure/height` and `measure/width`. `name` gives such as `a.csv:17`. zone: in
+    which the days of times with an offset are counted.
     """
 
     count: int
     columns: Mapping[str, Any]
     name: Callable[[int], str]
+    zone: datetime.tzinfo = UTC
 
 
 def check_rows(schema: TableSchema | ImageSchema, rows: Rows) -> Conformity:
@@ -142,7 +144,7 @@ def anomalies(schema: TableSchema | ImageSchema, conformity: Conformity) -> list
 
 
 def _check_column(result: Conformity, name: str, column: Column, rows: Rows) -> None:
-    parsed = cells(rows.columns[name])
+    parsed = cells(rows.columns[name], rows.zone)
     missing = _is_in(pc.utf8_lower(parsed.texts), MISSING if isinstance(column, NumberColumn) else [""])
     result.missing[name] = int(missing.sum())
     for reason, mask in _wrong(column, parsed).items():

@@ -134,7 +134,7 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
     from trainyard.quality.source import find_source
 
     files = recipe_source(loaded) if loaded else find_source(source)
-    anomalies = check_source(expected, files)
+    anomalies = check_source(expected, files, loaded.data.zone) if loaded else check_source(expected, files)
     if output is Output.JSON:
         typer.echo(json.dumps([anomaly.model_dump() for anomaly in anomalies]))
     if anomalies:
