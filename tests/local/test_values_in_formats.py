@@ -334,8 +334,8 @@ def assert_one_answer(inputs: dict[str, object], rows: list[dict], times: int) -
     """The model answers alike to each of `inputs`, to raw cells (`rows`, without repeats) and on a device."""
     model = model_of_every_type()
     expected = scores(model, inputs["table"])
-    for name, others in inputs.items():
-        np.testing.assert_array_equal(scores(model, others), expected, err_msg=name)
+    for name, source in inputs.items():
+        np.testing.assert_array_equal(scores(model, source), expected, err_msg=name)
     numbers = {name for name, kind in KINDS.items() if kind == "numeric"}
     cells = {name: [row[f"raw/{name}"] for row in rows] for name in KINDS}
     raw = {input_name(name): tf.constant(values) for name, values in cells.items() if name not in numbers}
