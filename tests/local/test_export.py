@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainyard.contract import refusal
 from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Threshold
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature
+from trainyard.steps.export import formats, lite, onnx_file, parity, run, signature, skew
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -93,21 +95,54 @@ def test_every_format_of_a_table_model_is_written_measured_and_blessed(exported_
     assert min(accuracies) > 0.85 and len({round(accuracy, 2) for accuracy in accuracies}) <= 2
 
 
-def test_a_model_that_does_not_load_or_answers_otherwise_is_not_served(
+def test_raw_records_get_the_same_answer_by_every_path(exported: Path, exported_table: Path) -> None:
+    for output, in_integers in ((exported, 0.0), (exported_table, 1e-6)):
+        paths = {path.path: path for path in Exports.read(str(output)).skew}
+        print(paths)
+        devices = ["litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
+        assert list(paths) == ["saved_model", *(f"{name} after preprocess.py" for name in devices), "server"]
+        assert all(path.passed and path.records == 32 and not path.note for path in paths.values())
+        assert max(paths[name].difference for name in ("saved_model", "server")) < 1e-6
+        assert paths["onnx after preprocess.py"].to_trained < 1e-5
+        assert paths["litert_int8 after preprocess.py"].difference <= in_integers
+        assert paths["litert_int8 after preprocess.py"].to_trained > 1e-4
+        assert not (output / "__pycache__").exists()
+
+
+def test_a_path_that_answers_otherwise_refuses_with_its_record_and_column(
     table: Path, exported_table: Path, tmp_path: Path
 ) -> None:
-    thresholds = {threshold.name: threshold for threshold in Exports.read(str(exported_table)).gate.thresholds}
-    assert thresholds["served max |probability - trained| <= 1e-05"].passed
-    folder = open_examples(str(table / "examples"))
-    trained_model = formats.keras_predictor(keras.models.load_model(table / "model" / "model.keras"), folder.document)
-    judged = served.judge_served(
-        exported_table, "classification", folder, lambda features, raw: trained_model(features, raw) + 1e-4
-    )
-    assert not judged.passed and judged.value == pytest.approx(1e-4, rel=0.1)
-    shutil.copytree(exported_table, tmp_path / "broken")
-    (tmp_path / "broken" / "saved_model" / "saved_model.pb").write_bytes(b"no model")
-    judged = served.judge_served(tmp_path / "broken", "classification", folder, trained_model)
-    assert not judged.passed and judged.value is None and "its SavedModel cannot be loaded" in judged.note
+    folder, settings = open_examples(str(table / "examples")), recipe(TABLE)
+    model = formats.keras_predictor(keras.models.load_model(table / "model" / "model.keras"), folder.document)
+
+    def prove(output: Path, trained: Any = model, start_server: bool = False) -> tuple[list[Any], Threshold]:
+        names = ("saved_model", "litert_float32", "onnx")
+        opened = [
+            formats.FORMATS[name].open(name, output / formats.FORMATS[name].path, folder.document) for name in names
+        ]
+        paths = skew.compare_paths(output, settings, folder, opened, trained, start_server)
+        return paths, skew.threshold(paths)
+
+    shutil.copytree(exported_table, tmp_path / "other")
+    for name in ("preprocess.py", "vocabularies/city_vocabulary"):
+        right = (exported_table / name).read_text()
+        wrong = right.replace('learned["mean"]', 'learned["mean"] * 1.001', 1).replace("Bern\nOslo", "Oslo\nBern")
+        assert wrong != right
+        (tmp_path / "other" / name).write_text(wrong)
+        paths, threshold = prove(tmp_path / "other")
+        assert [path.passed for path in paths] == [True, False, False] and not threshold.passed
+        column = "city" if name.endswith("vocabulary") else "(age|net worth)"
+        sentence = r"litert_float32 after preprocess.py: differs by 0\.\d+ \(at most 0\.0001\) on record 'row \d+' "
+        sentence += f"by its column '{column}'"
+        assert re.match(sentence, paths[1].path + ": " + paths[1].note)
+        assert re.search(rf"difference / bound <= 1, was [\d.e+]+: {sentence}; onnx", refusal.why([threshold]))
+        (tmp_path / "other" / name).write_text(right)
+    (tmp_path / "other" / "saved_model" / "saved_model.pb").write_bytes(b"no model")
+    [server] = skew.compare_paths(tmp_path / "other", settings, folder, [], model, True)
+    assert not server.passed and server.difference is None and "its SavedModel cannot be loaded" in server.note
+    paths, _ = prove(exported_table, lambda features, raw: model(features, raw) + 1e-4, start_server=True)
+    assert [path.passed for path in paths] == [False, True, True, False]
+    assert paths[3].difference == pytest.approx(1e-4, rel=0.1) and "'row " in paths[3].note
 
 
 def test_the_registry_holds_each_format_and_each_file_is_what_its_format_says(
@@ -374,7 +409,8 @@ def test_a_transform_that_differs_from_the_one_trained_on_is_refused(
     gate = Exports.read(str(tmp_path)).gate
     assert gate.verdict == "refused"
     assert [threshold.name for threshold in gate.thresholds if not threshold.passed] == [
-        "saved_model max |probability - trained| <= 1e-05"
+        "saved_model max |probability - trained| <= 1e-05",
+        "raw records, by every path: difference / bound <= 1",
     ]
 
 
@@ -397,7 +433,8 @@ def test_a_mixed_precision_model_leaves_in_float32(digits: Path, tmp_path: Path)
         for threshold in Exports.read(str(output)).gate.thresholds
         if "max |" in threshold.name
     }
-    assert set(exact) == {"saved_model", "keras", "served"} and max(exact.values()) <= 1e-5
+    assert set(exact) == {"saved_model", "keras"} and max(exact.values()) <= 1e-5
+    assert {path.path for path in Exports.read(str(output)).skew if path.passed} >= {"saved_model", "server"}
     left = keras.models.load_model(output / "model.keras")
     assert {layer.dtype_policy.name for layer in left.layers} == {"float32"}
     np.testing.assert_array_equal(left.get_weights()[0], model.get_weights()[0])

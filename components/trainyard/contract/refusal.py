@@ -26,7 +26,6 @@ def from_record(record: Mapping[str, Any]) -> str:
 
 
 def _reason(threshold: Threshold) -> str:
-    if threshold.value is not None:
-        return f"{threshold.name}, was {threshold.value:.6g}"
     note = f": {threshold.note.rstrip('.')}" if threshold.note else ""
-    return f"{threshold.name}, was not measured{note}"
+    value = "was not measured" if threshold.value is None else f"was {threshold.value:.6g}"
+    return f"{threshold.name}, {value}{note}"

@@ -42,9 +42,27 @@ class ExportedFile(FrozenModel):
     latency_ms: Latency
 
 
+class SkewPath(FrozenModel):
+    """One path from raw records to an answer, and the largest difference of its answers.
+
+    path: saved_model, server, or the format of a file for devices after preprocess.py. difference is to the trained
+    model on the examples of preprocess; that of a file for devices is to the same file on those examples. to_trained
+    is always to the trained model. Both are None if the path gave no answers; note says why a path failed.
+    """
+
+    path: str
+    records: int
+    difference: float | None = None
+    to_trained: float | None = None
+    bound: float
+    passed: bool
+    note: str = ""
+
+
 class Exports(Document):
     """Output of export: the files beside this document, their parity, and the gate over it.
 
+    skew: the same raw records by every path.
     left_out: why a file of the default formats is not there, by its format.
     statistics.json (`drift.Statistics`) is that of the examples: a pushed model knows the data that it learnt from.
     """
@@ -54,4 +72,5 @@ class Exports(Document):
 
     exports: list[ExportedFile]
     gate: Verdict
+    skew: list[SkewPath] = []
     left_out: dict[str, str] = {}

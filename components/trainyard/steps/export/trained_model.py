@@ -14,9 +14,8 @@ from trainyard.data import trained
 from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import calling, device, gate, parity
+from trainyard.steps.export import calling, device, gate, parity, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
-from trainyard.steps.export.served import judge_served
 from trainyard.storage import storage
 
 
@@ -54,12 +53,15 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     start = time.monotonic()
-    if verdict.verdict == "blessed":  # else nothing is pushed
-        served = judge_served(output, recipe.task, folder, exact)
-        passed = "blessed" if served.passed else "refused"
-        verdict = Verdict(verdict=passed, thresholds=[*verdict.thresholds, served])
-        events.emit("served", verdict=passed, seconds=round(time.monotonic() - start, 2))
-    Exports(exports=[file.export for file in measured], gate=verdict, left_out=dict(left_out)).write(output)
+    left = [candidate for candidate in candidates if candidate.format in files]
+    # A model that is refused already is not pushed, so no server needs to start.
+    paths = skew.compare_paths(output, recipe, folder, left, exact, start_server=verdict.verdict == "blessed")
+    same = skew.threshold(paths)
+    blessed = verdict.verdict == "blessed" and same.passed
+    verdict = Verdict(verdict="blessed" if blessed else "refused", thresholds=[*verdict.thresholds, same])
+    events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
+    exports = [file.export for file in measured]
+    Exports(exports=exports, gate=verdict, skew=paths, left_out=dict(left_out)).write(output)
 
 
 def _write(recipe: Recipe, files: TrainedFiles, output: Path) -> tuple[list[Format], dict[Format, str]]:

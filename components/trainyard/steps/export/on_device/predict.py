@@ -30,7 +30,7 @@ def main() -> None:
     file = options.model or next((name for name in here if _runtime(name)), "")
     if not _runtime(file or here[0]):
         raise SystemExit(f"{file or here[0]}: nothing here runs it. Install ai-edge-litert, or onnxruntime for ONNX.")
-    preprocessing, ask = Preprocessing(folder), _opened(folder / file)
+    preprocessing, ask = Preprocessing(folder), opened(folder / file)
     for path in options.files:
         try:
             answers = [
@@ -48,7 +48,7 @@ def _runtime(file: str) -> bool:
     return find_spec("onnxruntime" if file.endswith(".onnx") else "ai_edge_litert") is not None
 
 
-def _opened(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+def opened(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Return the function of the file at `path`, from inputs to outputs by name."""
     if path.suffix == ".onnx":
         from onnxruntime import InferenceSession
