@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from trainyard.child_process import start_time
-from trainyard_control.local import local_runs
+from trainyard.report import local_runs
 from trainyard_control.local.step_process import Stop, forked
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")

@@ -18,10 +18,9 @@ import report_folders
 
 from trainyard.contract.keys import failure_record
 from trainyard.errors import InfrastructureError
-from trainyard.report import summary
+from trainyard.report import local_runs, summary
 from trainyard.runtime import step
 from trainyard.storage import disk, storage
-from trainyard_control.local import local_runs
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import _Log
 

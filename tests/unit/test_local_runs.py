@@ -15,12 +15,11 @@ from typer.testing import CliRunner
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import ConfigurationError
-from trainyard.report import summary
+from trainyard.report import local_runs, summary
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.cli.answers import write_file
 from trainyard_control.cli.main import app
-from trainyard_control.local import local_runs
 from trainyard_control.search import comparison
 
 FIRST, SECOND, THIRD = "20260101-090000-aaaa", "20260102-090000-bbbb", "20260103-090000-cccc"

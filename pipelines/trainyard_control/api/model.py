@@ -15,13 +15,13 @@ from trainyard.contract.serving import split_name, version_numbers
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.escape import shell
 from trainyard.quality.source import require_libraries
+from trainyard.report import local_runs
 from trainyard.spec import documents
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
-from trainyard_control.local import local_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,12 +11,12 @@ from trainyard.contract import keys
 from trainyard.contract.serving import split_name
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
+from trainyard.report import local_runs
 from trainyard.spec import documents
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.api.arguments import LOCAL, known_step, overrides
-from trainyard_control.local import local_runs
 
 if TYPE_CHECKING:
     from trainyard.contract.artifacts.predict import Predicted

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from trainyard.durations import duration_text
 from trainyard.graph import OUTPUTS
 from trainyard_control.api.drawing import Console, markup
-from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
     from trainyard_control.kubeflow.run_view import StepView

@@ -14,7 +14,8 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError, bug_sentence
-from trainyard.report import summary
+from trainyard.report import local_runs, summary
+from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import framed
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware import machines
@@ -22,10 +23,8 @@ from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
-from trainyard_control.local import local_runs
 from trainyard_control.local.journal import Journal
 from trainyard_control.local.local_run import LocalRun
-from trainyard_control.local.local_runs import LocalRunView
 from trainyard_control.planning import expectation
 from trainyard_control.search import comparison
 from trainyard_control.search.comparison import Comparison

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard_control.cli.answers import say
 from trainyard_control.cli.options import Output
-from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.submission import Submission

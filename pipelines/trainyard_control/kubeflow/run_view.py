@@ -19,12 +19,12 @@ from trainyard.contract import refusal
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.training import gang
 from trainyard.contract.training.input_workers import usd_per_hour
+from trainyard.durations import seconds_between
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
-from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.planning.choice import usd
 from trainyard_control.planning.expectation import Expectation

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from trainyard.errors import ConfigurationError, TransientError
+from trainyard.report import local_runs
+from trainyard.report.local_runs import JOURNAL, LocalRunView
 from trainyard.storage import storage
-from trainyard_control.local import local_runs
 from trainyard_control.local.local_run import Listener
-from trainyard_control.local.local_runs import JOURNAL, LocalRunView
 
 _HAPPENINGS = ("step_started", "step_event", "step_ended", "step_skipped")
 _PASSING = ("progress", "epoch")  # events of which only the newest is of interest

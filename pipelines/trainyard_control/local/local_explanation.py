@@ -6,10 +6,10 @@ from trainyard import events
 from trainyard.contract import refusal
 from trainyard.errors import ConfigurationError, ExitCode, did_you_mean, known_code
 from trainyard.graph import OUTPUTS
+from trainyard.report.local_runs import recipes_by_run
 from trainyard.storage import storage
 from trainyard_control.cluster.explanation import advice
 from trainyard_control.cluster.pace import verdict
-from trainyard_control.local.local_runs import recipes_by_run
 
 
 def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:

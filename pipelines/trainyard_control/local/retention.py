@@ -16,9 +16,9 @@ from trainyard.contract.serving import aliases
 from trainyard.contract.version import record
 from trainyard.errors import ConfigurationError, DataError, TransientError, did_you_mean
 from trainyard.graph import OUTPUTS, STEPS
+from trainyard.report import local_runs
 from trainyard.storage import storage
 from trainyard.storage.manifest import ATTEMPTS, STAGING
-from trainyard_control.local import local_runs
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
 _LOCKS = re.compile(r"\..+\.(lock|lease)")

@@ -17,10 +17,10 @@ import optuna
 from trainyard import errors, events
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
-from trainyard_control.cluster.durations import duration_text
 from trainyard_control.compiler import submission as submissions
 from trainyard_control.compiler.compilation import compiled_benchmark
 from trainyard_control.compiler.submission import Submission

@@ -13,10 +13,10 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
+from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import framed
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
-from trainyard_control.local.local_runs import LocalRunView
 from trainyard_control.search.chart import chart, page
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard_control.cli.answers import print_answer, say_table, write_page
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
-from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
+    from trainyard.report.local_runs import LocalRunView
     from trainyard_control.kubeflow.run_view import RunView
     from trainyard_control.kubeflow.runs import KubeflowRuns
-    from trainyard_control.local.local_runs import LocalRunView
     from trainyard_control.search.comparison import Comparison
 
 app = typer.Typer(no_args_is_help=True, help="List, follow, compare and cancel runs.")
@@ -54,7 +54,7 @@ def list_(
 def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
     """Show the steps of a run: states, pods, durations, outputs, cost."""
     if root := _local(environment):
-        from trainyard_control.local import local_runs
+        from trainyard.report import local_runs
 
         local = local_runs.find(root, run)
         print_answer(output, local.document(), lambda: _show_local(local))
@@ -91,7 +91,7 @@ def logs(
 ) -> None:
     """Print the log of a step (of a gang: of worker 0)."""
     if root := _local(environment):
-        from trainyard_control.local import local_runs
+        from trainyard.report import local_runs
 
         typer.echo(local_runs.log(local_runs.find(root, run), step, tail), nl=False)
         return
@@ -142,8 +142,9 @@ def _local(environment: str) -> str:
 
 def _watch_local(root: str, name: str) -> int:
     """Follow a local run, and return its exit code."""
+    from trainyard.report import local_runs
     from trainyard_control.api.progress import Screen
-    from trainyard_control.local import journal, local_runs
+    from trainyard_control.local import journal
 
     run = local_runs.find(root, name) if name else next(iter(local_runs.newest(root, 1)), None)
     if run is None:

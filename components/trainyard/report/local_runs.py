@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainyard.contract import refusal
+from trainyard.durations import seconds_between
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.graph import OUTPUTS
 from trainyard.spec import plain_yaml
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
-from trainyard_control.cluster.durations import seconds_between
 
 JOURNAL = "journal.jsonl"
 """The journal of a run in its folder; locked while the run is active."""
