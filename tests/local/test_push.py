@@ -24,6 +24,7 @@ from push_folders import evaluated, exported
 
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
+from trainyard.contract.version import digest as model_digest
 from trainyard.contract.version import record
 from trainyard.errors import ConfigurationError, DataError, GateRefused, TransientError
 from trainyard.spec import documents
@@ -84,7 +85,8 @@ def test_a_push_lays_the_model_out_as_a_server_expects_and_points_the_champion_a
         "assets.extra/model_int8.tflite",
         "assets.extra/vocabularies/city",
     }
-    assert storage.require(str(version), "push").digest == pushed.digest
+    assert model_digest(storage.require(str(version), "push")) == pushed.digest
+    assert "| accuracy | 0.9800 |" in (version / "README.md").read_text()
     pointer = json.loads((destination / "champion.json").read_text())
     assert len(pointer.pop("checksum")) == 64
     assert datetime.fromisoformat(pointer.pop("pushed")).utcoffset() == timedelta(0)

@@ -250,6 +250,7 @@ _EXCLUDED_LIBRARIES = {
     **dict.fromkeys(("pydantic", "pydantic_core", "yaml"), _VALUES),
     "grpc": "starts, watches and ends processes",
     "h5py": "checks the size of a model file, which Keras reads",
+    "jinja2": "writes the card of a version, which is no part of its model",
     "packaging": "names outputs",
     "pynvml": "reports, and changes no output",
 }

@@ -7,14 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from tests.unit import report_folders
 
 from trainyard.contract import version
+from trainyard.contract.artifacts.gate import Override
+from trainyard.contract.artifacts.preprocess import Column, RawFeature, Unknown
 from trainyard.contract.champion import Champion, champion, set_champion
 from trainyard.contract.serving import aliases, find_version, serving_version, set_alias
+from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.steps.push import versions
+from trainyard.report.outputs import Outputs, read
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.push import card, run, versions
 from trainyard.storage.storage import File, Manifest
 
 EXPORTED = Manifest(
@@ -153,3 +161,82 @@ def test_an_alias_of_a_version_that_is_gone_and_a_damaged_file_of_aliases_are_se
     (Path(served) / "aliases.json").write_text('{"aliases": {"canary": "x"}}')
     with pytest.raises(DataError, match=r"aliases\.json: not a list of aliases"):
         find_version(served, "canary")
+
+
+MARKUP = "<script>x</script> [a](http://b) | `c` *d* \n# e"
+
+
+def rendered_card(recipe: Recipe, outputs: Outputs) -> str:
+    assert outputs.evaluation and outputs.exports
+    record = run._record(recipe, "", outputs, outputs.evaluation, outputs.exports)
+    record = record.model_copy(update={"override": Override(name="ada", time="2026-01-01", reason=MARKUP)})
+    files = [
+        "saved_model.pb",
+        "assets.extra/model.keras",
+        "assets.extra/predict.py",
+        "assets.extra/examples/ask_onnx.py",
+    ]
+    return card.render(recipe, record, outputs, files)
+
+
+def test_a_card_has_the_header_of_the_hub_and_its_tables_come_from_the_run(tmp_path: Path) -> None:
+    recipe = report_folders.recipe()
+    recipe = recipe.model_copy(update={"push": recipe.push.model_copy(update={"license": "mit"})})
+    text = rendered_card(recipe, read(report_folders.whole_run(tmp_path)))
+    header = yaml.safe_load(text.split("---\n")[1])
+    assert header["license"] == "mit" and header["pipeline_tag"] == "image-classification"
+    assert header["library_name"] == "keras" and header["metrics"] == ["accuracy", "log_loss"]
+    [result] = header["model-index"][0]["results"]
+    assert result["metrics"][0] == {"type": "accuracy", "value": 0.9}
+    for line in (
+        "The recipe states none.",
+        "| hardware | CPU:0; workers: 1 |",
+        "Fingerprint: `0123456789abcdef`",
+        "| accuracy | 0.9000 | 0.7000 to 1.0000 |",
+        "| label=seven | 6 | 0.8333 |",
+        "| accuracy \\[label=seven\\] >= 0.8 | test | yes | 0.9000 | 0.8000 |",
+        "- [assets.extra/examples/ask_onnx.py](assets.extra/examples/ask_onnx.py)",
+    ):
+        assert line in text, text
+
+
+def test_a_card_says_what_a_missing_and_an_unknown_value_do(tmp_path: Path) -> None:
+    features = {"age": {"type": "numeric"}, "city": {"type": "category"}}
+    data = {"format": "csv", "path": "x.csv", "label": "y", "features": features}
+    recipe = Recipe.model_validate({"name": "t", "data": data, "model": {"name": "mlp"}})
+    outputs = read(report_folders.whole_run(tmp_path))
+    assert outputs.examples and outputs.evaluation
+    vocabulary = Column(vocabulary="city", missing="?", unknown=Unknown(buckets=3, first_id=9))
+    raw = [
+        RawFeature(name="age", dtype="float32", learned=Column(imputed=29.5)),
+        RawFeature(name="city", dtype="string", learned=vocabulary),
+    ]
+    examples = outputs.examples.model_copy(update={"raw_features": raw, "image": None})
+    seen = {"city": UnknownValues(values=80, unknown=9, missing=1)}
+    evaluation = outputs.evaluation.model_copy(update={"unknown": seen})
+    text = rendered_card(recipe, replace(outputs, examples=examples, evaluation=evaluation))
+    assert "| age | 29.5 | refused |  |" in text
+    assert "| city | the category '?' | one of 3 shared ids | 9 of 80 |" in text
+
+
+def test_text_of_the_data_in_a_card_is_no_markup(tmp_path: Path) -> None:
+    def elements(text: str) -> list[str]:
+        recipe = report_folders.recipe(text)
+        recipe = recipe.model_copy(update={"push": recipe.push.model_copy(update={"intended_use": text})})
+        body = rendered_card(recipe, read(report_folders.whole_run(tmp_path / str(len(text)), text))).split("---\n", 2)[
+            2
+        ]
+        tokens = MarkdownIt().enable("table").parse(body)
+        return [
+            token.type for each in tokens for token in [each, *(each.children or [])] if token.type != "text_special"
+        ]
+
+    hostile = [kind for kind in elements(MARKUP) if kind != "text"]
+    assert hostile == [kind for kind in elements("seven") if kind != "text"]
+
+
+def test_a_card_does_not_make_another_model(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    content = version.content(EXPORTED)
+    with_card = replace(content, files=content.files | {version.CARD: File(bytes=1, crc32c="00000000")})
+    assert version.digest(with_card) == version.digest(content) == content.digest != with_card.digest

@@ -26,6 +26,9 @@ VOCABULARIES = "vocabularies"
 LABELS, TARGETS = "labels.txt", "targets.txt"
 """Beside an exported model: the names of its classes, or of its several targets, one a line in their order."""
 
+CARD = "README.md"
+"""The model card of a version."""
+
 SERVED = "saved_model.pb"
 """The file that makes a folder a SavedModel."""
 
@@ -59,6 +62,11 @@ def content(exported: Manifest) -> Manifest:
     return replace(
         exported, producer=PRODUCER, files={path: exported.files[name] for path, name in layout(exported).items()}
     )
+
+
+def digest(manifest: Manifest) -> str:
+    """Return the digest of the model in a version: its card tells of a run, so it does not count."""
+    return replace(manifest, files={name: file for name, file in manifest.files.items() if name != CARD}).digest
 
 
 def record(folder: str) -> VersionRecord:

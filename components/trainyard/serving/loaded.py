@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from trainyard.contract import version
 from trainyard.contract.statistics.scores import LIKELY
 from trainyard.readers.rows import BadRow
 from trainyard.serving.records import Records, Row
@@ -48,7 +49,7 @@ class LoadedModel:
         """Load it. Raises `DataError` if it is not the folder that was pushed."""
         manifest = storage.committed(folder)
         self.pushed: PushedModel = open_model(folder)
-        self.digest = manifest.digest if manifest else ""
+        self.digest = version.digest(manifest) if manifest else ""
         name = folder.rstrip("/").rpartition("/")[2]
         self.number = int(name) if name.isdecimal() else 1
         self.records = Records(self.pushed)

@@ -353,6 +353,10 @@ class Push(Strict):
         description="Folder of versions, gs://bucket/folder or s3://bucket/folder; default: models next to the "
         "outputs.",
     )
+    license: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9.-]*$")] | None = Field(
+        None, description="License in the model card, by its identifier on the Hugging Face Hub, such as apache-2.0."
+    )
+    intended_use: Prose = Field("", description="Intended use of the model, for the model card.")
 
 
 class Recipe(Strict):

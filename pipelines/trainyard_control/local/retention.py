@@ -13,7 +13,7 @@ from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
 from trainyard.contract.serving import aliases
-from trainyard.contract.version import record
+from trainyard.contract.version import digest, record
 from trainyard.errors import ConfigurationError, DataError, TransientError, did_you_mean
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.report import local_runs
@@ -161,7 +161,7 @@ class _Store:
             return Pruning(removals, [note])
         used = {output for run in runs if run.name in retained for output in run.outputs}
         manifests = [storage.committed(storage.join(*version)) for version in sorted(named)]
-        digests = {manifest.digest for manifest in manifests if manifest}
+        digests = {digest(manifest) for manifest in manifests if manifest}
         used = self._with_inputs(used | self._pushed(digests | {best.digest for best in champions.values()}))
         for (step, key), size in sorted(self.outputs.items()):
             kind, rest = ("attempt", self._abandoned((step, key))) if (step, key) in used else ("output", size)

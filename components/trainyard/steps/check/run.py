@@ -11,7 +11,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion, version_statistics
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.statistics.drift import Statistics, drift
-from trainyard.contract.version import content
+from trainyard.contract.version import content, digest
 from trainyard.errors import listed
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec.schedule import When
@@ -75,7 +75,7 @@ def _left(pipeline: Pipeline) -> str:
     judged = {step: pipeline.place(step).output for step in OUTPUTS if STEPS[step].judges}
     refused = any(storage.committed(uri) and not is_blessed(step, uri) for step, uri in judged.items())
     files = storage.committed(judged[Exports.made_by])
-    if refused or (files and content(files).digest in _pushed(pipeline)):
+    if refused or (files and digest(content(files)) in _pushed(pipeline)):
         return ""
     return "the newest model is trained, and was neither refused nor pushed"
 

@@ -60,7 +60,7 @@ def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollbac
             Champion(
                 version=plan.version,
                 path=plan.path,
-                digest=source.manifest.digest,
+                digest=version.digest(source.manifest),
                 metrics=source.record.metrics,
                 pushed=now,
                 override=source.record.override,
@@ -83,7 +83,7 @@ def _plan(destination: str, name: str) -> tuple[Rollback, _Source, bool]:
     best = _champion(destination, name)
     restored = find_version(destination, name) if name else _before(destination, best)
     source = _whole(storage.join(destination, str(restored)))
-    number, already = versions.place(destination, source.manifest.digest)
+    number, already = versions.place(destination, version.digest(source.manifest))
     changed = not (already and best is not None and best.version == number)
     path = storage.join(destination, str(number))
     return Rollback(number, path, restored, best.version if best else None, changed), source, already
@@ -106,7 +106,7 @@ def _before(destination: str, best: Champion | None) -> int:
     for number in reversed(version_numbers(destination)):
         if number < best.version:
             manifest = storage.committed(storage.join(destination, str(number)))
-            if manifest is not None and manifest.digest != best.digest:
+            if manifest is not None and version.digest(manifest) != best.digest:
                 return number
     raise ConfigurationError(
         f"{destination}: version {best.version} serves, and no earlier version has another model. Name a version."

@@ -17,9 +17,9 @@ from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
 from trainyard.contract.champion import Champion, set_champion
 from trainyard.errors import GateRefused
 from trainyard.graph import ARGUMENTS
-from trainyard.report.outputs import read
+from trainyard.report.outputs import Outputs, read
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.push import versions
+from trainyard.steps.push import card, versions
 from trainyard.storage import storage
 from trainyard.storage.storage import Manifest
 
@@ -56,7 +56,8 @@ def run(
             "Train a better one, or change evaluate.gates or export.max_accuracy_drop in the recipe."
         )
     overridden = Override(name=person(), time=now, reason=override) if refused else None
-    record = _record(recipe, run_folder, evaluation, judged, exports)
+    outputs = _outputs(evaluation, judged, exports)
+    record = _record(recipe, run_folder, outputs, judged, exports)
     record = record.model_copy(update={"pushed": now, "by": person(), "override": overridden})
     if dry_run:
         pushed = _plan(manifest, destination, overridden)
@@ -66,7 +67,9 @@ def run(
             storage.remove_unfinished(destination)
             pushed = _plan(manifest, destination, overridden)
             if not pushed.already:
-                versions.publish(exported, version.layout(manifest), manifest, destination, pushed.version, record)
+                files = version.layout(manifest)
+                text = card.render(recipe, record, outputs, files)
+                versions.publish(exported, files, manifest, destination, pushed.version, record, text)
             set_champion(
                 destination,
                 Champion(
@@ -83,7 +86,7 @@ def run(
 
 
 def _plan(exported: Manifest, destination: str, override: Override | None) -> Pushed:
-    digest = version.content(exported).digest
+    digest = version.digest(version.content(exported))
     number, already = versions.place(destination, digest)
     path = storage.join(destination, str(number))
     return Pushed(path=path, version=number, digest=digest, already=already, override=override)
@@ -95,11 +98,15 @@ def _refusal(*gates: Verdict) -> str:
     return refusal.why(threshold for gate in refused for threshold in gate.thresholds)
 
 
-def _record(recipe: Recipe, run_folder: str, evaluation: str, judged: Evaluation, exports: Exports) -> VersionRecord:
-    """Return the record of the version without who pushed it; what cannot be read any more is unknown."""
+def _outputs(evaluation: str, judged: Evaluation, exports: Exports) -> Outputs:
+    """Return the outputs that the version was made of; what cannot be read any more is None."""
     made_from = origin.recorded(evaluation)
     folders = {ARGUMENTS[name]: uri for name, uri in made_from.inputs.items() if name in ARGUMENTS} if made_from else {}
-    outputs = replace(read(folders, skip_unreadable=True), evaluation=judged, exports=exports)
+    return replace(read(folders, skip_unreadable=True), evaluation=judged, exports=exports)
+
+
+def _record(recipe: Recipe, run_folder: str, outputs: Outputs, judged: Evaluation, exports: Exports) -> VersionRecord:
+    """Return the record of the version without who pushed it."""
     examples, training = outputs.examples, outputs.training
     return VersionRecord(
         recipe=recipe.model_dump(mode="json"),

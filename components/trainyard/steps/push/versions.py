@@ -20,7 +20,8 @@ from pathlib import Path
 
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.serving import version_numbers
-from trainyard.contract.version import PRODUCER, SERVED
+from trainyard.contract.version import CARD, PRODUCER, SERVED
+from trainyard.contract.version import digest as model_digest
 from trainyard.errors import DataError
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
@@ -39,16 +40,23 @@ def place(destination: str, digest: str) -> tuple[int, bool]:
     """
     number = newest(destination)
     manifest = storage.committed(storage.join(destination, str(number)))
-    already = manifest is not None and manifest.digest == digest
+    already = manifest is not None and model_digest(manifest) == digest
     return number if already else number + 1, already
 
 
 def publish(
-    source: str, files: dict[str, str], manifest: Manifest, destination: str, version: int, record: VersionRecord
+    source: str,
+    files: dict[str, str],
+    manifest: Manifest,
+    destination: str,
+    version: int,
+    record: VersionRecord,
+    card: str = "",
 ) -> None:
     """Leave `files` of the folder `source` as `version` in `destination`; nobody sees a part of it.
 
-    files: the name in `source` of each file of the version. manifest: of `source`.
+    files: the name in `source` of each file of the version. manifest: of `source`. card: the model card, '' if `files`
+    holds one; a program's own README.md stays.
 
     Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
@@ -57,6 +65,8 @@ def publish(
     with storage.stage(target, producer=PRODUCER, last=last, origin=origin) as folder:
         for path, name in files.items():
             _copy(Path(source) / name, folder / path, manifest.files[name])
+        if card and CARD not in files:
+            (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def _copy(source: Path, target: Path, expected: File) -> None:

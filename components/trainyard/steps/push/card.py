@@ -1,0 +1,194 @@
+"""The model card of a version: README.md with the header of the Hugging Face Hub, filled from the run.
+
+Source: https://huggingface.co/docs/hub/model-cards and the example header in
+https://github.com/huggingface/hub-docs/blob/main/modelcard.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.preprocess import Column, Examples, RawFeature
+from trainyard.contract.artifacts.push import VersionRecord
+from trainyard.contract.champion import EXTRA
+from trainyard.escape import one_line
+from trainyard.report.outputs import Outputs
+from trainyard.spec.gates import MAIN_METRIC
+from trainyard.spec.recipe import Recipe
+
+_MOST_ROWS = 50  # of slices and of columns; chosen: a page of each
+_MARKUP = re.compile(r"([\\`*\[\]<|#~$]|(?<!\w)_|_(?!\w))")
+_HUB_TASKS = {
+    ("classification", True): "image-classification",
+    ("multi_label", True): "image-classification",
+    ("classification", False): "tabular-classification",
+    ("multi_label", False): "tabular-classification",
+    ("regression", False): "tabular-regression",
+}
+_SCRIPTS = (f"{EXTRA}/signature.json", f"{EXTRA}/predict.py", f"{EXTRA}/preprocess.py")
+
+
+def render(recipe: Recipe, record: VersionRecord, outputs: Outputs, files: Collection[str]) -> str:
+    """Return the card of the version with `record` and `files`; what an unreadable output holds is left out."""
+    examples = [name for name in sorted(files) if name.startswith(f"{EXTRA}/examples/ask_")]
+    text: str = _template().render(
+        header=_Markup(yaml.safe_dump(_header(recipe, record, files), sort_keys=False, allow_unicode=True)),
+        recipe=recipe,
+        record=record,
+        examples=outputs.examples,
+        split=outputs.evaluation.split if outputs.evaluation else None,
+        model=_model(recipe, outputs),
+        columns=_columns(recipe, outputs) if outputs.examples else [],
+        main_metric=MAIN_METRIC[recipe.task],
+        paths={file.path: _place(file.path) for file in record.exports},
+        scripts=[*(name for name in _SCRIPTS if name in files), *examples],
+        most=_MOST_ROWS,
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+class _Markup(str):
+    """Text that is Markdown already."""
+
+
+def _header(recipe: Recipe, record: VersionRecord, files: Collection[str]) -> dict[str, Any]:
+    is_image = recipe.data.is_image
+    hub_task = _HUB_TASKS.get((recipe.task, is_image)) if recipe.data.format != "none" else None
+    result = {
+        "task": {"type": hub_task or "other"},
+        "dataset": {"type": recipe.name, "name": recipe.name},
+        "metrics": [{"type": name, "value": round(value, 6)} for name, value in record.metrics.items()],
+    }
+    header = {
+        "license": recipe.push.license,
+        "library_name": "keras" if f"{EXTRA}/model.keras" in files else None,
+        "pipeline_tag": hub_task,
+        "tags": ["trainyard", recipe.task.replace("_", "-"), *(file.format for file in record.exports)],
+        "metrics": list(record.metrics),
+        "model-index": [{"name": recipe.name, "results": [result]}] if record.metrics else None,
+    }
+    return {name: value for name, value in header.items() if value}
+
+
+def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
+    """Return the facts of model and training by name."""
+    training, examples = outputs.training, outputs.examples
+    facts = {"task": recipe.task.replace("_", " ")}
+    if examples:
+        facts["classes"] = _some(examples.labels or [])
+        if shape := examples.image:
+            color = {1: "gray", 3: "RGB"}.get(shape.channels, f"{shape.channels} channels")
+            facts["input"] = f"images, {shape.height} × {shape.width} pixels, {color}"
+        else:
+            facts["label"] = ", ".join(examples.targets) or examples.label
+            facts["input"] = f"{len(examples.raw_features)} columns"
+    if training:
+        seconds = sum(training.seconds.values())
+        facts |= {
+            "network": training.model,
+            "parameters": f"{training.parameters:,}" if training.parameters else "",
+            "program": " ".join(training.command or []),
+            "weights": training.weights,
+            "start": training.warm_start,
+            "teacher": training.teacher,
+            "hardware": f"{_some(training.devices)}; workers: {training.workers}",
+            "precision": training.precision,
+            "training": f"{training.epochs} epochs, {training.steps:,} steps",
+            "training time": f"{seconds:,.0f} s" if seconds else "",
+        }
+    return {name: text for name, text in facts.items() if text}
+
+
+@dataclass(frozen=True)
+class _ColumnLimits:
+    name: str
+    missing: str
+    unknown: str
+    seen: str
+
+
+def _columns(recipe: Recipe, outputs: Outputs) -> list[_ColumnLimits]:
+    """Return what each column does with a missing and an unknown value, and the unknown ones in the evaluation."""
+    examples: Examples | None = outputs.examples
+    counts = outputs.evaluation.unknown if outputs.evaluation else {}
+    types = {name: column.type for name, column in (recipe.data.features | recipe.data.inputs).items()}
+    rows = []
+    for feature in [*examples.raw_features, *examples.computed_features] if examples else []:
+        if (learned := feature.learned) is None:
+            continue
+        type, seen = types.get(feature.name, ""), counts.get(feature.name)
+        unknown = _unknown(learned, is_cell=isinstance(feature, RawFeature) and type == "numeric")
+        shown = f"{seen.unknown:,} of {seen.values:,}" if seen else ""
+        rows.append(_ColumnLimits(feature.name, _missing(learned, type), unknown, shown))
+    return rows
+
+
+def _missing(learned: Column, type: str) -> str:
+    if type == "text":
+        return "no words"
+    if learned.vocabulary is not None:
+        return f"the category '{learned.missing}'"
+    if learned.imputed is None:
+        return ""
+    unit = " days since 1970" if type == "date" else " on the logarithmic scale" if learned.log else ""
+    return f"{learned.imputed:.6g}{unit}"
+
+
+def _unknown(learned: Column, is_cell: bool) -> str:
+    """Return what becomes of an unknown value. is_cell: a number is read from a cell, which may hold none."""
+    if learned.unknown is None:
+        return "refused" if is_cell else ""
+    return f"one of {learned.unknown.buckets} shared ids" if learned.unknown.buckets > 1 else "a shared id"
+
+
+def _place(path: str) -> str:
+    """Return the path in a version of an exported file."""
+    return "saved_model.pb" if path == "saved_model" else f"{EXTRA}/{path}"
+
+
+def _some(names: list[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.4g}"
+
+
+def _interval(interval: Interval | None) -> str:
+    return f"{_number(interval.low)} to {_number(interval.high)}" if interval else ""
+
+
+def _link(path: str) -> _Markup:
+    return _Markup(f"[{_escaped(path)}]({path})")  # the names are Trainyard's own
+
+
+def _escaped(value: object) -> object:
+    """Return a text so that Markdown shows its characters; it stays on one line."""
+    if isinstance(value, str) and not isinstance(value, _Markup):
+        return _MARKUP.sub(r"\\\1", one_line(" ".join(value.split()))).replace("&", "&amp;")
+    return value
+
+
+@cache
+def _template() -> Any:
+    import jinja2  # only when a version is written
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # noqa: S701 - Markdown, which `finalize` escapes
+        finalize=_escaped,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": _number, "interval": _interval, "count": "{:,}".format, "link": _link}
+    return environment.get_template("card.md.j2")
