@@ -160,5 +160,6 @@ def module_line(error: BaseException) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean X?' for the nearest of `known`, or an empty string."""
-    near = get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    by_letters = {other.lower(): other for other in known}
+    near = get_close_matches(name.lower(), by_letters, n=1)
+    return f" Did you mean '{by_letters[near[0]]}'?" if near else ""

@@ -96,8 +96,10 @@ def test_every_form_of_a_request_gives_the_same_rows() -> None:
     named = {input_name(name): value for name, value in GOOD.items()}
     assert rows({"instances": [GOOD, named | {"tags": ["a", " b "]}]}) == expected
     assert rows({"inputs": {name: [value, value] for name, value in GOOD.items()}}) == expected
+    datatypes = {float: "FP32", int: "INT64", str: "BYTES"}
     tensors = [
-        {"name": name, "shape": [2, 1], "datatype": "BYTES", "data": [[value], [value]]} for name, value in GOOD.items()
+        {"name": name, "shape": [2, 1], "datatype": datatypes[type(value)], "data": [[value], [value]]}
+        for name, value in GOOD.items()
     ]
     body = json.dumps({"id": "7", "inputs": tensors, "outputs": [{"name": "label"}]}).encode()
     assert Records(model()).open_inference_rows(body) == (expected, "7", ["label"])
@@ -155,6 +157,14 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(bod
         ({"name": "city", "shape": [2], "datatype": "BYTES", "data": ["a"]}, "inputs[0].shape: [1] or [1, 1] is"),
         ({"name": "city", "shape": [1], "datatype": "BYTES", "data": "a"}, "inputs[0].data: a list is expected"),
         ({"name": "city", "contents": {}}, "inputs[0]: unknown field 'contents'"),
+        ({"name": "city", "shape": [1], "datatype": "TEXT", "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT16"),
+        ({"name": "city", "shape": [1], "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT16"),
+        ({"name": "count", "shape": [1], "datatype": "INT64", "data": [1.5]}, "inputs[0].data[0]: a value of INT64"),
+        ({"name": "count", "shape": [1], "datatype": "FP32", "data": [True]}, "inputs[0].data[0]: a value of FP32"),
+        (
+            {"name": "city", "shape": [1], "datatype": "BYTES", "data": [["a", "b"]]},
+            "inputs[0].data[0]: a value of BYTES",
+        ),
     ],
 )
 def test_a_tensor_that_cannot_be_read_is_refused_with_the_name_of_the_field(tensor: Any, message: str) -> None:

@@ -22,6 +22,9 @@ Row = tuple[Any, ...]
 
 _SIGNATURE = "serving_default"
 _BINARY = "b64"  # as TensorFlow Serving marks bytes
+_INTEGERS = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+_DATATYPES = ["BOOL", *sorted(_INTEGERS), "FP16", "BF16", "FP32", "FP64", "BYTES"]
+"""Source: https://github.com/kserve/open-inference-protocol, required_api.md, for JSON."""
 _NAMES = 20  # columns in a message; chosen
 _INT64 = 1 << 63
 
@@ -194,7 +197,20 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
         raise BadRequest(
             f"{place}.shape: [{len(values)}] or [{len(values)}, 1] is expected for its data, {_shown(shape)} was found."
         )
+    datatype = tensor.get("datatype")
+    if not isinstance(datatype, str) or datatype not in _DATATYPES:
+        raise BadRequest(f"{place}.datatype: one of {', '.join(_DATATYPES)} is expected, {_shown(datatype)} was found.")
+    for index, value in enumerate(values):
+        is_bool, is_text = isinstance(value, bool), isinstance(value, str)  # `_parsed` leaves numbers texts
+        is_fitting = is_bool if datatype == "BOOL" else is_text and (datatype not in _INTEGERS or _is_whole(value))
+        if value is not None and not is_fitting:
+            raise BadRequest(f"{place}.data[{index}]: a value of {datatype} is expected, {_shown(value)} was found.")
     return values
+
+
+def _is_whole(text: str) -> bool:
+    found = number(text)
+    return found is not None and found.is_integer()
 
 
 def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> float | int | str:
