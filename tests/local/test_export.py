@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 from trainyard.contract import refusal
-from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.export import EdgeTpu, Exports
 from trainyard.contract.artifacts.gate import Threshold
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
@@ -58,7 +58,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(digits: Path) -> Path:
     output = digits / "exported"
     output.mkdir()
-    settings = recipe(DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS))
+    settings = recipe(DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS), min_mapped_share=1.0)
     run.run(settings, str(digits / "examples"), str(digits / "model"), output)
     return output
 
@@ -85,6 +85,16 @@ def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported
     sizes = {export.format: export.bytes for export in document.exports}
     assert sizes["litert_dynamic"] < 0.5 * sizes["litert_float32"]
     assert sizes["litert_int8"] < sizes["litert_float16"] < sizes["litert_float32"] < sizes["saved_model"]
+    mapping = next(export.edge_tpu for export in document.exports if export.format == "litert_int8")
+    products = 8 * 8 * 16 * 3 * 3 + 4 * 4 * 16 * 10  # of the convolution and of the dense layer
+    assert mapping == EdgeTpu(
+        source="table",
+        operations=7,
+        mapped_operations=7,
+        multiply_adds=products,
+        mapped_multiply_adds=products,
+        first_unmapped="",
+    )
 
 
 def test_every_format_of_a_table_model_is_written_measured_and_blessed(exported_table: Path) -> None:
@@ -352,12 +362,17 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
     monkeypatch.setattr(lite.LiteConverter, "_calibration", uncalibrated)
     formats = ["saved_model", "litert_float32", "litert_int8"]
     (tmp_path / "named").mkdir()
-    run.run(recipe(TABLE, formats=formats), str(table / "examples"), str(table / "model"), tmp_path / "named")
+    settings = recipe(TABLE, formats=formats, min_mapped_share=0.5)
+    run.run(settings, str(table / "examples"), str(table / "model"), tmp_path / "named")
     document = Exports.read(str(tmp_path / "named"))
     assert document.gate.verdict == "refused"
     passed = {threshold.name: threshold.passed for threshold in document.gate.thresholds}
     assert passed["litert_float32 accuracy - trained >= -0.01"]
-    failed = ["litert_int8 accuracy - trained >= -0.01", "litert_int8 rms |probability - trained| <= 0.1"]
+    edge_tpu = "litert_int8 share of operations and of multiply-adds on an Edge TPU >= 0.5"
+    failed = ["litert_int8 accuracy - trained >= -0.01", "litert_int8 rms |probability - trained| <= 0.1", edge_tpu]
+    assert refusal.why(document.gate.thresholds).endswith(
+        f"{edge_tpu}, was 0: LESS, operation 3 of 13: not in Coral's table"
+    )
     assert [name for name, good in passed.items() if not good] == failed
     assert [export.format for export in document.exports] == formats
     assert document.exports[2].accuracy_difference < -0.01 and not document.left_out

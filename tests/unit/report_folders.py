@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Evaluation, Mistake, Roc, SliceMetrics
-from trainyard.contract.artifacts.export import ExportedFile, Exports, Latency, SkewPath
+from trainyard.contract.artifacts.export import EdgeTpu, ExportedFile, Exports, Latency, SkewPath
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.push import Pushed
@@ -156,6 +156,14 @@ def exports(text: str) -> Exports:
                 accuracy_difference=-0.001,
                 max_abs_difference=0.03,
                 latency_ms=Latency(p50=0.021, p95=0.04),
+                edge_tpu=EdgeTpu(
+                    source="table",
+                    operations=8,
+                    mapped_operations=6,
+                    multiply_adds=4000,
+                    mapped_multiply_adds=3000,
+                    first_unmapped="ELU, operation 7 of 8: not in Coral's table",
+                ),
             )
         ],
         gate=Verdict(verdict="blessed", thresholds=[]),

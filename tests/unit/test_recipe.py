@@ -169,6 +169,10 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
         ("train: {fine_tune: {}}", "pets.yaml:7: train.fine_tune: is for trained weights. Name them in model.weights"),
         ("train: {class_weights: {cat: 0, dog: 0}}", "pets.yaml:7: train.class_weights: no class counts"),
         ("export: {formats: [saved_model, saved_model]}", "pets.yaml:7: export.formats: a format is given twice"),
+        (
+            "export: {formats: [saved_model], min_mapped_share: 0.9}",
+            "pets.yaml:7: export.min_mapped_share: is of litert_int8. Add litert_int8 to export.formats",
+        ),
     ],
 )
 def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, expected: str) -> None:

@@ -67,6 +67,8 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("export", "formats"), "push serves the SavedModel, and evaluate compares with it. Add saved_model"
     if len({*formats}) < len(formats):
         yield ("export", "formats"), "a format is given twice. Give it once"
+    if recipe.export.min_mapped_share is not None and "litert_int8" not in formats:
+        yield ("export", "min_mapped_share"), "is of litert_int8. Add litert_int8 to export.formats"
     if recipe.train.warm_start and "keras" not in formats:
         yield ("train", "warm_start"), "takes the champion's model.keras. Add keras to export.formats"
 

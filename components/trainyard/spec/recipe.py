@@ -334,6 +334,11 @@ class Export(Strict):
         0.01, description="Maximum drop of accuracy, or relative rise of the mean absolute error, of any file."
     )
     calibration_examples: Examples = Field(200, description="Number of training examples to calibrate int8.")
+    min_mapped_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="Minimum share of the operations of litert_int8, and of its multiply-adds, that a Coral Edge TPU "
+        "runs. Default: reported, not required.",
+    )
 
     @property
     def files(self) -> list[Format]:
@@ -342,7 +347,7 @@ class Export(Strict):
 
     def is_optional(self, format: Format) -> bool:
         """Return True if a file of this format may be left out."""
-        return self.formats is None and format == "litert_int8"
+        return self.formats is None and format == "litert_int8" and self.min_mapped_share is None
 
 
 class Push(Strict):

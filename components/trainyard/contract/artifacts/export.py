@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 
@@ -25,12 +27,35 @@ class Answer(Latency):
     accelerator: str
 
 
+class EdgeTpu(FrozenModel):
+    """The part of an int8 file that a Coral Edge TPU runs; its CPU runs the rest.
+
+    source: the log of edgetpu_compiler, or Coral's table of supported operations.
+    multiply_adds: of one example; None if the file holds operations, such as loops, whose number is not known.
+    first_unmapped: the first operation that the Edge TPU does not run, and why; '' if it runs all.
+    """
+
+    source: Literal["compiler", "table"]
+    operations: int
+    mapped_operations: int
+    multiply_adds: int | None
+    mapped_multiply_adds: int | None
+    first_unmapped: str
+
+    @property
+    def mapped_share(self) -> float | None:
+        """The share of the operations or of the multiply-adds, whichever is smaller; None if it is not known."""
+        if self.multiply_adds is None or self.mapped_multiply_adds is None:
+            return None
+        return min(self.mapped_operations / self.operations, self.mapped_multiply_adds / max(self.multiply_adds, 1))
+
+
 class ExportedFile(FrozenModel):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 
     accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`: for a regression it is the mean absolute error.
     accuracy_difference is the export's minus the trained model's, so a rise is the worse for a regression.
-    max_abs_difference is over the probabilities (or predictions).
+    max_abs_difference is over the probabilities (or predictions). edge_tpu: of an int8 file.
     """
 
     format: str
@@ -40,6 +65,7 @@ class ExportedFile(FrozenModel):
     accuracy_difference: float
     max_abs_difference: float
     latency_ms: Latency
+    edge_tpu: EdgeTpu | None = None
 
 
 class SkewPath(FrozenModel):

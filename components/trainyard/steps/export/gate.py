@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from trainyard.contract.artifacts.export import EdgeTpu
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.spec.gates import MAIN_METRIC, Task
 from trainyard.spec.recipe import Format
@@ -42,6 +43,20 @@ def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float,
             thresholds += _noise_thresholds(file, task)
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
+
+
+def judge_mapping(mapping: EdgeTpu, minimum: float) -> Threshold:
+    """Return the condition on the share of an int8 file that an Edge TPU runs."""
+    share = mapping.mapped_share
+    note = mapping.first_unmapped if share is not None else "the multiply-adds in its loops cannot be counted"
+    name = f"litert_int8 share of operations and of multiply-adds on an Edge TPU >= {minimum:g}"
+    return Threshold(name=name, value=share, bound=minimum, passed=(share or 0) >= minimum, note=note)
+
+
+def extend(verdict: Verdict, *thresholds: Threshold) -> Verdict:
+    """Return the verdict with more conditions."""
+    passed = verdict.verdict == "blessed" and all(threshold.passed for threshold in thresholds)
+    return Verdict(verdict="blessed" if passed else "refused", thresholds=[*verdict.thresholds, *thresholds])
 
 
 def _metric_threshold(file: ParityFigures, task: Task, drop: float) -> Threshold:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.contract.artifacts.export import Exports
-from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import calling, device, gate, parity, skew
+from trainyard.steps.export import calling, device, edge_tpu, gate, parity, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.storage import storage
 
@@ -47,6 +46,13 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
         message = f"{name} is left out: {reason}. Name it in export.formats to have the run refuse instead."
         events.emit("warning", message=message)
     files = {name: FORMATS[name].path for name in written if name not in left_out}
+    exports = [file.export for file in measured]
+    for index, file in enumerate(exports):
+        if file.format == "litert_int8":
+            mapping = edge_tpu.map_file(output / file.path, output / edge_tpu.FOLDER)
+            exports[index] = file.model_copy(update={"edge_tpu": mapping})
+            if recipe.export.min_mapped_share:
+                verdict = gate.extend(verdict, gate.judge_mapping(mapping, recipe.export.min_mapped_share))
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output)
     calling.write(recipe, document, examples, files, borders, output)
@@ -57,10 +63,8 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     # A model that is refused already is not pushed, so no server needs to start.
     paths = skew.compare_paths(output, recipe, folder, left, exact, start_server=verdict.verdict == "blessed")
     same = skew.threshold(paths)
-    blessed = verdict.verdict == "blessed" and same.passed
-    verdict = Verdict(verdict="blessed" if blessed else "refused", thresholds=[*verdict.thresholds, same])
+    verdict = gate.extend(verdict, same)
     events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
-    exports = [file.export for file in measured]
     Exports(exports=exports, gate=verdict, skew=paths, left_out=dict(left_out)).write(output)
 
 

@@ -6,6 +6,10 @@ class BuiltinOperator:
     ADD: int
     MUL: int
 
+class TensorType:
+    FLOAT32: int
+    INT8: int
+
 class BuiltinOptions:
     AddOptions: int
     MulOptions: int
@@ -14,11 +18,12 @@ class AddOptionsT: ...
 class MulOptionsT: ...
 
 class BufferT:
-    data: NDArray[uint8]
+    data: NDArray[uint8] | None
 
 class TensorT:
     name: bytes
-    shape: NDArray[int32]
+    type: int
+    shape: NDArray[int32] | None
     buffer: int
 
 class OperatorCodeT:
