@@ -74,6 +74,7 @@ update: setup ## Resolve the locked requirements again
 	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 	echo "uv" | $(COMPILE) - -o locks/uv.txt
+	printf 'ai-edge-litert\nnumpy\npillow\n' | $(COMPILE) -c locks/dev.txt - -o locks/device.txt
 
 images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax), or of Flink (flink)
 	bash images/build.sh $(VARIANT) $(IMAGE)

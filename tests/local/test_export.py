@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import arm64
 import export_folders as made
 import keras
 import numpy as np
@@ -338,6 +339,22 @@ def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
     done = ask(exported_table, str(tmp_path / "rows.json"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
+
+
+@arm64.needs_arm64
+def test_arm64_python_prints_the_class_of_a_photo(exported: Path, digits: Path, tmp_path: Path) -> None:
+    raw, labels = next(iter(open_examples(str(digits / "examples")).raw_batches("eval", 1)))
+    (tmp_path / "photo.png").write_bytes(raw["image"].numpy()[0])
+    assert arm64.python(exported, "predict.py", str(tmp_path / "photo.png")) == [f"digit {labels.numpy()[0]}"]
+
+
+@arm64.needs_arm64
+@pytest.mark.parametrize("made_folder", ["digits", "table"])
+def test_every_litert_file_answers_on_arm64_as_the_trained_model(
+    made_folder: str, exported: Path, exported_table: Path, request: pytest.FixtureRequest
+) -> None:
+    root: Path = request.getfixturevalue(made_folder)
+    arm64.check(root / "exported", str(root / "examples"), str(root / "model"))
 
 
 def test_a_signature_says_types_ranges_classes_and_what_is_missing(exported: Path, exported_table: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import arm64
 import gang_processes
 import numpy as np
 import pytest
@@ -157,6 +158,11 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(recipe: Recipe,
         assert served["label"].numpy().tolist() == [b"jazz;pop;rock", b""]
         assert served["probabilities"].shape == (2, 3)
         assert json.loads((exported / "preprocessing.json").read_text())["label_separator"] == ";"
+
+
+@arm64.needs_arm64
+def test_every_litert_file_answers_on_arm64_as_the_trained_model(exported: Path, examples: str, model: str) -> None:
+    arm64.check(exported, examples, model)
 
 
 def test_a_difference_counts_beside_outputs_a_million_times_as_large(recipe: Recipe, examples: str) -> None:
