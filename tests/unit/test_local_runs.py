@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import ConfigurationError
-from trainyard.report import local_runs, summary
+from trainyard.report import index, local_runs, summary
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.cli.answers import write_file
@@ -152,3 +153,58 @@ def test_the_commands_answer_for_this_machine(root: Path) -> None:
     text = answer("compare", FIRST, SECOND)
     assert "train.epochs" in text and "0.9500 (+0.0500) *" in text and max(map(len, text.splitlines())) <= 80
     assert json.loads(answer("compare", FIRST, SECOND, "-o", "json"))["settings"] == {"train.epochs": ["3", "5"]}
+
+
+def page_rows(root: Path) -> list[str]:
+    """Return the rows of the index of a storage as text, with the targets of links."""
+    page = (root / "index.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    return [" ".join(re.sub(r"<(?!a )[^>]*>", " ", row).split()) for row in rows]
+
+
+def test_the_index_of_a_storage_lists_runs_with_links_that_work_from_a_file(root: Path) -> None:
+    rows = page_rows(root)
+    link = f'<a href="digits/runs/{SECOND}/report.html">{SECOND} pushed digits accuracy 0.9500'
+    assert any(row.startswith(link) for row in rows) and (root / f"digits/runs/{SECOND}/report.html").exists()
+    [failed] = [row for row in rows if THIRD in row]
+    assert "failed train: stopped digits accuracy 0.9100" in failed
+    page = (root / "index.html").read_text(encoding="utf-8")
+    assert "No version was pushed yet" in page and "default-src 'none'" in page and "script" not in page
+
+
+def test_text_of_a_run_stays_text_in_the_index(root: Path) -> None:
+    run(root, "20260105-090000-eeee", failure="<script>alert(1)</script> & x", exit_code=30)
+    page = (root / "index.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; x" in page and "<script" not in page
+
+
+def test_the_index_is_bounded_and_says_how_many_runs_are_older(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MOST_RUNS", 2)
+    index.write(str(root))
+    rows = page_rows(root)
+    assert [name for name in (FIRST, SECOND, THIRD, "20260104-090000-dddd") if any(name in row for row in rows)] == [
+        THIRD,
+        "20260104-090000-dddd",
+    ]
+    assert "2 older runs; trainyard runs list --count 4" in rows
+
+
+def test_of_two_runs_that_end_at_once_the_index_lists_both(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text, late = storage.write_text, root / "digits" / "runs" / "20260104-090000-dddd"
+
+    def end_another(uri: str, text: str) -> None:
+        write_text(uri, text)
+        if uri.endswith(index.FILE) and not (late / "run.json").exists():
+            write_text(str(late / "run.json"), json.dumps({"failure": "train: was late", "exit_code": 30}))
+
+    monkeypatch.setattr(storage, "write_text", end_another)
+    index.write(str(root))
+    assert any("train: was late" in row for row in page_rows(root))
+
+
+def test_an_index_that_cannot_be_written_ends_no_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "index.html").unlink()
+    (root / "index.html").mkdir()
+    (root / "index.html" / "x").touch()
+    run(root, "20260105-090000-eeee")
+    assert local_runs.newest(str(root), 1)[0].state == "pushed" and "unrecorded" in "".join(capsys.readouterr())

@@ -16,6 +16,7 @@ from trainyard.contract.artifacts.gate import Interval, Threshold
 from trainyard.contract.artifacts.push import GateRecord, VersionRecord
 from trainyard.contract.champion import Champion, champion, set_champion
 from trainyard.contract.serving import set_alias
+from trainyard.report import index
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.api.versions import find, find_one
@@ -138,12 +139,17 @@ def test_an_alias_names_a_version_moves_and_is_removed_and_never_changes_what_se
 
 
 def test_a_rollback_says_what_serves_and_which_alias_stays(models: Path) -> None:
+    root = models.parents[1]
+    index.write(str(root))
     planned = invoke("rollback", "digits", "--dry-run")
     assert "version 3 would serve" in planned.stderr and sorted(models.glob("3*")) == []
     done = invoke("rollback", "digits", "-o", "json")
     sentences = f"✓ version 3 serves in {models}, a copy of version 1 instead of version 2\n· canary: still version 1\n"
     assert done.stderr == sentences
     assert json.loads(done.stdout)["restored"] == 1
+    page = re.sub(r"<(?!a )[^>]*>|\s+", " ", (root / "index.html").read_text(encoding="utf-8"))
+    assert re.search(r"digits@3 +✓ champion +accuracy 0\.9500 ", page) and page.count("champion ") == 1
+    assert re.search(rf'digits@1 .{{1,90}} canary +<a href="digits/runs/{RUN}/report.html">', page) is None  # no report
     best = champion(str(models))
     assert best is not None and (best.version, best.metrics["accuracy"]) == (3, 0.95)
     assert "a copy of version 1" in invoke("show", "digits").stdout

@@ -1,10 +1,12 @@
-"""The runs of this machine, read from what they left below the storage."""
+"""The runs below a storage, read from what they left there."""
 
 from __future__ import annotations
 
 import fcntl
 import re
 import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from trainyard.storage import storage
 JOURNAL = "journal.jsonl"
 """The journal of a run in its folder; locked while the run is active."""
 
+_READERS = 16  # of records in a bucket at once; chosen: each waits for the network
 _SECOND = "%Y%m%d-%H%M%S"
 _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
@@ -85,12 +88,24 @@ def begun(name: str) -> str:
 
 def newest(root: str, count: int, recipe: str = "") -> list[LocalRunView]:
     """Return the newest runs below the storage `root`, of `recipe` or of all, the newest first."""
-    runs = [
-        view(root, parent, name)
+    named = [
+        (name, parent)
         for parent in ([recipe] if recipe else storage.children(root))
         for name in storage.children(_runs(root, parent))
     ]
+    timed = sorted((pair for pair in named if _NAME.fullmatch(pair[0])), reverse=True)[:count]
+    untimed = [pair for pair in named if not _NAME.fullmatch(pair[0])]  # their records say when they ended
+    runs = _in_parallel(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed], storage.is_bucket(root))
     return sorted(runs, key=_time, reverse=True)[:count]
+
+
+def _in_parallel(
+    read: Callable[[tuple[str, str]], LocalRunView], named: list[tuple[str, str]], is_remote: bool
+) -> list[LocalRunView]:
+    if not is_remote:
+        return list(map(read, named))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(read, named))
 
 
 def find(root: str, text: str) -> LocalRunView:

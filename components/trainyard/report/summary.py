@@ -14,6 +14,7 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.time_to import time_to
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
+from trainyard.report import index
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
@@ -50,7 +51,7 @@ def write(
     ended: dict[str, Any],
     usd_per_hour: float | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Write run.json and report.html; return the record (as in `summarize`) and the HTML.
+    """Write run.json, report.html and the index of the storage; return the record (as in `summarize`) and the HTML.
 
     run.json also holds the time (`ended`, in UTC) and the fields of `ended`: at least `failure`, the sentence that the
     run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; and `predicted`, the
@@ -73,6 +74,7 @@ def write(
         storage.write_text(uri, page)
         record = summarize(recipe, run_id, outputs, seconds, uri, usd_per_hour)
         _write_record(root, recipe, run_id, record | ended)
+        index.write(root)
         return record, page
     except Exception as error:  # noqa: BLE001 - raised or logged below
         faults = [error]
@@ -89,6 +91,7 @@ def write(
         _write_record(root, recipe, run_id, record | ended)
     except TrainyardError as error:
         faults.append(error)
+    index.write(root)
     if not failed:
         raise faults[0]
     for fault in faults:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
 
-from trainyard.contract import version as pushed
-from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.champion import Champion, champion
-from trainyard.contract.serving import aliases, find_version, set_alias, split_name, version_numbers
+from trainyard.contract.pushed_versions import PushedVersion, read_versions
+from trainyard.contract.serving import find_version, set_alias, split_name, version_numbers
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.report import index
 from trainyard.spec import environment as environments
-from trainyard.spec.gates import MAIN_METRIC
 from trainyard.steps.push.rollback import Rollback
 from trainyard.steps.push.rollback import rollback as roll_back
 from trainyard.storage import storage
@@ -23,54 +21,13 @@ from trainyard_control.api.model import Model, load, model_uri
 from trainyard_control.search.comparison import MISSING, Row, export_rows, metric_rows, settings_rows
 
 
-@dataclass(frozen=True)
-class Version:
-    """A pushed version. record: how it came to be. serves: it is the one in champion.json.
-
-    fault: why the record cannot be read, '' if it can.
-    """
-
-    number: int
-    folder: str
-    serves: bool
-    aliases: tuple[str, ...]
-    record: VersionRecord
-    fault: str = ""
+@dataclass(frozen=True, repr=False)
+class Version(PushedVersion):
+    """A pushed version, ready to predict and to compare."""
 
     def __repr__(self) -> str:
         state = ["serves"] if self.serves else []
         return f"<Version {', '.join([self.name, *state, *filter(None, [self.metric, *self.aliases])])}>"
-
-    @property
-    def recipe(self) -> str:
-        """The name of its recipe, '' if it is unknown."""
-        return str(self.record.recipe.get("name", ""))
-
-    @property
-    def name(self) -> str:
-        """Its recipe and number."""
-        return f"{self.recipe or 'version'}@{self.number}"
-
-    @property
-    def metric(self) -> str:
-        """The metric of its first gate, or its main metric, such as `accuracy 0.9743`; '' if it is unknown."""
-        gates, metrics = (self.record.recipe.get("evaluate") or {}).get("gates") or [], self.record.metrics
-        names = [*(gate["metric"] for gate in gates[:1]), *MAIN_METRIC.values(), *metrics]
-        return next((f"{name} {metrics[name]:.4f}" for name in names if name in metrics), "")
-
-    @property
-    def run_folder(self) -> str:
-        """The folder of its run, also if the storage was moved since; '' if it is unknown."""
-        root, _, name = self.folder.rpartition("/")[0].rpartition("/")
-        run = self.record.run.rpartition("/")[2]
-        moved = storage.join(root, "runs", run)
-        return moved if run and name == "models" and storage.children(moved) else self.record.run
-
-    @property
-    def report(self) -> str:
-        """The report page of its run, '' if it is unknown or was deleted."""
-        folder = self.run_folder
-        return storage.join(folder, "report.html") if folder and "report.html" in storage.children(folder) else ""
 
     @cached_property
     def model(self) -> Model:
@@ -140,33 +97,7 @@ class Versions(Sequence[Version]):
         self._read()
 
     def _read(self) -> None:
-        numbers, named = version_numbers(self.folder), aliases(self.folder)
-        best: Champion | None = None
-        self.caution = ""
-        try:
-            best = champion(self.folder)
-        except DataError as error:
-            self.caution = str(error)
-        else:
-            newest = max(numbers, default=0)
-            serving = best.version if best else 0
-            if newest > serving:
-                self.caution = (
-                    f"TensorFlow Serving loads version {newest}, and {f'version {serving}' if best else 'no version'} "
-                    f"is in champion.json: a push was killed, or another program wrote it. Push or roll back again."
-                )
-        self._versions = [
-            self._version(number, best is not None and number == best.version, named) for number in reversed(numbers)
-        ]
-
-    def _version(self, number: int, serves: bool, named: dict[str, int]) -> Version:
-        folder, fault, record = storage.join(self.folder, str(number)), "", VersionRecord()
-        try:
-            record = pushed.record(folder)
-        except DataError as error:
-            fault = str(error)
-        known = tuple(sorted(name for name, version in named.items() if version == number))
-        return Version(number, folder, serves, known, record, fault)
+        self._versions, self.caution = read_versions(self.folder, Version)
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -209,6 +140,7 @@ class Versions(Sequence[Version]):
             with storage.lease(self.folder):
                 set_alias(self.folder, name, found.number if version else None)
             self._read()
+            index.write_again(self.folder)
         return self[str(found.number)]
 
     def rollback(self, version: str = "", *, dry_run: bool = False) -> Rollback:
@@ -221,6 +153,7 @@ class Versions(Sequence[Version]):
         done = roll_back(self.folder, version, dry_run)
         if not dry_run:
             self._read()
+            index.write_again(self.folder)
         return done
 
 

@@ -170,7 +170,7 @@ class _Comparison:
 
 
 def _preprocessing(output: Path) -> Any:
-    """Return `Preprocessing` of the preprocess.py in `output` as it is, None without one."""
+    """Return `Preprocessing` of the preprocess.py in `output`, or None if there is no such file."""
     path = output / _PREPROCESS
     if not path.exists():
         return None

@@ -24,6 +24,7 @@ from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 
+_MOST_NAMES = 20  # in a cell; chosen
 _MOST_ROWS = 50  # of slices and of columns; chosen: a page of each
 _MARKUP = re.compile(r"([\\`*\[\]<|#~$]|(?<!\w)_|_(?!\w))")
 _HUB_TASKS = {
@@ -79,20 +80,20 @@ def _header(recipe: Recipe, record: VersionRecord, files: Collection[str]) -> di
 
 
 def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
-    """Return the facts of model and training by name."""
+    """Return properties of model and training by name."""
     training, examples = outputs.training, outputs.examples
-    facts = {"task": recipe.task.replace("_", " ")}
+    rows = {"task": recipe.task.replace("_", " ")}
     if examples:
-        facts["classes"] = _some(examples.labels or [])
+        rows["classes"] = _some(examples.labels or [])
         if shape := examples.image:
             color = {1: "gray", 3: "RGB"}.get(shape.channels, f"{shape.channels} channels")
-            facts["input"] = f"images, {shape.height} × {shape.width} pixels, {color}"
+            rows["input"] = f"images, {shape.height} × {shape.width} pixels, {color}"
         else:
-            facts["label"] = ", ".join(examples.targets) or examples.label
-            facts["input"] = f"{len(examples.raw_features)} columns"
+            rows["label"] = ", ".join(examples.targets) or examples.label
+            rows["input"] = f"{len(examples.raw_features)} columns"
     if training:
         seconds = sum(training.seconds.values())
-        facts |= {
+        rows |= {
             "network": training.model,
             "parameters": f"{training.parameters:,}" if training.parameters else "",
             "program": " ".join(training.command or []),
@@ -104,7 +105,7 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
             "training": f"{training.epochs} epochs, {training.steps:,} steps",
             "training time": f"{seconds:,.0f} s" if seconds else "",
         }
-    return {name: text for name, text in facts.items() if text}
+    return {name: text for name, text in rows.items() if text}
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _ColumnLimits:
 
 
 def _columns(recipe: Recipe, outputs: Outputs) -> list[_ColumnLimits]:
-    """Return what each column does with a missing and an unknown value, and the unknown ones in the evaluation."""
+    """Return the treatment of missing and unknown values, for each column."""
     examples: Examples | None = outputs.examples
     counts = outputs.evaluation.unknown if outputs.evaluation else {}
     types = {name: column.type for name, column in (recipe.data.features | recipe.data.inputs).items()}
@@ -143,7 +144,7 @@ def _missing(learned: Column, type: str) -> str:
 
 
 def _unknown(learned: Column, is_cell: bool) -> str:
-    """Return what becomes of an unknown value. is_cell: a number is read from a cell, which may hold none."""
+    """Return the treatment of an unknown value. is_cell: a number is read from a cell, which may hold none."""
     if learned.unknown is None:
         return "refused" if is_cell else ""
     return f"one of {learned.unknown.buckets} shared ids" if learned.unknown.buckets > 1 else "a shared id"
@@ -154,9 +155,9 @@ def _place(path: str) -> str:
     return "saved_model.pb" if path == "saved_model" else f"{EXTRA}/{path}"
 
 
-def _some(names: list[str], most: int = 20) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _number(value: float | None) -> str:

@@ -28,6 +28,7 @@ def prune(
     Outputs that no kept run uses and abandoned attempts are deleted. The champion and versions with an alias are kept,
     with their runs and everything that they were made from.
     """
+    from trainyard.report import index
     from trainyard.spec import environment as environments
     from trainyard_control.cli.screen import size
     from trainyard_control.local import retention
@@ -57,6 +58,8 @@ def prune(
                 yield removal
 
     removed = print_lines(output, removals(), _line)
+    if removed and not dry_run:
+        index.write(root)
     total = sum(removal.bytes for removal in removed)
 
     def show() -> None:
