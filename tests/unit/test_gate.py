@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from trainyard.contract import refusal
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Gate
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
@@ -51,6 +52,9 @@ def test_a_bound_with_a_confidence_holds_for_the_whole_interval(gate, value, pas
     threshold = one(gate | {"confidence": 0.9}, MetricPair(value, BOUNDS))
     assert (threshold.value, threshold.passed) == (value, passed)
     assert threshold.name.endswith(" by its 90 % interval")
+    end, bound = ("lower", 0.95) if "min" in gate else ("upper", 0.99)
+    assert threshold.note == f"Judged by the {end} bound of the interval, {bound:g}."
+    assert passed or refusal.why([threshold]).endswith(f", was {value:g}: {threshold.note.rstrip('.')}")
     unknown = one(gate | {"confidence": 0.9}, MetricPair(value, None))
     assert not unknown.passed and unknown.note.endswith("has no interval here. Leave confidence out.")
 

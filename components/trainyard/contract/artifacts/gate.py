@@ -20,7 +20,7 @@ class Threshold(FrozenModel):
     bound is what `value` is compared with: at least it, or at most it if the metric is better when smaller; `name`
     says which. interval is of 95 %, or of the condition's confidence. champion is the champion's own value if the
     condition is a difference to it; `value` is then the difference. value is None if it could not be measured (no such
-    slice, no champion yet); note says why.
+    slice, no champion yet); note says why, or which bound of the interval was judged.
     """
 
     name: str

@@ -103,13 +103,14 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
 def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold:
     at_least = gate.min is not None or gate.min_difference is not None
     bound = _bound(gate)
-    judged = value
+    judged, note = value, ""
     if gate.confidence is not None:
         if interval is None:
             return _unmeasured(gate, f"{_subject(gate)} has no interval here. Leave confidence out.")
         judged = interval.low if at_least else interval.high
+        note = f"Judged by the {'lower' if at_least else 'upper'} bound of the interval, {judged:.6g}."
     passed = judged >= bound - ROUNDING if at_least else judged <= bound + ROUNDING
-    return Threshold(name=_name(gate), value=value, bound=bound, interval=interval, passed=passed)
+    return Threshold(name=_name(gate), value=value, bound=bound, interval=interval, passed=passed, note=note)
 
 
 def _unmeasured(gate: Gate, note: str, *, passed: bool = False) -> Threshold:

@@ -95,6 +95,9 @@ def average_precision(scores: Floats, is_positive: Floats, weights: Floats | Non
 
     It holds to first order in the weights, and its arguments are as of `roc_auc`. Measured: with 20 positives or more
     among 200 to 2,000 examples, the ends of intervals are within 0.04 of those of the whole bootstrap.
+
+    It is the sum over the thresholds of (recall - recall at the threshold above) * precision, without interpolation.
+    Source: https://scikit-learn.org/stable/modules/generated/sklearn.metrics.average_precision_score.html
     """
     own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
     parts = [_average_precision(*class_scores, own) for class_scores in zip(scores.T, is_positive.T, strict=True)]
