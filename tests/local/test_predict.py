@@ -248,11 +248,14 @@ def test_evaluate_measures_a_labelled_table_as_the_step_does_and_leaves_unknown_
     cities = {part.name: part.examples for part in got.slices if part.name.startswith("city=")}
     assert cities == Counter(f"city={row['city'].decode() or 'missing'}" for row, _ in rows)
     assert {part.name for part in got.slices if part.name.startswith("label=")} == {"label=poor", "label=rich"}
-    losses = sorted(answers.losses.tolist(), reverse=True)[: len(got.worst)]
+    losses = sorted(answers.losses[~answers.right].tolist(), reverse=True)[: len(got.worst)]
     assert [item.loss for item in got.worst] == pytest.approx(losses, abs=1e-4) and got.worst[0].key.startswith(
         "a.csv:"
     )
+    assert losses and all(item.label != item.predicted for item in got.worst)
     done = CliRunner().invoke(app, ["evaluate", model, "a.csv", "--html", "page.html", "-o", "json"])
+    again = CliRunner().invoke(app, ["evaluate", model, "a.csv", "--html", "page.html"])
+    assert "--html page.html: already exists. Name another file." in str(again.exception)
     document = json.loads(done.stdout)
     assert document["metrics"] == got.metrics and document["test"]["metrics"] == {"accuracy": 0.5}
     assert got.worst[0].key in Path("page.html").read_text()
@@ -260,7 +263,7 @@ def test_evaluate_measures_a_labelled_table_as_the_step_does_and_leaves_unknown_
     assert f"{got.metrics['accuracy']:.4f} ({got.metrics['accuracy'] - 0.5:+.4f}) *" in text and "odd" in text
     Path("b.csv").write_text("city,net worth,age,klass\nBern,1,1,odd\n")
     for label, sentence in (
-        ("", "b.csv: no column 'label'. Did you mean|b.csv: no column 'label'"),
+        ("", "b.csv: no column 'label'.* The label's column may be named by --label"),
         (
             "klass",
             "b.csv: no label in 'klass' that the model knows, the first are 'odd'. It knows the classes poor, rich",

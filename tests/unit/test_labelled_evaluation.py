@@ -15,6 +15,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard_control.api.evaluation import LabelledEvaluation, _judged, _Read
 from trainyard_control.api.versions import Version
+from trainyard_control.cli.verbs.evaluate import _show
 
 RECIPE = "{name: t, task: %s, data: {format: csv, path: x.csv, %s, features: {x: {type: numeric}}}, model: {name: mlp}}"
 
@@ -78,7 +79,7 @@ def test_a_target_without_a_number_or_a_weight_is_left_out() -> None:
     assert judged.labels.tolist() == [[1, 3]] and judged.outputs.shape == (1, 2)
 
 
-def test_a_slice_shows_the_main_metric_in_whatever_order_the_metrics_come() -> None:
+def test_a_slice_shows_the_main_metric_in_whatever_order_the_metrics_come(capsys: pytest.CaptureFixture[str]) -> None:
     interval = Interval(low=0.5, high=0.7)
     before, now = (
         SliceMetrics(name="x=1", examples=9, metrics=metrics, interval=interval)
@@ -88,3 +89,7 @@ def test_a_slice_shows_the_main_metric_in_whatever_order_the_metrics_come() -> N
     version = Version(number=1, folder="models/1", serves=True, aliases=(), record=kept)
     found = LabelledEvaluation(version, "a.csv", 9, {}, [], {}, {}, [now], [])
     assert found.slice_rows[0].cells == ["f1 0.6000 (0.5000 – 0.7000), 9", "f1 0.6500 (0.5000 – 0.7000), 9"]
+    _show(found)
+    assert "x=1" in (shown := capsys.readouterr().out) and "*" not in shown, (
+        "nothing is marked, so no mark is explained"
+    )

@@ -344,6 +344,8 @@ def _measured(
     if judged.weights is not None:
         masks = {name: mask for name, mask in masks.items() if judged.weights[mask].any()}
     metrics = measure(recipe.task, judged)
+    keys, order = read.keys[kept], largest_losses(len(judged), judged)
+    mistakes = order[~judged.right[order]][: recipe.evaluate.worst]
     return LabelledEvaluation(
         version,
         path,
@@ -353,10 +355,7 @@ def _measured(
         metrics,
         intervals(recipe.task, judged, metrics, recipe.evaluate.bootstrap, recipe.seed),
         slice_metrics(part, masks, judged),
-        [
-            mistake(judged, index, str(read.keys[kept][index]), pushed.labels)
-            for index in largest_losses(recipe.evaluate.worst, judged).tolist()
-        ],
+        [mistake(judged, index, str(keys[index]), pushed.labels) for index in mistakes.tolist()],
     )
 
 

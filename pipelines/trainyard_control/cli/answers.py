@@ -58,6 +58,7 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
 
     Raises `ConfigurationError` if it cannot be written.
     """
+    done = "replaced" if file.exists() else "wrote"
     try:
         with file.open(mode, encoding="utf-8") as stream:
             stream.write(text)
@@ -68,4 +69,4 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
         raise ConfigurationError(
             f"{location}: cannot be written ({error.strerror}). Name a file in a folder that is there."
         ) from error
-    say(f"✓ wrote {file}", err=True)
+    say(f"✓ {done} {file}", err=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Label, Output, OutputFormat
 
@@ -32,6 +33,8 @@ def evaluate(
     """
     from trainyard_control.api.evaluation import evaluate as evaluated
 
+    if html is not None and html.exists():
+        raise ConfigurationError(f"--html {html}: already exists. Name another file.")
     found = evaluated(model, data, label=label, environment=environment)
     write_page(html, found.page)
     print_answer(output, found.document(), lambda: _show(found))
@@ -55,6 +58,7 @@ def _show(found: LabelledEvaluation) -> None:
         for item in found.worst:
             table.add_row(markup(item.key), markup(item.label), markup(item.predicted), f"{item.loss:.4g}")
         console.print(table)
-    console.print("* the 95 % intervals do not overlap", style="dim")
+    if any(any(row.certain) for row in found.rows):
+        console.print("* the 95 % intervals do not overlap", style="dim")
     for note in found.notes:
         console.print(markup(f"! {note}"))

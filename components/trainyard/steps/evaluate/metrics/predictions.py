@@ -76,6 +76,16 @@ class SplitPredictions:
         return result
 
     @property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether the model answers each example with its label, all of its classes or numbers (n,)."""
+        if self.labels.dtype.kind == "i":
+            result: NDArray[np.bool_] = self.predicted == self.labels
+            return result
+        answers = self.outputs > LIKELY if self.labels.dtype.kind == "b" else self.outputs
+        result = (answers == self.labels).reshape(len(self), -1).all(axis=1)
+        return result
+
+    @property
     def counted_labels(self) -> NDArray[Any]:
         """The labels of the examples whose weight is not 0."""
         result: NDArray[Any] = self.labels if self.weights is None else self.labels[self.weights > 0]

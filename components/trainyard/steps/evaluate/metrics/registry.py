@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.statistics.scores import LIKELY, example_scores
+from trainyard.contract.statistics.scores import example_scores
 from trainyard.spec.gates import MetricName, Task
 from trainyard.steps.evaluate.metrics import resampled
 from trainyard.steps.evaluate.metrics.predictions import Floats, OneClass, SplitPredictions
@@ -66,8 +66,7 @@ def _all(predictions: SplitPredictions) -> float:
 
 
 def _right(predictions: SplitPredictions) -> Floats:
-    result: Floats = (predictions.predicted == predictions.labels).astype(np.float64)
-    return result
+    return predictions.right.astype(np.float64)
 
 
 def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:
@@ -76,11 +75,6 @@ def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:
         return None
     best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
     return partial(_mean, (best == predictions.labels[:, None]).any(axis=1).astype(np.float64))
-
-
-def _exact_match(predictions: SplitPredictions) -> Floats:
-    result: Floats = (predictions.labels == (predictions.outputs > LIKELY)).all(axis=1).astype(np.float64)
-    return result
 
 
 def _calibration_error(predictions: SplitPredictions) -> Statistic:
@@ -206,7 +200,7 @@ METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
             _mean_of(lambda predictions: example_scores("multi_label", predictions.labels, predictions.outputs)), _all
         ),
         "macro_f1": Metric(_macro_f1, _rarest),
-        "exact_match": Metric(_mean_of(_exact_match), _all),
+        "exact_match": Metric(_mean_of(_right), _all),
         "roc_auc": _mean_area(resampled.roc_auc, _ROC_TOLERANCE),
         "pr_auc": _mean_area(resampled.average_precision, _PR_TOLERANCE),
         "log_loss": Metric(_mean_of(lambda predictions: predictions.losses)),

@@ -41,6 +41,7 @@ def require_columns(
         raise DataError(
             f"{place}: no column {listed(list(map(repr, missing)), 5)}.{did_you_mean(missing[0], names[:1000])} "
             f"It has: {listed(names, _NAMES)}. The model takes: {listed(required, _NAMES)}. Rename or add the columns."
+            + (" The label's column may be named by --label." if set(missing) & set(extras) else "")
         )
 
 
