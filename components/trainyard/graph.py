@@ -74,7 +74,7 @@ STEPS = {
     "evaluate": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=("seed", "task", "evaluate", "drift"),
+        sections=("seed", "task", "threshold", "evaluate", "drift"),
         hook="metrics",
         reads=("preprocess", "train"),
         argument="evaluation",
@@ -86,7 +86,7 @@ STEPS = {
     "export": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=("seed", "task", "export"),
+        sections=("seed", "task", "threshold", "export"),
         reads=("preprocess", "train"),
         argument="exported",
         continues_on="blessed",

@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 import arm64
+import device_folder
 import export_folders as made
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn.metrics import recall_score
 
 from trainyard.contract import refusal
 from trainyard.contract.artifacts.export import EdgeTpu, Exports
 from trainyard.contract.artifacts.gate import Threshold
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
+from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Format, Recipe
@@ -68,7 +71,9 @@ def exported(digits: Path) -> Path:
 def exported_table(table: Path) -> Path:
     output = table / "exported"
     output.mkdir()
-    settings = recipe(TABLE, max_accuracy_drop=0.02, formats=list(formats.FORMATS))
+    settings = recipe(
+        TABLE + "threshold: {recall: 0.98, class: rich}", max_accuracy_drop=0.02, formats=list(formats.FORMATS)
+    )
     run.run(settings, str(table / "examples"), str(table / "model"), output)
     return output
 
@@ -234,6 +239,30 @@ def test_a_serialized_example_answers_as_its_columns_and_missing_ones_are_nan_or
     np.testing.assert_allclose(answers["probabilities"], expected["probabilities"], atol=1e-6)
     assert answers["label"].numpy().tolist() == expected["label"].numpy().tolist()
     assert not np.allclose(answers["probabilities"][0], answers["probabilities"][1])
+
+
+def test_the_class_of_a_threshold_is_the_same_in_the_graph_on_devices_and_in_the_documents(
+    table: Path, exported_table: Path
+) -> None:
+    thresholds, folder = Exports.read(str(exported_table)).thresholds, open_examples(str(table / "examples"))
+    for file in ("preprocessing.json", "signature.json"):
+        assert json.loads((exported_table / file).read_text())["thresholds"] == thresholds
+    (judged,) = thresholds_of(recipe(TABLE + "threshold: {recall: 0.98, class: rich}"), str(table / "model"), folder)
+    assert {judged.label: judged.value} == thresholds and judged.recall >= 0.98
+    [(raw, labels)] = folder.raw_batches("eval", 1000)
+    serve = tf.saved_model.load(str(exported_table / "saved_model")).signatures["serving_default"]
+    answer = {
+        name: values.numpy() for name, values in serve(**{n.replace(" ", "_"): v for n, v in raw.items()}).items()
+    }
+    rich = answer["probabilities"][:, 1] > np.float32(judged.value)
+    assert answer["label_id"].tolist() == rich.astype(int).tolist() != answer["probabilities"].argmax(axis=1).tolist()
+    assert answer["label"].tolist() == [b"rich" if each else b"poor" for each in rich]
+    assert recall_score(labels.numpy() == 1, rich) == pytest.approx(judged.recall)
+    exported = {export.format: export.accuracy for export in Exports.read(str(exported_table)).exports}
+    assert exported["saved_model"] == pytest.approx(np.mean(rich == (labels.numpy() == 1)))
+    device = device_folder.preprocessing(exported_table)
+    for row, expected in zip(answer["probabilities"], answer["label"], strict=True):
+        assert device.answer({"probabilities": row[None]}, "model_float32.tflite")["label"] == expected.decode()
 
 
 def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(exported: Path) -> None:

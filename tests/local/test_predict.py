@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import io
 import json
 import queue
@@ -73,14 +74,15 @@ model: {name: mlp}
 """
 
 
-def pushed(root: Path, recipe: str) -> str:
+def pushed(root: Path, recipe: str, thresholds: dict[str, float]) -> str:
     """Push the model of `root` as `export` and `push` do, the SavedModel alone; return the version's folder."""
     examples = open_examples(str(root / "examples"))
     with storage.stage(str(root / "exported"), producer="trainyard.export") as staging:
         transform = load_transform(examples.uri)
         parsed = documents.parse(recipe, Recipe, name="recipe.yaml")
-        signature.save(load(str(root / "model")), transform, examples.document, staging / "saved_model", parsed.data)
-        device.write(parsed, examples.document, examples.uri, [], staging)
+        network, document = load(str(root / "model")), examples.document
+        signature.save(network, transform, document, staging / "saved_model", parsed.data, thresholds)
+        device.write(parsed, document, examples.uri, [], staging, thresholds)
         (staging / Statistics.file).write_text("{}")
         Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(staging)
     exported = str(root / "exported")
@@ -106,7 +108,7 @@ def part_answers(folder: Path) -> dict[str, list]:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("digits")
     made.digits(root)
-    pushed(root, DIGITS)
+    pushed(root, DIGITS, {"digit 3": 0.0078125})
     return root
 
 
@@ -114,7 +116,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("table")
     made.table(root)
-    pushed(root, TABLE)
+    pushed(root, TABLE, {"rich": 0.25})
     return root
 
 
@@ -176,7 +178,11 @@ def test_images_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones_c
     np.testing.assert_allclose(scores(got, labels), bare["probabilities"].numpy(), atol=1e-6)
     np.testing.assert_allclose(scores(got, labels), [measured[key] for key in keys], atol=1e-5)
     assert got["prediction"] == [label.decode() for label in bare["label"].numpy()]
-    np.testing.assert_array_equal(got["score"], scores(got, labels).max(axis=1))
+    probabilities = scores(got, labels)
+    ids = np.where(probabilities[:, 3] > 0.0078125, 3, np.argmax(np.delete(probabilities, 3, axis=1), axis=1))
+    ids = np.where((probabilities[:, 3] <= 0.0078125) & (ids >= 3), ids + 1, ids)
+    assert bare["label_id"].numpy().tolist() == ids.tolist() != probabilities.argmax(axis=1).tolist()
+    np.testing.assert_array_equal(got["score"], probabilities[np.arange(397), ids])
 
 
 def test_images_of_a_tfrecord_file_get_the_answers_of_the_files(digits: Path, tmp_path: Path) -> None:
@@ -219,6 +225,8 @@ def test_rows_get_the_probabilities_of_the_file_and_of_evaluate(table: Path, tmp
     np.testing.assert_allclose(scores(got, ["poor", "rich"]), bare["probabilities"].numpy(), atol=1e-6)
     np.testing.assert_allclose(scores(got, ["poor", "rich"]), [measured[key] for key in raw], atol=1e-5)
     assert got["prediction"] == [label.decode() for label in bare["label"].numpy()]
+    assert got["prediction"] == ["rich" if score > 0.25 else "poor" for score in got["score_rich"]]
+    assert any(0.25 < score <= 0.5 for score in got["score_rich"]), "the threshold makes a difference"
 
 
 def labelled(root: Path) -> tuple[SplitPredictions, dict[str, str]]:
@@ -227,6 +235,7 @@ def labelled(root: Path) -> tuple[SplitPredictions, dict[str, str]]:
     predict = load_predictor(str(root / "model"), examples)
     answers, keys = model_predictions(predict, "model", examples, "eval", examples.batches("eval", 397))
     names = [examples.document.labels[label] for label in answers.labels]
+    answers = dataclasses.replace(answers, thresholds=dict(find_model(str(root / "models" / "1")).thresholds))
     return answers, dict(zip([key.decode() for key in keys], names, strict=True))
 
 

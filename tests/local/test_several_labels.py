@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import arm64
+import device_folder
 import gang_processes
 import numpy as np
 import pytest
@@ -69,6 +70,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             },
             "evaluate": {"bootstrap": 50, "gates": GATES[request.param]},
             "export": {"max_accuracy_drop": 0.5},  # of an error near 0
+            **({"threshold": {"recall": 0.8}} if request.param == "multi_label" else {}),
         }
     )
 
@@ -143,9 +145,13 @@ def test_the_model_is_judged_against_trees_a_constant_and_the_champion(
         assert min(class_metrics.f1 for class_metrics in judged.classes) > 0.7 and len(judged.roc) == 3
         assert not judged.confusion and {"none", "jazz, pop, rock"} & {mistake.label for mistake in judged.worst}
         assert judged.metrics["f1"] > judged.baseline.metrics["f1"]
+        assert [each.label for each in judged.thresholds] == ["jazz", "pop", "rock"]
+        assert min(each.recall for each in judged.thresholds) >= 0.8
 
 
-def test_every_file_answers_as_the_model_and_raw_rows_are_served(recipe: Recipe, exported: Path) -> None:
+def test_every_file_answers_as_the_model_and_raw_rows_are_served(
+    recipe: Recipe, examples: str, exported: Path, version: str
+) -> None:
     document = Exports.read(str(exported))
     assert document.gate.verdict == "blessed", document.gate
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
@@ -158,6 +164,31 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(recipe: Recipe,
         assert served["label"].numpy().tolist() == [b"jazz;pop;rock", b""]
         assert served["probabilities"].shape == (2, 3)
         assert json.loads((exported / "preprocessing.json").read_text())["label_separator"] == ";"
+        the_same_classes_everywhere(examples, exported, version, document.thresholds)
+
+
+def the_same_classes_everywhere(examples: str, exported: Path, version: str, thresholds: dict[str, float]) -> None:
+    from trainyard.serving.loaded import LoadedModel
+
+    [(raw, _labels)] = open_examples(examples).raw_batches("eval", 1000)
+    columns = {name: tensor.numpy() for name, tensor in raw.items()}
+    signatures = tf.saved_model.load(str(exported / "saved_model")).signatures
+    answer = {name: tensor.numpy() for name, tensor in signatures["serving_default"](**raw).items()}
+    bounds = np.float32([thresholds[name] for name in ("jazz", "pop", "rock")])
+    chosen = answer["probabilities"] > bounds
+    assert (chosen != (answer["probabilities"] > 0.5)).any(), "the thresholds make a difference"
+    texts = [";".join(np.array(["jazz", "pop", "rock"])[row]) for row in chosen]
+    assert [text.decode() for text in answer["label"]] == texts
+    [(_, served), *_] = [(each.name, each.values) for each in LoadedModel(version).outputs(answer["probabilities"])][1:]
+    assert served == texts
+    device = device_folder.preprocessing(exported)
+    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    outputs = device_folder.answers(exported, rows)
+    answers = [device.answer({"probabilities": each[None]}, "model_float32.tflite")["label"] for each in outputs]
+    far = np.abs(answer["probabilities"] - bounds).min(axis=1) > 1e-5
+    assert [text for text, is_far in zip(answers, far, strict=True) if is_far] == [
+        text for text, is_far in zip(texts, far, strict=True) if is_far
+    ]
 
 
 @arm64.needs_arm64

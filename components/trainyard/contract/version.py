@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import EXTRA
@@ -43,6 +43,23 @@ def names(folder: str, file: str) -> list[str] | None:
     """Return the lines of `file` in a committed `folder`: labels, targets or a vocabulary; None if it has none."""
     content = storage.read(folder, file)
     return None if content is None else manifest.text(content, f"{folder}/{file}").split("\n")[:-1]
+
+
+def thresholds(folder: str) -> dict[str, float]:
+    """Return the decision thresholds of the version in `folder` by class, {} if it has none.
+
+    Raises `DataError` if its document is damaged.
+    """
+    name = f"{EXTRA}/{PREPROCESSING}"
+    content = storage.read(folder, name)
+    try:
+        return _Decided.model_validate_json(content).thresholds if content else {}
+    except ValidationError as error:
+        raise DataError(f"{folder}/{name}: another version of Trainyard wrote it. Push the model again.") from error
+
+
+class _Decided(BaseModel):
+    thresholds: dict[str, float] = {}
 
 
 def layout(exported: Manifest) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 from trainyard.contract import version
-from trainyard.contract.statistics.scores import LIKELY
+from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.readers.rows import BadRow
 from trainyard.serving.records import Records, Row
 from trainyard.spec.feature_names import input_name
@@ -96,9 +96,10 @@ class LoadedModel:
             return [Output("prediction", "FP32", values)]
         probabilities = Output("probabilities", "FP32", values)
         if separator is not None:
-            texts = [separator.join(compress(labels, has)) for has in values > LIKELY]
+            chosen = decided_classes(values, dict(self.pushed.thresholds))
+            texts = [separator.join(compress(labels, has)) for has in chosen]
             return [probabilities, Output("label", "BYTES", texts)]
-        ids = np.argmax(values, axis=1)
+        ids = decided_class(values, dict(self.pushed.thresholds))
         return [probabilities, Output("label", "BYTES", [labels[id_] for id_ in ids]), Output("label_id", "INT64", ids)]
 
     def described_outputs(self) -> list[dict[str, Any]]:

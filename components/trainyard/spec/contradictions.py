@@ -43,6 +43,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield from _block_faults(recipe)
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
+    yield from _threshold_faults(recipe)
     yield from _augment_faults(recipe)
     yield from _resizing_faults(recipe)
     yield from _label_faults(recipe)
@@ -276,6 +277,18 @@ def _resizing_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (*at, number, "size"), f"{stage.size} is no less than data.image_size: {min(data.image_size)}"
         elif name is not None and stage.size < MINIMUM_SIDE[name]:
             yield (*at, number, "size"), f"'{name}' takes images of at least {MINIMUM_SIDE[name]} pixels"
+
+
+def _threshold_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    if recipe.threshold is None or recipe.train.result == "folder":
+        return
+    if recipe.task == "regression":
+        yield ("threshold",), "is of the probability of a class, and a regression has no classes. Leave it out"
+    elif recipe.task == "classification" and recipe.threshold.class_name is None:
+        yield (
+            ("threshold", "class"),
+            "is required for a classification, where one class is predicted by the threshold. Name the class",
+        )
 
 
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

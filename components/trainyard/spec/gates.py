@@ -84,6 +84,9 @@ MODULE_RESAMPLES = 100
 """Maximum number of calls of a module's `metrics` for an interval: it cannot take many weights at once.
 Chosen."""
 
+ROUNDING = 1e-9
+"""A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""
+
 Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
@@ -110,7 +113,7 @@ BASELINE_METRICS: dict[Task, tuple[MetricName, ...]] = {
 """The metrics of the constant baseline."""
 
 
-def _class_text(value: object) -> object:
+def class_text(value: object) -> object:
     """Return the class as labels name it; YAML reads some as numbers and booleans."""
     return canonical(str(value)) if isinstance(value, str | int | float) else value
 
@@ -149,7 +152,7 @@ class Gate(Strict):
         None,
         description="Check only this one of data.targets.",
     )
-    class_name: Annotated[str, BeforeValidator(_class_text), Field(max_length=512)] | None = Field(
+    class_name: Annotated[str, BeforeValidator(class_text), Field(max_length=512)] | None = Field(
         None,
         alias="class",
         description=f"Judge this class against the rest: {', '.join(CLASS_METRICS)}.",

@@ -44,6 +44,7 @@ from trainyard.spec.tables.columns import (
 )
 from trainyard.spec.tables.files import ENDINGS, TableName
 from trainyard.spec.tables.formula import Condition, Formula
+from trainyard.spec.threshold import ThresholdAim
 from trainyard.spec.training import command
 from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Train
@@ -382,6 +383,11 @@ class Recipe(Strict):
     data: Data = Field(Data(format="none"), description="Required, unless train.command reads other data.")
     model: ModelConfig = ModelConfig()
     train: Train = Train()
+    threshold: ThresholdAim | None = Field(
+        None,
+        description="Decision threshold, chosen on the eval split and exported with the model. Default: the most "
+        "probable class is predicted, or the classes above 0.5.",
+    )
     evaluate: Evaluate = Evaluate()
     export: Export = Export()
     push: Push = Push()

@@ -280,9 +280,9 @@ def _judged(
         valid = np.isfinite(weights) & (weights >= 0)
         reasons["no weight"] = int(np.count_nonzero(kept & ~valid))
         kept = kept & valid
-        judged = SplitPredictions(labels[kept], read.outputs[kept], weights[kept])
+        judged = SplitPredictions(labels[kept], read.outputs[kept], weights[kept], dict(pushed.thresholds))
     else:
-        judged = SplitPredictions(labels[kept], read.outputs[kept])
+        judged = SplitPredictions(labels[kept], read.outputs[kept], thresholds=dict(pushed.thresholds))
     if not len(judged) or (judged.weights is not None and not judged.weights.any()):
         by_folder = "Name a folder with a folder of images per class."
         advice = "Name the column of the label by --label." if pushed.pixels is None else by_folder

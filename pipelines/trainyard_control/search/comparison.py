@@ -12,6 +12,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
+from trainyard.contract.statistics.threshold import by_id
 from trainyard.errors import ConfigurationError
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import framed
@@ -123,7 +124,11 @@ def compare(runs: list[LocalRunView]) -> Comparison:
     evaluations = [_output(run, "evaluate", Evaluation) for run in runs]
     judged = [_predictions(run) for run in runs]
     test_splits = {hashlib.sha256(b"\0".join(split["keys"].tolist())).digest() for split in judged if split}
-    pairs = [_differences(runs[0], judged[0], split) for split in judged]
+    decided = [_thresholds(evaluation) for evaluation in evaluations]
+    pairs = [
+        _differences(runs[0], judged[0], split, (thresholds, decided[0]))
+        for split, thresholds in zip(judged, decided, strict=True)
+    ]
     return Comparison(
         runs,
         list(settings_rows([run.settings for run in runs])),
@@ -220,12 +225,23 @@ def _predictions(run: LocalRunView) -> _Predictions | None:
         return {name: saved[name][order] for name in saved.files}
 
 
+def _thresholds(evaluation: Evaluation | None) -> dict[int, float]:
+    """Return the decision thresholds of a run's model by class id."""
+    if evaluation is None:
+        return {}
+    labels = [each.label for each in evaluation.classes]
+    return by_id({each.label: each.value for each in evaluation.thresholds}, labels)
+
+
 def _differences(
-    run: LocalRunView, first: _Predictions | None, other: _Predictions | None
+    run: LocalRunView,
+    first: _Predictions | None,
+    other: _Predictions | None,
+    thresholds: tuple[dict[int, float], dict[int, float]],
 ) -> dict[str, Interval] | None:
     """Return the paired interval of other - first of each metric; None if the examples differ.
 
-    run: the first run, whose recipe gives the task and the number of resamples.
+    run: the first run, whose recipe gives the task and the number of resamples. thresholds: of other and of first.
     """
     if not first or not other or first.keys() != other.keys():
         return None
@@ -240,7 +256,8 @@ def _differences(
     settings = run.settings
     task, resamples, seed = settings["task"], settings["evaluate"]["bootstrap"], settings["seed"]
     candidate, rival = (
-        SplitPredictions(part["labels"], part["outputs"], part.get("weights")) for part in (other, first)
+        SplitPredictions(part["labels"], part["outputs"], part.get("weights"), decided)
+        for part, decided in zip((other, first), thresholds, strict=True)
     )
     return differences(task, measure(task, candidate).keys(), candidate, rival, resamples, seed)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.drift import Movement
+from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
@@ -109,7 +112,8 @@ class Evaluation(Document):
     of the model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved
     from those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier
     version). boosted and importance, the column that counts most first, are of tables alone; targets if there are
-    several; unknown, what training never saw, of a table's categories and texts. Of a folder that a program left, split
+    several; unknown, what training never saw, of a table's categories and texts. thresholds are the model's decision
+    thresholds, with their values on the eval split. Of a folder that a program left, split
     is None, examples 0 and metrics what the program says: it judged.
     """
 
@@ -136,6 +140,7 @@ class Evaluation(Document):
     importance: list[Importance] = []
     targets: list[TargetMetrics] = []
     unknown: dict[str, UnknownValues] = {}
+    thresholds: list[ClassThreshold] = []
 
     @property
     def main_metric(self) -> str:
@@ -144,8 +149,15 @@ class Evaluation(Document):
 
     @property
     def remark(self) -> str:
-        """Sentences on how the model stands to its `baseline` and to `boosted`; '' if it is not known."""
-        return " ".join(filter(None, (self._beside_constant(), self._beside_boosted())))
+        """Sentences on its `thresholds`, and how it stands to its `baseline` and `boosted`; '' if nothing is known."""
+        return " ".join(filter(None, (*self._decisions(), self._beside_constant(), self._beside_boosted())))
+
+    def _decisions(self) -> Iterator[str]:
+        for each in self.thresholds:
+            yield (
+                f"'{each.label}' is predicted if its probability is above {each.value:.4g} (eval split: precision "
+                f"{each.precision:.4f}, recall {each.recall:.4f}, F1 {each.f1:.4f})."
+            )
 
     def _beside_boosted(self) -> str:
         for name in ("roc_auc", self.main_metric):

@@ -89,7 +89,8 @@ class Exports(Document):
     """Output of export: the files beside this document, their parity, and the gate over it.
 
     skew: the same raw records by every path.
-    left_out: why a file of the default formats is not there, by its format.
+    left_out: why a file of the default formats is not there, by its format. thresholds: by class, as the files have
+    them.
     statistics.json (`drift.Statistics`) is that of the examples: a pushed model knows the data that it learnt from.
     """
 
@@ -100,3 +101,4 @@ class Exports(Document):
     gate: Verdict
     skew: list[SkewPath] = []
     left_out: dict[str, str] = {}
+    thresholds: dict[str, float] = {}

@@ -80,6 +80,8 @@ def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     why = "is of models that Trainyard judges and exports, and train.result: folder is pushed as it is. Leave it out"
     if recipe.module:
         yield ("module",), why
+    if recipe.threshold:
+        yield ("threshold",), why
     for section, allowed in (("evaluate", {"gates"}), ("export", set[str]())):
         part = getattr(recipe, section)
         for name, field in type(part).model_fields.items():

@@ -6,7 +6,6 @@ import numpy as np
 from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
-from trainyard.contract.statistics.scores import LIKELY
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import confidence_bins
 
@@ -25,7 +24,7 @@ def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[Clas
     several = predictions.labels.ndim == 2
     precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
         predictions.labels,
-        predictions.outputs > LIKELY if several else predictions.predicted,
+        predictions.predicted,
         labels=np.arange(len(labels)),
         zero_division=0,
         sample_weight=predictions.weights,

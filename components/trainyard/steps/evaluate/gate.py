@@ -9,10 +9,7 @@ from typing import Self
 
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.errors import did_you_mean
-from trainyard.spec.gates import Against, Gate
-
-ROUNDING = 1e-9
-"""A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""
+from trainyard.spec.gates import ROUNDING, Against, Gate
 
 _CANNOT_BE_COMPARED = {
     "boosted": "Boosted trees cannot be compared: they were not grown, or have no",

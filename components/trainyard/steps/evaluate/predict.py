@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainyard import events
 from trainyard.contract import version
 from trainyard.contract.document import Split
+from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import ExampleFolder, KeyedBatch
@@ -64,7 +65,8 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
     """Return the predictions of the SavedModel `folder` for the raw features of `split`, through its serving signature.
 
     Its classes are matched with ours by name: probabilities (n, classes + 1), the last column the highest of the
-    classes that we do not have, (n, classes) of multi_label; a class that it does not have gets 0.
+    classes that we do not have, (n, classes) of multi_label; a class that it does not have gets 0. Its classes are
+    predicted by its own thresholds.
     Raises `DataError` that names what it lacks or does not know.
     """
     signature = _signature(folder)
@@ -81,7 +83,9 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
         labels.append(label.numpy())
     predictions = np.concatenate(outputs)
     _require_finite(predictions, folder)
+    thresholds: dict[int, float] = {}
     if document.labels is not None:
+        thresholds = _champion_thresholds(folder, document.labels)
         predictions = _in_label_order(folder, predictions, document.labels)
         if document.task == "multi_label":
             predictions = predictions[:, :-1]
@@ -89,7 +93,18 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
         raise DataError(
             f"{folder}: predicts {_listed(targets)}, and these examples have {_listed(document.targets)} as targets."
         )
-    return SplitPredictions(np.concatenate(labels), predictions, examples.weights(split))
+    return SplitPredictions(np.concatenate(labels), predictions, examples.weights(split), thresholds)
+
+
+def _champion_thresholds(folder: str, labels: list[str]) -> dict[int, float]:
+    """Return the champion's decision thresholds by our class ids."""
+    thresholds = version.thresholds(folder)
+    if unknown := [label for label in thresholds if label not in labels]:
+        raise DataError(
+            f"{folder}: predicts by a threshold for '{unknown[0]}', a class that these examples do not have "
+            f"({_listed(labels)})."
+        )
+    return by_id(thresholds, labels)
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from trainyard import events
 from trainyard.contract.artifacts.evaluate import Boosted, Evaluation, TargetMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.document import Split
+from trainyard.contract.statistics.threshold import by_id
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
+from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.recipe import Recipe
@@ -47,7 +50,10 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)
     predict = load_predictor(model, folder)
+    thresholds = thresholds_of(recipe, model, folder)
     candidate, keys = model_predictions(predict, model, folder, SPLIT, batches)
+    decided = {threshold.label: threshold.value for threshold in thresholds}
+    candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
     champion, status = _champion(champion_uri, folder, batch_size)
     trees = boosted_predictions(folder, SPLIT, recipe.seed) if recipe.evaluate.boosted else None
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
@@ -84,6 +90,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         importance=importances(recipe, folder, SPLIT, predict),
         targets=[_target(recipe, name, candidate.one_target(at)) for at, name in enumerate(recipe.data.targets)],
         unknown=unknown_values(recipe.data, folder, SPLIT),
+        thresholds=thresholds,
     )
     evaluation.write(output)
     for name, counts in evaluation.unknown.items():

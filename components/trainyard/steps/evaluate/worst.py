@@ -13,7 +13,6 @@ from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import Mistake
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.statistics.scores import LIKELY
 from trainyard.data.examples import KeyedBatch
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
@@ -58,7 +57,7 @@ def mistake(
     return Mistake(
         key=key,
         label=_name(predictions.labels[index], labels),
-        predicted=_name(_predicted(predictions, index), labels),
+        predicted=_name(predictions.predicted[index], labels),
         loss=float(predictions.losses[index]),
         picture=image,
     )
@@ -96,14 +95,6 @@ def _as_image(pixels: Floats) -> Image.Image:
         return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     image.thumbnail((SIDES[1], SIDES[1]))
     return image
-
-
-def _predicted(predictions: SplitPredictions, index: int) -> NDArray[Any]:
-    """Return the prediction for an example in the form of its label."""
-    outputs = np.asarray(predictions.outputs[index])
-    if predictions.labels.dtype.kind == "b":
-        return outputs > LIKELY
-    return np.asarray(np.argmax(outputs)) if predictions.labels.dtype.kind == "i" else outputs
 
 
 def _name(label: NDArray[Any], labels: Sequence[str] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature, RawFeature
@@ -82,10 +83,11 @@ def write(
     files: Mapping[Format, str],
     borders: Mapping[str, Border],
     to: Path,
+    thresholds: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Write signature.json and the examples of the exported `files`, paths by format, into the folder `to`.
 
-    borders: of the files for devices, by path. Call after `device.write`.
+    borders: of the files for devices, by path. thresholds: of decisions, by class. Call after `device.write`.
     """
     statistics = Statistics.read(examples).features
     columns = [
@@ -111,6 +113,7 @@ def write(
         "classes": document.labels,
         "targets": document.targets or None,
         "label_separator": recipe.data.label_separator,
+        "thresholds": dict(thresholds),
         "columns": columns,
         "formats": formats,
     }

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
@@ -21,7 +22,14 @@ from trainyard.storage import storage
 _NUMBERS = {"mean", "std", "min", "max"}
 
 
-def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str, Border], folder: Path) -> None:
+def write(
+    recipe: Recipe,
+    document: Examples,
+    examples: str,
+    files: Mapping[str, Border],
+    folder: Path,
+    thresholds: Mapping[str, float] = MappingProxyType({}),
+) -> None:
     """Write labels.txt or targets.txt, preprocessing.json and the transform's vocabularies into `folder`.
 
     preprocessing.json holds the model's `inputs` (name in the file, feature, dtype, shape of a batch of one, number of
@@ -33,8 +41,9 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
     `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
     max of a number on the training split, rounded. `files` has the border of each LiteRT and ONNX file. If integers
     stand for real numbers there, real = (integer - zero_point) * scale. `label_separator` stands between the classes of
-    one answer, if it may have several. In `time_zone` the days and hours of times with an offset are counted. Of single
-    training examples it holds no more than a number's extremes and quantiles and a category's values.
+    one answer, if it may have several. A class with a threshold in `thresholds` is predicted exactly if its probability
+    is above it. In `time_zone` the days and hours of times with an offset are counted. Of single training examples it
+    holds no more than a number's extremes and quantiles and a category's values.
 
     If the transform is known, preprocess.py and predict.py do that on a device.
     """
@@ -83,6 +92,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Mapping[str,
         and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased", "alpha": "white"},
         "vocabularies": vocabularies,
         "label_separator": recipe.data.label_separator,
+        "thresholds": dict(thresholds),
         "quote": recipe.data.quote,
         "time_zone": recipe.data.time_zone,
         "files": dict(files),

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,13 +33,17 @@ from trainyard.storage import storage
 
 @dataclass(frozen=True)
 class TrainedFiles:
-    """The source of the files: the trained model in `model`, as it was trained and in float32, and its examples."""
+    """The source of the files: the trained model in `model`, as it was trained and in float32, and its examples.
+
+    thresholds: its decision thresholds by class.
+    """
 
     recipe: Recipe
     folder: ExampleFolder
     model: str
     network: keras.Model
     float32: keras.Model
+    thresholds: Mapping[str, float]
 
     @cached_property
     def converter(self) -> LiteConverter:
@@ -91,7 +95,8 @@ def _saved_model_predictor(path: Path, document: Examples) -> Predictor:
 
 
 def _write_saved_model(files: TrainedFiles, path: Path) -> None:
-    signature.save(files.float32, load_transform(files.folder.uri), files.folder.document, path, files.recipe.data)
+    transform, document = load_transform(files.folder.uri), files.folder.document
+    signature.save(files.float32, transform, document, path, files.recipe.data, files.thresholds)
 
 
 def _open_saved_model(format: Format, path: Path, document: Examples) -> ExportedModel:

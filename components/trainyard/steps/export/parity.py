@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -62,11 +63,15 @@ class ParityFigures:
 
 
 def measure(
-    candidates: Sequence[ExportedModel], trained: Predictor, float32: Predictor, folder: ExampleFolder
+    candidates: Sequence[ExportedModel],
+    trained: Predictor,
+    float32: Predictor,
+    folder: ExampleFolder,
+    thresholds: Mapping[int, float] = MappingProxyType({}),
 ) -> list[ParityFigures]:
     """Return the figures of every candidate on the whole eval split, in their order.
 
-    trained, float32: the trained model in its own precision and in float32.
+    trained, float32: the trained model in its own precision and in float32. thresholds: of decisions, by class id.
     Raises `DataError` if a prediction is not a number.
     """
     task = folder.document.task
@@ -79,7 +84,7 @@ def measure(
         first = first or (_one(features), _one(raw))
         expected = trained(features, raw)
         exact = expected if float32 is trained else float32(features, raw)
-        scores = partial(example_scores, task, labels)
+        scores = partial(example_scores, task, labels, thresholds=thresholds)
         reference.add("the trained model", expected, expected, exact, scores, weights)
         spread.add(exact)
         for candidate in candidates:

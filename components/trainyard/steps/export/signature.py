@@ -5,8 +5,9 @@ What is served is what was trained on: the transform graph that wrote the traini
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import keras
 import tensorflow as tf
@@ -14,7 +15,8 @@ from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from trainyard.contract.artifacts.preprocess import Examples, RawFeature
-from trainyard.contract.statistics.scores import LIKELY
+from trainyard.contract.statistics.decision import LIKELY
+from trainyard.contract.statistics.threshold import by_id
 from trainyard.contract.version import LABELS, TARGETS
 from trainyard.data.examples import Transform
 from trainyard.data.trained import Tensors, predictor
@@ -28,20 +30,28 @@ SERIALIZED = "serving_examples"
 _MISSING: dict[str, float | str] = {"float32": float("nan"), "string": ""}
 
 
-def save(model: keras.Model, transform: Transform, document: Examples, folder: Path, data: Data) -> None:
+def save(
+    model: keras.Model,
+    transform: Transform,
+    document: Examples,
+    folder: Path,
+    data: Data,
+    thresholds: Mapping[str, float] = MappingProxyType({}),
+) -> None:
     """Write the SavedModel `folder`, loadable by plain TensorFlow, with labels.txt beside saved_model.pb.
 
     data: the recipe's, by whose types of columns a text is read as the readers of files do (`data.values`).
+    thresholds: by class, as of `decided_class`.
 
     Signatures:
     serving_default   every raw feature by name (see `input_name`), each (n,): for images `image`, the encoded bytes
     serving_examples  `examples`, serialized tf.Example (n,) string with the raw features by their own names; a missing
                       number counts as NaN and a missing string as empty, a missing integer is an error
     Both return `probabilities` (n, classes) float32, `label` (n,) string and `label_id` (n,) int64; of multi_label
-    `probabilities` and `label`, the classes above one half with `separator` between them; or for regression
-    `prediction` (n,) float32, of several targets (n, targets), with targets.txt beside.
+    `probabilities` and `label`, the classes above their thresholds, by default one half, with `separator` between them;
+    or for regression `prediction` (n,) float32, of several targets (n, targets), with targets.txt beside.
     """
-    module = _Serving(model, transform, document, data)
+    module = _Serving(model, transform, document, data, by_id(thresholds, document.labels or []))
     raw = module.raw.get_concrete_function(
         {
             feature.name: tf.TensorSpec((None,), feature.dtype, name=input_name(feature.name))
@@ -64,7 +74,14 @@ def write_names(document: Examples, folder: Path) -> None:
 class _Serving(tf.Module):
     """Holds what the signatures need: variables and transform are tracked, the Keras object itself is not saved."""
 
-    def __init__(self, model: keras.Model, transform: Transform, document: Examples, data: Data) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        transform: Transform,
+        document: Examples,
+        data: Data,
+        thresholds: Mapping[int, float],
+    ) -> None:
         super().__init__()
         self.transform = transform
         self.model_variables = [variable.value for variable in model.weights]
@@ -77,14 +94,24 @@ class _Serving(tf.Module):
             if labels is None:
                 return {"prediction": outputs}
             if separator is not None:
-                return {"probabilities": outputs, "label": _joined(labels, outputs > LIKELY, separator)}
-            ids = tf.argmax(outputs, axis=-1, output_type=tf.int64)
+                bounds = tf.constant([thresholds.get(id_, LIKELY) for id_ in range(len(labels))], tf.float32)
+                return {"probabilities": outputs, "label": _joined(labels, outputs > bounds, separator)}
+            ids = _decided(outputs, thresholds)
             return {"probabilities": outputs, "label": tf.gather(tf.constant(labels), ids), "label_id": ids}
 
         self.raw = tf.function(respond, autograph=False)
         self.serialized = tf.function(
             lambda examples: respond(tf.io.parse_example(examples, specification)), autograph=False
         )
+
+
+def _decided(outputs: tf.Tensor, thresholds: Mapping[int, float]) -> tf.Tensor:
+    """Return the ids of the predicted classes (n,) int64, as `decided_class`."""
+    for id_, threshold in thresholds.items():
+        others = tf.where(tf.range(outputs.shape[1]) == id_, tf.constant(-1.0), outputs)
+        likely = tf.argmax(others, axis=-1, output_type=tf.int64)
+        return tf.where(outputs[:, id_] > tf.constant(threshold, tf.float32), tf.constant(id_, tf.int64), likely)
+    return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
 
 def _joined(labels: Sequence[str], has: tf.Tensor, separator: str) -> tf.Tensor:

@@ -9,8 +9,10 @@ from pathlib import Path
 from trainyard import events
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.statistics.drift import Statistics
+from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
+from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, edge_tpu, gate, parity, skew
@@ -24,7 +26,8 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     folder = open_examples(examples)
     network = trained.load(model)
     float32 = trained.in_float32(network)
-    written, left_out = _write(recipe, TrainedFiles(recipe, folder, model, network, float32), output)
+    thresholds = {each.label: each.value for each in thresholds_of(recipe, model, folder)}
+    written, left_out = _write(recipe, TrainedFiles(recipe, folder, model, network, float32, thresholds), output)
     events.emit("exported", formats=",".join(written), seconds=round(time.monotonic() - start, 2))
 
     start = time.monotonic()
@@ -32,7 +35,7 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     reference = keras_predictor(network, document)
     exact = reference if float32 is network else keras_predictor(float32, document)
     candidates = [FORMATS[name].open(name, output / FORMATS[name].path, document) for name in written]
-    measured = parity.measure(candidates, reference, exact, folder)
+    measured = parity.measure(candidates, reference, exact, folder, by_id(thresholds, document.labels or []))
     are_exact = [name for name in written if FORMATS[name].exact]
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
     for name in filter(recipe.export.is_optional, written):
@@ -54,8 +57,8 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
             if recipe.export.min_mapped_share:
                 verdict = gate.extend(verdict, gate.judge_mapping(mapping, recipe.export.min_mapped_share))
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
-    device.write(recipe, document, examples, borders, output)
-    calling.write(recipe, document, examples, files, borders, output)
+    device.write(recipe, document, examples, borders, output, thresholds)
+    calling.write(recipe, document, examples, files, borders, output, thresholds)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     start = time.monotonic()
@@ -65,7 +68,7 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
     same = skew.threshold(paths)
     verdict = gate.extend(verdict, same)
     events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
-    Exports(exports=exports, gate=verdict, skew=paths, left_out=dict(left_out)).write(output)
+    Exports(exports=exports, gate=verdict, skew=paths, left_out=dict(left_out), thresholds=thresholds).write(output)
 
 
 def _write(recipe: Recipe, files: TrainedFiles, output: Path) -> tuple[list[Format], dict[Format, str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from trainyard.contract import version
 from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.serving import serving_version, split_name
+from trainyard.contract.statistics.threshold import by_id
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm
@@ -65,6 +66,7 @@ class _Preprocessing(_Lenient):
     inputs: list[RawInput] = Field(alias="raw_features")
     image: _Image | None = None
     label_separator: str | None = None
+    thresholds: dict[str, float] = {}
     quote: Quote = '"'
     time_zone: str = DEFAULT_ZONE
 
@@ -72,15 +74,17 @@ class _Preprocessing(_Lenient):
 class PushedModel(_Lenient):
     """The version in `folder`. labels: the classes in the order of their ids, None of a model that predicts numbers.
 
-    label_separator: stands between the classes of one answer, if it may have several. targets: the names of the
-    numbers, if there are several. pixels: of the images that it takes; None if it takes the columns
-    `inputs`. quote: what cells of CSV are put in. time_zone: in which days of times with an offset are counted.
+    label_separator: stands between the classes of one answer, if it may have several. thresholds: pairs of a class id
+    and its decision threshold. targets: the names of the numbers, if there are several. pixels: of the images that it
+    takes; None if it takes the columns `inputs`. quote: what cells of CSV are put in. time_zone: in which days of times
+    with an offset are counted.
     """
 
     folder: str
     inputs: tuple[RawInput, ...]
     labels: tuple[str, ...] | None
     label_separator: str | None = None
+    thresholds: tuple[tuple[int, float], ...] = ()  # a model is hashed
     targets: tuple[str, ...] | None = None
     pixels: PixelForm | None
     quote: Quote = '"'
@@ -122,9 +126,10 @@ def open_model(folder: str) -> PushedModel:
         raise DataError(f"{folder}: no {name}, so Trainyard did not push it. Name a version that `push` wrote.")
     try:
         document = _Preprocessing.model_validate_json(text)
-    except ValidationError as error:
+        labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
+        thresholds = by_id(document.thresholds, labels or [])
+    except ValueError as error:  # pydantic's too
         raise DataError(f"{folder}/{name}: another version of Trainyard wrote it. Push the model again.") from error
-    labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
     takes_images = document.image is not None or [
         (feature.name, feature.dtype, feature.column) for feature in document.inputs
     ] == [("image", "string", None)]
@@ -133,6 +138,7 @@ def open_model(folder: str) -> PushedModel:
         inputs=tuple(document.inputs),
         labels=None if labels is None else tuple(labels),
         label_separator=document.label_separator,
+        thresholds=tuple(thresholds.items()),
         targets=None if targets is None else tuple(targets),
         pixels=_pixels(document.image) if takes_images else None,
         quote=document.quote,

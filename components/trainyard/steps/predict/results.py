@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
-from trainyard.contract.statistics.scores import LIKELY
+from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.errors import ConfigurationError
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
@@ -73,7 +73,7 @@ class Form:
 
     def __init__(self, model: PushedModel) -> None:
         self.schema = pa.schema([(name, kind) for name, kind in _columns(model)])
-        self._labels, self._separator = model.labels, model.label_separator
+        self._labels, self._separator, self._thresholds = model.labels, model.label_separator, dict(model.thresholds)
         self._names = None if model.labels is None else pa.array(model.labels, pa.string())
 
     def batch(self, keys: pa.Array, outputs: Array) -> pa.RecordBatch:
@@ -81,10 +81,13 @@ class Form:
         if self._labels is None or self._names is None:
             columns = [keys, *(pa.array(column, pa.float32()) for column in outputs.reshape(len(outputs), -1).T)]
         elif self._separator is not None:
-            texts = (self._separator.join(compress(self._labels, has)) for has in outputs > LIKELY)
+            chosen = decided_classes(outputs, self._thresholds)
+            texts = (self._separator.join(compress(self._labels, has)) for has in chosen)
             columns = [keys, pa.array(texts, pa.string()), *map(pa.array, np.ascontiguousarray(outputs.T))]
         else:
-            order = np.argmax(outputs, axis=1)[:, None] if len(self._labels) <= MOST_CLASSES else _top(outputs)
+            order = decided_class(outputs, self._thresholds)[:, None]
+            if len(self._labels) > MOST_CLASSES:
+                order = _top(outputs, order)
             scores = np.take_along_axis(outputs, order, axis=1)
             columns = [keys, self._names.take(pa.array(order[:, 0])), pa.array(scores[:, 0])]
             if len(self._labels) <= MOST_CLASSES:
@@ -210,9 +213,11 @@ class Results(Receiver):
         return stream
 
 
-def _top(outputs: Array) -> Array:
-    """Return the ids (n, TOP) of the classes with the largest scores, the largest first."""
-    return np.argsort(-outputs, axis=1, kind="stable")[:, :TOP]
+def _top(outputs: Array, first: Array) -> Array:
+    """Return the ids (n, TOP) of the class `first` (n, 1), and of the others with the largest scores."""
+    ranked = np.array(outputs)
+    np.put_along_axis(ranked, first, np.inf, axis=1)
+    return np.argsort(-ranked, axis=1, kind="stable")[:, :TOP]
 
 
 def _columns(model: PushedModel) -> list[tuple[str, pa.DataType]]:

@@ -1,11 +1,11 @@
-"""The recipe's own metrics: `metrics(labels, outputs) -> dict[str, float]` of its module."""
+"""The recipe's own metrics: `metrics(labels, outputs, predicted) -> dict[str, float]` of its module."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import percentiles
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
-Metrics = Callable[[Any, Any], Mapping[str, float]]
+Metrics = Callable[..., Mapping[str, float]]
 
 
 def find(module: str) -> Metrics | None:
@@ -78,7 +78,10 @@ def _values(name: str, draws: list[dict[str, float]]) -> Floats:
 
 def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
     try:
-        return {str(name): float(value) for name, value in metrics(predictions.labels, predictions.outputs).items()}
+        takes_predicted = "predicted" in inspect.signature(metrics).parameters
+        more = {"predicted": predictions.predicted} if takes_predicted else {}
+        values = metrics(predictions.labels, predictions.outputs, **more)
+        return {str(name): float(value) for name, value in values.items()}
     except Exception as error:
         raise ConfigurationError(
             f"module: metrics(labels, outputs) failed ({type(error).__name__}: {error}). "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.statistics.scores import LIKELY
+from trainyard.contract.statistics.decision import decided_class, decided_classes
 
 Floats = NDArray[np.floating[Any]]
 
@@ -59,30 +60,28 @@ class SplitPredictions:
     labels: (n,) int64 class ids; bool (n, classes) of multi_label; or float32 targets (n,), of several (n, targets).
     outputs: (n, columns) float32 probabilities, of which the columns behind the last class id belong to classes that no
     example has; or float32 predictions in the shape of the targets. weights: (n,), how much each example counts; None
-    if all count the same.
+    if all count the same. thresholds: the model's decision thresholds by class id.
     """
 
     labels: NDArray[Any]
     outputs: Floats
     weights: Floats | None = None
+    thresholds: Mapping[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
-    def predicted(self) -> NDArray[np.int64]:
-        """Ids of the most probable classes (n,)."""
-        result: NDArray[np.int64] = np.argmax(self.outputs, axis=1)
-        return result
+    def predicted(self) -> NDArray[Any]:
+        """The predictions in the form of the labels: ids of classes (n,), bool (n, classes), or numbers."""
+        if self.labels.dtype.kind == "f":
+            return self.outputs
+        return (decided_class if self.labels.ndim == 1 else decided_classes)(self.outputs, self.thresholds)
 
     @property
     def right(self) -> NDArray[np.bool_]:
         """Whether the model answers each example with its label, all of its classes or numbers (n,)."""
-        if self.labels.dtype.kind == "i":
-            result: NDArray[np.bool_] = self.predicted == self.labels
-            return result
-        answers = self.outputs > LIKELY if self.labels.dtype.kind == "b" else self.outputs
-        result = (answers == self.labels).reshape(len(self), -1).all(axis=1)
+        result: NDArray[np.bool_] = (self.predicted == self.labels).reshape(len(self), -1).all(axis=1)
         return result
 
     @property
@@ -126,14 +125,14 @@ class SplitPredictions:
     def take(self, chosen: NDArray[Any]) -> SplitPredictions:
         """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
         weights = None if self.weights is None else self.weights[chosen]
-        return SplitPredictions(self.labels[chosen], self.outputs[chosen], weights)
+        return replace(self, labels=self.labels[chosen], outputs=self.outputs[chosen], weights=weights)
 
     def one_class(self, index: int) -> OneClass:
         """Return one class against the rest."""
         several = self.labels.ndim == 2
         return OneClass(
             self.labels[:, index] if several else self.labels == index,
-            self.outputs[:, index] > LIKELY if several else self.predicted == index,
+            self.predicted[:, index] if several else self.predicted == index,
             self.outputs[:, index],
             self.weights,
         )

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard.contract.statistics.decision import decided_class
 from trainyard.contract.statistics.scores import example_scores
 from trainyard.spec.gates import MetricName, Task
 from trainyard.steps.evaluate.metrics import resampled
@@ -46,10 +47,14 @@ class Metric(Generic[Answers]):
 
 
 def confidence_bins(predictions: SplitPredictions) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return each example's bin, confidence and correctness: bins of equal width over the highest probability."""
+    """Return each example's bin, confidence and correctness: bins of equal width over the highest probability.
+
+    They are those of the most probable class, whatever the threshold.
+    """
     confidence = predictions.outputs.max(axis=1).astype(np.float64)
+    right: Floats = (decided_class(predictions.outputs, {}) == predictions.labels).astype(np.float64)
     bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
-    return bins, confidence, _right(predictions)
+    return bins, confidence, right
 
 
 def _mean_of(values: Callable[[SplitPredictions], Floats]) -> Callable[[SplitPredictions], Statistic]:
@@ -197,7 +202,12 @@ METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
     },
     "multi_label": {
         "f1": Metric(
-            _mean_of(lambda predictions: example_scores("multi_label", predictions.labels, predictions.outputs)), _all
+            _mean_of(
+                lambda predictions: example_scores(
+                    "multi_label", predictions.labels, predictions.outputs, predictions.thresholds
+                )
+            ),
+            _all,
         ),
         "macro_f1": Metric(_macro_f1, _rarest),
         "exact_match": Metric(_mean_of(_right), _all),

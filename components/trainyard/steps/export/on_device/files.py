@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from trainyard.contract.statistics.decision import decided_class, decided_classes
 
 
 class Files(ABC):
@@ -58,8 +61,11 @@ class Files(ABC):
         if not self._labels:
             return {"prediction": float(real["prediction"][0])}
         probabilities, separator = real["probabilities"][0], self._content["label_separator"]
-        likely = [label for label, probability in zip(self._labels, probabilities) if probability > 0.5]  # noqa: B905
-        label = self._labels[int(probabilities.argmax())] if separator is None else separator.join(likely)
+        thresholds = {self._labels.index(label): value for label, value in self._content["thresholds"].items()}
+        if separator is None:
+            label = self._labels[int(decided_class(probabilities[None], thresholds)[0])]
+        else:
+            label = separator.join(compress(self._labels, decided_classes(probabilities[None], thresholds)[0]))
         return {"label": label, "probabilities": dict(zip(self._labels, map(float, probabilities)))}  # noqa: B905
 
 

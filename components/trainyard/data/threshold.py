@@ -1,0 +1,39 @@
+"""The decision thresholds of a trained model, by its answers on the eval split."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from trainyard.contract.statistics.threshold import ClassThreshold, choose_thresholds
+from trainyard.data import trained
+from trainyard.data.examples import ExampleFolder
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
+
+_IMAGE_BATCH, _ROW_BATCH = 64, 1024  # bounds memory; chosen
+
+
+def thresholds_of(recipe: Recipe, model: str, folder: ExampleFolder) -> list[ClassThreshold]:
+    """Return the thresholds of train's output `model` that meet the recipe's aim, none if it has no aim.
+
+    Evaluate and export both choose them so: by the same examples, and by the model in float32, as it is exported.
+    Raises `ConfigurationError` as `choose_thresholds`, `DataError` if the eval split is empty or an answer is not
+    finite, and as `trained.load`.
+    """
+    if recipe.threshold is None:
+        return []
+    network = trained.in_float32(trained.load(model))
+    predict = tf.function(trained.predictor(network, folder.document.task), autograph=False, reduce_retracing=True)
+    size = _ROW_BATCH if folder.document.image is None else _IMAGE_BATCH
+    outputs = [predict(features).numpy() for features, _label, _key in folder.batches("eval", size)]
+    if not outputs:
+        raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
+    probabilities = np.concatenate(outputs)
+    if not np.isfinite(probabilities).all():
+        raise DataError(
+            f"{model}: the model gives NaN or infinity on the eval split. Train again with a smaller "
+            "train.optimizer.learning_rate."
+        )
+    labels = folder.document.labels or []
+    return choose_thresholds(recipe.threshold, labels, folder.labels("eval"), probabilities, folder.weights("eval"))
