@@ -147,8 +147,11 @@ def exports_table(exports: list[dict[str, Any]]) -> Table:
     return table
 
 
-def print_rows(console: Console, names: Sequence[str], parts: Mapping[str, Sequence[Row]]) -> None:
-    """Print a table for each part of a comparison; `*` marks a metric that differs from the first column's."""
+def print_rows(console: Console, names: Sequence[str], parts: Mapping[str, Sequence[Row]]) -> bool:
+    """Print a table for each part of a comparison; `*` marks a metric that differs from the first column's.
+
+    Returns True if a metric is marked, so that a legend is needed.
+    """
     for title, rows in parts.items():
         if rows:
             table = plain_table(title, *map(markup, names))
@@ -157,6 +160,7 @@ def print_rows(console: Console, names: Sequence[str], parts: Mapping[str, Seque
                 cells = [markup(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
                 table.add_row(markup(row.name), *cells)
             console.print(table)
+    return any(any(row.certain) for title, rows in parts.items() if title.startswith("metrics") for row in rows)
 
 
 def size(count: int) -> str:

@@ -40,7 +40,8 @@ class VersionRecord(FrozenModel):
 
     recipe: with every default. run: the folder of the run. pushed: when, in UTC; by: the user's name on that machine.
     restored: the version that a rollback copied. examples: by split; fingerprint: of the data. metrics, intervals and
-    slices are those of the evaluation. exports: their paths are those in the folder of export.
+    slices are those of the evaluation. exports: their paths are those in the folder of export. thresholds: of
+    decisions, by class.
     """
 
     recipe: dict[str, Any] = {}
@@ -56,5 +57,6 @@ class VersionRecord(FrozenModel):
     slices: list[SliceMetrics] = []
     gates: list[GateRecord] = []
     exports: list[ExportedFile] = []
+    thresholds: dict[str, float] = {}
     devices: list[str] = []
     training_seconds: float | None = None

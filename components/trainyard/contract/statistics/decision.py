@@ -27,7 +27,7 @@ def decided_class(probabilities: np.ndarray[Any, Any], thresholds: Mapping[int, 
         others[:, id_] = -1
         chosen = np.where(probabilities[:, id_] > np.float32(threshold), id_, np.argmax(others, axis=1))
         return chosen.astype(np.int64)
-    return np.argmax(probabilities, axis=1)
+    return np.asarray(np.argmax(probabilities, axis=1), np.int64)
 
 
 def decided_classes(probabilities: np.ndarray[Any, Any], thresholds: Mapping[int, float]) -> np.ndarray[Any, Any]:

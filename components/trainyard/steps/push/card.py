@@ -91,6 +91,8 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
         else:
             rows["label"] = ", ".join(examples.targets) or examples.label
             rows["input"] = f"{len(examples.raw_features)} columns"
+    if outputs.exports and outputs.exports.thresholds:
+        rows["thresholds"] = ", ".join(f"{name} above {value:g}" for name, value in outputs.exports.thresholds.items())
     if training:
         seconds = sum(training.seconds.values())
         rows |= {

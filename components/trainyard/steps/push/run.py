@@ -139,6 +139,7 @@ def _record(recipe: Recipe, run_folder: str, outputs: Outputs, judged: Evaluatio
             GateRecord(name=name, split=split, **gate.model_dump(mode="json")) for name, split, gate in outputs.gates
         ],
         exports=exports.exports,
+        thresholds=exports.thresholds,
         devices=training.devices if training else [],
         training_seconds=sum(training.seconds.values()) if training else None,
     )

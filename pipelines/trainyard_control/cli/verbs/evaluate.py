@@ -52,13 +52,13 @@ def _show(found: LabelledEvaluation) -> None:
     console = table_console()
     console.print(fields)
     console.print(metrics_table(found.metrics, found.intervals, "new data"))
-    print_rows(console, ["test split", "new data"], {"metrics": found.rows, "slices": found.slice_rows})
+    is_marked = print_rows(console, ["test split", "new data"], {"metrics": found.rows, "slices": found.slice_rows})
     if found.worst:
         table = plain_table("worst mistakes", "label", "predicted", "loss")
         for item in found.worst:
             table.add_row(markup(item.key), markup(item.label), markup(item.predicted), f"{item.loss:.4g}")
         console.print(table)
-    if any(any(row.certain) for row in found.rows):
+    if is_marked:
         console.print("* the 95 % intervals do not overlap", style="dim")
     for note in found.notes:
         console.print(markup(f"! {note}"))

@@ -181,6 +181,7 @@ def _fields(version: Version) -> dict[str, str]:
         "report": version.report or ("deleted" if record.run else ""),
         "recipe": f"{version.run_folder}/recipe.yaml" if version.report else "",
         "trained on": ", ".join(record.devices),
+        "thresholds": ", ".join(f"{label} above {value:g}" for label, value in record.thresholds.items()),
         "damaged": version.fault,
     }
     return {name: text for name, text in fields.items() if text}
@@ -192,11 +193,13 @@ def _show_diff(compared: VersionDiff) -> None:
 
     names = [version.name for version in compared.versions]
     console = table_console()
-    print_rows(console, names, {"settings": compared.settings, "data": compared.data, "metrics": compared.metrics})
+    parts = {"settings": compared.settings, "data": compared.data, "metrics": compared.metrics}
+    is_marked = print_rows(console, names, parts)
     if any(cell for row in compared.intervals for cell in row):
         table = plain_table("95 % interval", *map(markup, names))
         for row, cells in zip(compared.metrics, compared.intervals, strict=True):
             table.add_row(markup(row.name), *(cell or "–" for cell in cells))
         console.print(table)
     print_rows(console, names, {"exports": compared.exports})
-    console.print("* the 95 % intervals do not overlap", style="dim")
+    if is_marked:
+        console.print("* the 95 % intervals do not overlap", style="dim")

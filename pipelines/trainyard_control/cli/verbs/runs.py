@@ -224,8 +224,8 @@ def _show_comparison(compared: Comparison) -> None:
 
     console = table_console()
     titles = {"settings": "settings", "metrics (test split)": "metrics", "training": "training", "exports": "exports"}
-    print_rows(console, compared.names, {title: getattr(compared, name) for title, name in titles.items()})
-    console.print(f"* differs from the first run at 95 % confidence ({compared.method})", style="dim")
+    if print_rows(console, compared.names, {title: getattr(compared, name) for title, name in titles.items()}):
+        console.print(f"* differs from the first run at 95 % confidence ({compared.method})", style="dim")
     if compared.caution:
         console.print(f"! {compared.caution}")
 
