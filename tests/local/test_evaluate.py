@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
-from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, recall_score
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.preprocess import Examples, Feature
@@ -20,6 +20,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.runtime import step
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.threshold import ThresholdAim
 from trainyard.steps.evaluate.baselines.boosted import _columns
 from trainyard.steps.evaluate.run import run
 from trainyard.storage import storage
@@ -144,22 +145,35 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
             {"metric": "recall", "class": "malignant", "min": 0.1, "confidence": 0.9},
             {"metric": "pr_auc", "class": "malignant", "min": 0.3},
             {"metric": "f1", "class": "benign", "min": 0.1, "slice": "clinic=north"},
+            {"metric": "recall", "class": "malignant", "largest_gap_between": "clinic", "max": 0.9},
         ],
-    )
-    evaluation, _predictions = evaluated(tumours, tmp_path / "out", wanted)
+    ).model_copy(update={"threshold": ThresholdAim.model_validate({"precision": 0.9, "class": "malignant"})})
+    evaluation, predictions = evaluated(tumours, tmp_path / "out", wanted)
     names = [slice_.name for slice_ in evaluation.slices]
     assert re.fullmatch(r"mean_radius=\(-inf, 11\.\d+\)", names[0])
     assert names[-3:] == ["clinic=missing", "clinic=north", "clinic=south"]
     assert sum(slice_.examples for slice_ in evaluation.slices[:4]) == evaluation.examples == 113
     assert evaluation.gate.thresholds[0].name == "accuracy [clinic=north] >= 0.2"
     assert evaluation.gate.verdict == "blessed"
-    recall, area, f1 = evaluation.gate.thresholds[2:]
+    recall, area, f1, gap = evaluation.gate.thresholds[2:]
     assert recall.name == "recall of malignant >= 0.1 by its 90 % interval"
     [malignant] = [each for each in evaluation.classes if each.label == "malignant"]
     assert recall.value == pytest.approx(malignant.recall) and recall.interval.low < recall.value
     assert area.name == "pr_auc of malignant >= 0.3" and area.interval.low < area.value <= area.interval.high
     assert f1.name == "f1 of benign [clinic=north] >= 0.1" and 0 < f1.value <= 1
     assert [curve.label for curve in evaluation.roc] == ["benign"]
+    # What the file of predictions gives by scikit-learn with the threshold, which was chosen on the eval split.
+    (threshold,) = evaluation.thresholds
+    is_malignant, found = predictions["labels"] == 0, predictions["outputs"][:, 0] > threshold.value
+    assert threshold.label == "malignant" and threshold.precision >= 0.9
+    assert recall.value == pytest.approx(recall_score(is_malignant, found))
+    assert evaluation.metrics["accuracy"] == pytest.approx(np.mean(is_malignant == found))
+    assert np.array(evaluation.confusion).T[0].sum() == found.sum()
+    clinics = np.array([int(key.split()[1]) % 3 for key in predictions["keys"]])
+    recalls = [recall_score(is_malignant[clinics == at], found[clinics == at]) for at in range(3)]
+    assert gap.name == "largest gap of recall of malignant between clinic <= 0.9"
+    assert gap.value == pytest.approx(max(recalls) - min(recalls)) and gap.interval.low <= gap.value
+    assert evaluation.remark.startswith("'malignant' is predicted if its probability is above 0.")
     assert evaluation.worst[0].picture is None and not (tmp_path / "out/worst").exists()
     assert evaluation.boosted.examples == 342 and evaluation.boosted.metrics["roc_auc"] > 0.97  # measured: 0.99
     names = [effect.column for effect in evaluation.importance]

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from sklearn import metrics as sklearn_metrics
 
 from trainyard.errors import ConfigurationError
+from trainyard.spec.gates import Gate
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.gap import largest_gap
+from trainyard.steps.evaluate.gate import ChampionState, Subject, judge
 from trainyard.steps.evaluate.metrics.measure import SplitPredictions
-from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
+from trainyard.steps.evaluate.slices import slice_masks, slice_metrics, slices_of
 
 
 def recipe(slices, task="classification"):
@@ -110,3 +114,89 @@ def test_a_slice_has_its_own_metrics_and_the_interval_of_the_main_one():
     assert (first.interval.low, first.interval.high) == (0, 1)
     assert second.metrics["accuracy"] == 1
     assert second.interval.high == 1
+
+
+def grouped(weighed=False, accuracies=(0.9, 0.8, 0.6), seed=0):
+    """Predictions of 600 examples in three groups of these accuracies, and the masks of the groups."""
+    draw = np.random.default_rng(seed)
+    groups, labels = draw.integers(0, 3, 600), draw.integers(0, 2, 600)
+    right = draw.random(600) < np.array(accuracies)[groups]
+    score = np.where(right == (labels == 1), draw.uniform(0.51, 1, 600), draw.uniform(0, 0.49, 600))
+    weights = draw.integers(1, 4, 600).astype(np.float32) if weighed else None
+    answers = SplitPredictions(labels, np.stack([1 - score, score], axis=1).astype(np.float32), weights)
+    return answers, {f"sex={name}": groups == at for at, name in enumerate("abc")}
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("metric", ["accuracy", "recall"])
+def test_the_largest_gap_is_that_of_scikit_learns_metric_and_its_interval_that_of_examples_drawn(metric, weighed):
+    answers, masks = grouped(weighed)
+
+    def value(part):
+        how = {"sample_weight": part.weights}
+        return getattr(sklearn_metrics, f"{metric}_score")(part.labels, part.predicted, **how)
+
+    def gap(chosen):
+        values = [value(answers.take(chosen[mask[chosen]])) for mask in masks.values()]
+        return max(values) - min(values)
+
+    taken = {name: answers.take(mask) for name, mask in masks.items()}
+    parts = taken if metric == "accuracy" else {name: part.one_class(1) for name, part in taken.items()}
+    found = largest_gap("classification", metric, parts, masks, 1000, 1, 0.95)
+    assert found.value == pytest.approx(gap(np.arange(600)))
+    assert found.note.startswith("From 0.") and "in 'sex=c' to 0." in found.note and found.note.endswith("in 'sex=a'.")
+    draw = np.random.default_rng(9)
+    drawn = np.array([gap(draw.integers(0, 600, 600)) for _ in range(300)])
+    expected = np.quantile(drawn - (drawn.mean() - found.value), [0.025, 0.975])
+    assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected), abs=0.02)
+    narrow = largest_gap("classification", metric, parts, masks, 1000, 1, 0.5).interval
+    assert found.interval.low < narrow.low < found.value < narrow.high < found.interval.high
+
+
+def test_equal_groups_have_a_gap_by_chance_which_the_interval_takes_away():
+    lows = []
+    for seed in range(40):
+        answers, masks = grouped(accuracies=(0.8, 0.8, 0.8), seed=seed)
+        parts = {name: answers.take(mask) for name, mask in masks.items()}
+        lows.append(largest_gap("classification", "accuracy", parts, masks, 300, 1, 0.95).interval.low)
+    assert np.mean(np.array(lows) <= 0.01) >= 0.75
+
+
+def test_a_gap_without_a_second_slice_or_a_value_is_not_measured_and_one_of_perfect_slices_has_an_exact_interval():
+    answers, masks = grouped(accuracies=(1, 1, 1))
+    parts = {name: answers.take(mask) for name, mask in masks.items()}
+    perfect = largest_gap("classification", "accuracy", parts, masks, 50, 1, 0.95)
+    smallest = min(mask.sum() for mask in masks.values())
+    assert perfect.value == perfect.interval.low == 0
+    assert perfect.interval.high == pytest.approx(1 - 0.025 ** (1 / smallest)), "Clopper and Pearson"
+    alone = {name: parts[name] for name in ["sex=a"]}
+    assert "fewer than two" in largest_gap("classification", "accuracy", alone, masks, 50, 1, 0.95).note
+    masks["sex=b"] = masks["sex=b"] & (answers.labels == 0)
+    parts = {name: answers.take(mask).one_class(1) for name, mask in masks.items()}
+    undefined = largest_gap("classification", "recall", parts, masks, 50, 1, 0.95)
+    gate = Gate.model_validate({"metric": "recall", "class": "ill", "largest_gap_between": "sex", "max": 0.1})
+    (threshold,) = judge([gate], {Subject.from_gate(gate): undefined}, [], ChampionState(present=False)).thresholds
+    assert threshold.name == "largest gap of recall of ill between sex <= 0.1" and not threshold.passed
+    assert "The gap cannot be measured: the slice 'sex=b' does not define it" in threshold.note
+
+
+def test_a_gap_gate_is_judged_by_its_value_or_its_upper_bound():
+    answers, masks = grouped()
+    parts = {name: answers.take(mask) for name, mask in masks.items()}
+    found = largest_gap("classification", "accuracy", parts, masks, 500, 1, 0.9)
+    between = (found.value + found.interval.high) / 2
+    for confidence, passed in ((None, True), (0.9, False)):
+        gate = Gate(metric="accuracy", largest_gap_between="sex", max=between, confidence=confidence)
+        (threshold,) = judge([gate], {Subject.from_gate(gate): found}, [], ChampionState(present=False)).thresholds
+        assert threshold.passed == passed and threshold.note.endswith(found.note)
+
+
+def test_slices_belong_to_the_feature_of_the_longest_name():
+    masks = dict.fromkeys(["a=1", "a=b=2", "a=3"], np.array([True]))
+    assert list(slices_of("a", recipe_of(["a", "a=b"]), masks)) == ["a=1", "a=3"]
+    assert list(slices_of("a=b", recipe_of(["a", "a=b"]), masks)) == ["a=b=2"]
+
+
+def recipe_of(slices):
+    parsed = recipe([])
+    return parsed.model_copy(update={"evaluate": parsed.evaluate.model_copy(update={"slices": slices})})

@@ -111,6 +111,15 @@ def test_gates_name_a_known_metric_and_one_bound() -> None:
         ("metric: accuracy, min: 0.9, confidence: 0.999", "confidence: 0.999 needs 2,000 resamples, and evaluate.boot"),
         ("metric: accuracy, min: 0.9, confidence: 95", "confidence: Input should be less than or equal to 0.999"),
         ("metric: accuracy, min: 0.9, confident: true", "Did you mean 'confidence'?"),
+        (
+            "metric: accuracy, largest_gap_between: color, max: 0.1",
+            "'color' is none of evaluate.slices. Name the feature",
+        ),
+        (
+            "metric: accuracy, largest_gap_between: color, min: 0.1",
+            "largest_gap_between is judged by max, of at least 0",
+        ),
+        ("metric: accuracy, largest_gap_between: color, slice: color=red, max: 1", "compares all slices of a feature"),
     ],
 )
 def test_a_gate_of_one_class_or_with_a_confidence_is_refused_with_what_is_right(gate: str, expected: str) -> None:
@@ -123,6 +132,10 @@ def test_a_gate_of_one_class_or_with_a_confidence_is_refused_with_what_is_right(
         (
             "metric: mine, class: cat, min: 1",
             "gates.0.class: 'mine' is the module's, which gets all labels and outputs",
+        ),
+        (
+            "metric: mine, largest_gap_between: label, max: 1",
+            "'mine' is the module's, and a gap is of Trainyard's metrics",
         ),
         ("metric: mine, min: 1, confidence: 0.99", "confidence: 0.99 needs 200 resamples, and a metric of the module"),
     ],

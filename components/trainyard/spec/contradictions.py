@@ -244,6 +244,14 @@ def _weights_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         )
 
 
+def _gap_faults(recipe: Recipe, at: Location, feature: str, metric: str) -> Iterator[tuple[Location, str]]:
+    if feature not in recipe.evaluate.slices:
+        near = did_you_mean(feature, recipe.evaluate.slices)
+        yield at, f"'{feature}' is none of evaluate.slices.{near} Name the feature there"
+    if metric not in METRIC_SPECS:
+        yield at, f"'{metric}' is the module's, and a gap is of Trainyard's metrics. Leave it out"
+
+
 def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     train, data = recipe.train, recipe.data
     options, at = train.augment, ("train", "augment")
@@ -339,6 +347,8 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
                 f"'{gate.target}' is none of data.targets.{did_you_mean(gate.target, targets)} Name one, or leave it "
                 "out",
             )
+        if (feature := gate.largest_gap_between) is not None:
+            yield from _gap_faults(recipe, (*at, "largest_gap_between"), feature, gate.metric)
         sliced = [f"{name}=" for name in recipe.evaluate.slices]
         if gate.slice is not None and not gate.slice.startswith(tuple(sliced)):
             yield (

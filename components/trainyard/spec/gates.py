@@ -148,6 +148,11 @@ class Gate(Strict):
     slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
         None, description="Check only this slice, as feature=value, of a feature of evaluate.slices."
     )
+    largest_gap_between: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None,
+        description="Judge the largest difference of the metric between two slices of this feature of evaluate.slices; "
+        "give max.",
+    )
     target: Annotated[str, Field(max_length=256)] | None = Field(
         None,
         description="Check only this one of data.targets.",
@@ -164,11 +169,15 @@ class Gate(Strict):
             raise ValueError("give exactly one of min, max, min_difference, max_difference")
         if self.against != "champion" and self.min_difference is None and self.max_difference is None:
             raise ValueError(f"against: {self.against} is for a difference. Give min_difference or max_difference")
+        if self.largest_gap_between is not None and (self.max is None or self.max < 0):
+            raise ValueError("largest_gap_between is judged by max, of at least 0")
+        if self.largest_gap_between is not None and self.slice is not None:
+            raise ValueError("largest_gap_between compares all slices of a feature. Leave slice out")
         spec = next((spec for name, spec in METRIC_SPECS.items() if name == self.metric), None)
         low, high = (spec.low, spec.high) if spec else (-math.inf, math.inf)
         hopeless = {
             "min": self.min is not None and self.min > high,
-            "max": self.max is not None and self.max < low,
+            "max": self.max is not None and self.max < low and self.largest_gap_between is None,
             "min_difference": self.min_difference is not None and self.min_difference > high - low,
             "max_difference": self.max_difference is not None and self.max_difference < low - high,
         }

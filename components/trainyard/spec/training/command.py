@@ -88,9 +88,9 @@ def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             if name not in allowed and getattr(part, name) != field.default:
                 yield (section, name), why
     for index, gate in enumerate(recipe.evaluate.gates):
-        for name in ("slice", "target"):
+        for name in ("slice", "target", "largest_gap_between", "class_name"):
             if getattr(gate, name) is not None:
-                yield ("evaluate", "gates", index, name), why
+                yield ("evaluate", "gates", index, name.removesuffix("_name")), why
         if gate.against != "champion":
             yield ("evaluate", "gates", index, "against"), why
 

@@ -26,6 +26,7 @@ class Subject:
     """The subject of a condition: a metric over all examples or one slice, and the model to compare with.
 
     target, class_name: the one of several that it is about; None is all of them. confidence: of the interval.
+    gap_between: the feature between whose slices the largest gap is judged.
     """
 
     metric: str
@@ -34,21 +35,34 @@ class Subject:
     target: str | None = None
     class_name: str | None = None
     confidence: float | None = None
+    gap_between: str | None = None
 
     @classmethod
     def from_gate(cls, gate: Gate) -> Self:
         """Return the subject of `gate`."""
-        return cls(gate.metric, gate.slice, gate.against, gate.target, gate.class_name, gate.confidence)
+        return cls(
+            gate.metric,
+            gate.slice,
+            gate.against,
+            gate.target,
+            gate.class_name,
+            gate.confidence,
+            gate.largest_gap_between,
+        )
 
 
 @dataclass(frozen=True)
 class MetricPair:
-    """This model's value and the rival's on the same examples; difference is the interval of value - rival."""
+    """This model's value and the rival's on the same examples; difference is the interval of value - rival.
+
+    note: what else to say of the value.
+    """
 
     value: float
     interval: Interval | None
     rival: float | None = None
     difference: Interval | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,10 +94,14 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
         )
     if measured is None or not math.isfinite(measured.value):
         what = "is not a number" if measured else "is not defined"
+        if gate.largest_gap_between is not None:
+            why = f": {measured.note}" if measured and measured.note else ""
+            return _unmeasured(gate, f"The gap cannot be measured{why}. Remove the condition, or fix the cause.")
         scope = f"the slice '{gate.slice}'" if gate.slice else "the split"
         return _unmeasured(gate, f"{_subject(gate)} {what} on {scope}. Remove the condition, or fix the cause.")
     if not _is_difference(gate):
-        return _threshold(gate, measured.value, measured.interval)
+        threshold = _threshold(gate, measured.value, measured.interval)
+        return threshold.model_copy(update={"note": " ".join(filter(None, (threshold.note, measured.note)))})
     if gate.against != "champion":
         if measured.rival is None or not math.isfinite(measured.rival):
             return _unmeasured(gate, f"{_CANNOT_BE_COMPARED[gate.against]} {_subject(gate)}.")
@@ -117,6 +135,8 @@ def _unmeasured(gate: Gate, note: str, *, passed: bool = False) -> Threshold:
 def _name(gate: Gate) -> str:
     scope = f" [{gate.slice}]" if gate.slice is not None else ""
     left = f"{_subject(gate)} - {gate.against}" if _is_difference(gate) else _subject(gate)
+    if gate.largest_gap_between is not None:
+        left = f"largest gap of {left} between {gate.largest_gap_between}"
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
     interval = f" by its {100 * gate.confidence:g} % interval" if gate.confidence is not None else ""
     return f"{left}{scope} {comparison} {_bound(gate):g}{interval}"

@@ -28,6 +28,7 @@ MAX_SLICES = 50
 """Slices of one feature: the most frequent values. Chosen, so that a column of names does not fill the report."""
 
 Columns = Mapping[str, NDArray[Any]]
+Masks = Mapping[str, NDArray[np.bool_]]
 
 
 def slice_masks(
@@ -63,9 +64,17 @@ def slice_masks(
     return masks
 
 
-def slice_metrics(
-    recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], predictions: SplitPredictions
-) -> list[SliceMetrics]:
+def slices_of(feature: str, recipe: Recipe, masks: Masks) -> Masks:
+    """Return the slices of `feature`, whose names begin with it and =."""
+    features = [f"{name}=" for name in recipe.evaluate.slices]
+
+    def belongs(name: str) -> bool:
+        return max(filter(name.startswith, features), key=len) == f"{feature}="
+
+    return {name: mask for name, mask in masks.items() if belongs(name)}
+
+
+def slice_metrics(recipe: Recipe, masks: Masks, predictions: SplitPredictions) -> list[SliceMetrics]:
     """Return the metrics of each slice, with the interval of the main one."""
     main = MAIN_METRIC[recipe.task]
     slices = []

@@ -26,13 +26,14 @@ from trainyard.steps.evaluate.baselines.baseline import baseline, baseline_predi
 from trainyard.steps.evaluate.baselines.boosted import boosted_predictions
 from trainyard.steps.evaluate.baselines.importance import importances
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
+from trainyard.steps.evaluate.gap import largest_gap
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals
 from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
-from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
+from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
 from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage
@@ -40,7 +41,6 @@ from trainyard.storage import storage
 SPLIT: Split = "test"
 
 Custom = custom_metrics.Metrics
-Masks = dict[str, NDArray[np.bool_]]
 
 
 def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
@@ -171,16 +171,29 @@ def _measured(
         subject, rival = Subject.from_gate(gate), rivals[gate.against]
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
-        judged, beside = (answers and _part(recipe, gate, answers, masks, labels) for answers in (candidate, rival))
+        if gate.largest_gap_between is not None:
+            measured[subject] = _gap(recipe, gate, candidate, masks, labels)
+            continue
+        mask = None if gate.slice is None else masks[gate.slice]
+        judged, beside = (answers and _part(recipe, gate, answers, mask, labels) for answers in (candidate, rival))
         values = judged and _measure(recipe, gate, judged, beside, custom)
         if values:
             measured[subject] = values
     return measured
 
 
-def _part(recipe: Recipe, gate: Gate, answers: SplitPredictions, masks: Masks, labels: Sequence[str]) -> Answers:
-    """Return the part of the `answers` that `gate` judges."""
-    part = answers if gate.slice is None else answers.take(masks[gate.slice])
+def _gap(recipe: Recipe, gate: Gate, answers: SplitPredictions, masks: Masks, labels: Sequence[str]) -> MetricPair:
+    between = slices_of(gate.largest_gap_between or "", recipe, masks)
+    parts = {name: _part(recipe, gate, answers, mask, labels) for name, mask in between.items()}
+    drawn = recipe.evaluate.bootstrap, recipe.seed, gate.confidence or CONFIDENCE
+    return largest_gap(recipe.task, gate.metric, parts, between, *drawn)
+
+
+def _part(
+    recipe: Recipe, gate: Gate, answers: SplitPredictions, mask: NDArray[np.bool_] | None, labels: Sequence[str]
+) -> Answers:
+    """Return the part of the `answers` that `gate` judges, of those in `mask` (n,)."""
+    part = answers if mask is None else answers.take(mask)
     if gate.class_name is not None:
         return part.one_class(labels.index(gate.class_name))
     return part if gate.target is None else part.one_target(recipe.data.targets.index(gate.target))

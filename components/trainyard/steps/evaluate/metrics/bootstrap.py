@@ -84,6 +84,15 @@ def percentiles(draws: Floats, confidence: float = CONFIDENCE) -> Interval | Non
     return Interval(low=float(low), high=float(high))
 
 
+def unbiased(draws: Floats, value: float) -> Floats:
+    """Return the `draws` of a metric of at least 0 without what resampling adds to its `value`.
+
+    The metric of a resample is larger than that of the examples by about as much as the examples' is than the truth's.
+    """
+    result: Floats = np.maximum(draws - (np.nanmean(draws) - value), 0)
+    return result
+
+
 def _weights(generator: np.random.Generator, rows: int, examples: int) -> Floats:
     drawn = generator.integers(0, examples, (rows, examples)) + np.arange(rows)[:, None] * examples
     return np.bincount(drawn.ravel(), minlength=rows * examples).reshape(rows, examples).astype(np.float64)
@@ -93,9 +102,8 @@ def _interval(metric: Metric[Any], answers: Answers, value: float, draws: Floats
     if metric.trials and value in (0, 1):
         return _all_alike(value, metric.trials(answers), confidence)
     if metric.is_biased:
-        # A resample repeats examples, which moves the accuracy of a bin away from its confidence: the error of a
-        # resample is larger than that of the examples by about as much as the examples' is than the truth's.
-        draws = np.maximum(draws - (np.mean(draws) - value), 0)
+        # A resample repeats examples, which moves the accuracy of a bin away from its confidence.
+        draws = unbiased(draws, value)
     interval = percentiles(draws, confidence)
     return None if interval is not None and interval.low == interval.high else interval
 
