@@ -67,7 +67,7 @@ STEPS = {
         hook="build_model",
         reads=("preprocess",),
         argument="model",
-        inputs=("checkpoints", "start", "input_workers"),
+        inputs=("checkpoints", "start", "input_workers", "elastic"),
         keyed_by=("weights",),
         cached=True,
     ),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gang_processes
 import numpy as np
@@ -21,6 +23,7 @@ from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
 EPOCHS = 18  # 8 steps each
+ELASTIC = {"normalization": True, "epochs": 60}
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 RECOVERY_SECONDS = 30.0  # the bound stated for a restart in place on this test's two shared cores
 
@@ -31,10 +34,17 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Trained:
-    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("unkilled"), 2, epochs=EPOCHS)
-    (run,) = train_together([folder], examples, 2)
-    return run
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, examples: str) -> list[Trained]:
+    """Two runs of two workers."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    options: list[dict[str, Any]] = [{"epochs": EPOCHS}, ELASTIC]
+    folders = [gang_processes.write_recipe(root / str(i), 2, **own) for i, own in enumerate(options)]
+    return train_together(folders, examples, 2)
+
+
+@pytest.fixture(scope="module")
+def unkilled(undisturbed: list[Trained]) -> Trained:
+    return undisturbed[0]
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +195,43 @@ def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> Non
         gang.finish(code=130, seconds=60)
     assert 5 < time.monotonic() - left < 40
     assert "the gang's launcher is gone" in gangs[0].events("failed")[0]["message"]
+
+
+def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_without_a_trace_in_the_losses(
+    tmp_path: Path, examples: str, undisturbed: list[Trained]
+) -> None:
+    """Workers 2 and 3 are killed, and cannot be started as long as their launcher may not open files."""
+    elastic = '{"counts": [1, 2, 4], "replace_seconds": 2}'
+    gang = start(tmp_path, examples, 1, elastic=elastic, http_proxy=gang_processes.NOBODY, **ELASTIC)
+    gang.wait_for(lambda: gang.step() >= 24)
+    launcher, files = gang.process.pid, resource.RLIMIT_NOFILE
+    limits = resource.prlimit(launcher, files)
+    resource.prlimit(launcher, files, (len(os.listdir(f"/proc/{launcher}/fd")), limits[1]))  # noqa: PTH208 - a count
+    for event in gang.events("supervisor")[2:]:
+        gang_processes.kill(event["process"])
+    lost = time.monotonic()
+    gang.wait_for(lambda: len(gang.events("workers")) == 2)
+    resource.prlimit(launcher, files, limits)
+    assert time.monotonic() - lost < RECOVERY_SECONDS
+    gang.finish()
+
+    training, expected = gang.training, undisturbed[1].training
+    timeline = [(count.workers, count.maximum, count.step) for count in training.worker_counts]
+    loss, growth = training.restarts
+    assert timeline == [(4, 4, 0), (2, 4, loss.resumed_at), (4, 4, growth.resumed_at)], gang.log[-3000:]
+    assert_recovered(loss, "worker [23] is lost")
+    assert (
+        growth.reason == "workers 2, 3 are there again: training continues with 4 of 4 workers"
+        and growth.lost_steps == 0
+    )
+    assert "training runs with 2 of 4 workers: workers 2, 3 are not there" in gang.log
+    curves = [
+        [(epoch.step, epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in run.history]
+        for run in (training, expected)
+    ]
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-5)
+    assert (training.workers, training.steps) == (4, expected.steps)
+    assert storage.committed(str(tmp_path / "output")) is not None and not gang_processes.processes_of(tmp_path)
 
 
 def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str) -> None:

@@ -124,20 +124,29 @@ def examples(folder: Path) -> str:
 
 def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:
     """Start the train step; `options`: those of `write_recipe` and `resume`, or environment variables in capitals."""
-    kept = {name: options.pop(name) for name in list(options) if name.isupper() or name in ("root", "input_workers")}
+    ours = ("root", "input_workers", "elastic", "http_proxy")
+    kept = {name: options.pop(name) for name in list(options) if name.isupper() or name in ours}
     write_recipe(folder, workers, **options)
     return resume(folder, examples, **kept)
 
 
 def resume(
-    folder: Path, examples: str, cgroup: Path | None = None, root: str = "", input_workers: int = 0, **environment: str
+    folder: Path,
+    examples: str,
+    cgroup: Path | None = None,
+    root: str = "",
+    input_workers: int = 0,
+    elastic: str = "",
+    **environment: str,
 ) -> Gang:
     """Start the train step with the recipe that is there; it writes below `root`, by default `folder`.
 
-    input_workers: how many prepare the batches. cgroup: the control group that it runs in, if one is given.
+    input_workers: how many prepare the batches. elastic: as of the step. cgroup: the control group that it runs in, if
+    one is given.
     """
     root = root or str(folder)
-    module = ["trainyard.steps", "train", *([f"--input-workers={input_workers}"] if input_workers else [])]
+    given = {"--input-workers": input_workers, "--elastic": elastic}
+    module = ["trainyard.steps", "train", *(f"{option}={value}" for option, value in given.items() if value)]
     process = _step(folder, root, examples, module, environment, cgroup)
     return Gang(folder, root, process=process)
 

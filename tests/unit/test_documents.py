@@ -135,6 +135,12 @@ VERTEX = {
     "pools": {"cpu": {"kind": "cpu", "resources": RESOURCES}},
     "placement": {"default": "cpu"},
 }
+ELASTIC = {
+    "target": "local",
+    "storage": "runs",
+    "pools": {"here": {"kind": "cpu", "workers": {"min": 2, "max": 4}, "resources": RESOURCES}},
+    "placement": {"default": "here"},
+}
 SCHEDULE = {
     "name": "nightly",
     "recipe": "digits",
@@ -149,7 +155,7 @@ MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
         # The shortest first: of equally near ones the first is tried, with some sixty values.
         [DIGITS, TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DRAWN, TUNED, TAUGHT, OWN, FOLDER, INLINE],
     ),
-    "environment": (Environment, [KUBEFLOW, VERTEX]),
+    "environment": (Environment, [KUBEFLOW, VERTEX, ELASTIC]),
     "schedule": (Schedule, [SCHEDULE]),
 }
 
@@ -256,7 +262,7 @@ def placed(document: Node, at: Location, value: str) -> Node:
         key = key_of(inner, part)
         if isinstance(inner, list):
             inner.extend([None] * (int(key) + 1 - len(inner)))
-        elif key in ALTERNATIVES:
+        elif key in ALTERNATIVES and at[0] == "evaluate":
             inner = _without(inner, ALTERNATIVES - {str(key)})
         there = inner[key] if isinstance(inner, list) else inner.get(key)
         if following is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+from trainyard.contract.training.gang import ElasticGang, elastic_gang
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts
 from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
+from trainyard.spec.recipe import Recipe
 from trainyard.uris import without_secrets
 from trainyard_control.cluster.scheduling import count_nodes
 
@@ -177,7 +180,7 @@ def test_every_pool_of_kind_has_its_nodes_and_every_node_its_pool() -> None:
     kind, nodes = environments.load("kind"), nodes_of_kind()
     reached = {name: count_nodes(pool, kind.platform, nodes, []).room for name, pool in kind.pools.items()}
     assert reached == {"cpu": 1, "small": 1, "training": 2, "gang": 2}
-    assert all(reached[name] >= (pool.nodes or pool.workers) for name, pool in kind.pools.items())
+    assert all(reached[name] >= (pool.nodes or pool.max_workers) for name, pool in kind.pools.items())
     serving = {
         node["metadata"]["name"]: [
             name for name, pool in kind.pools.items() if count_nodes(pool, "kubernetes", [node], []).room
@@ -424,3 +427,73 @@ def test_a_folder_as_storage_needs_the_volume_that_it_is_on(tmp_path: Path) -> N
 def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
     pool = KUBEFLOW.replace("    kind: cpu\n", "    kind: cpu\n    workers: 4\n    nodes: 2\n")
     assert "workers: 4 on a pool of 2 nodes" in refusal(tmp_path, pool)
+
+
+@pytest.mark.parametrize(
+    ("workers", "sentence"),
+    [
+        ("{min: 4, max: 2}", "workers: min is 4, more than max, 2. Give min at most max."),
+        ("{min: 0, max: 2}", "pools.here.workers.min: Input should be greater than or equal to 1. Received: '0'."),
+        ("{max: 2}", "pools.here.workers.min: is required and missing."),
+        ("{min: 2, max: 2, mean: 2}", "pools.here.workers.mean: unknown key. Allowed here: max, min."),
+        ("0", "pools.here.workers: Input should be greater than or equal to 1. Received: '0'."),
+        ("2\n    replace_seconds: 0", "replace_seconds: Input should be greater than or equal to 1. Received: '0'."),
+        ("{min: 2, max: 4}\n    nodes: 3", "workers: 4 on a pool of 3 nodes"),
+    ],
+)
+def test_a_range_of_workers_that_cannot_be_is_refused(tmp_path: Path, workers: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, LOCAL + RANGE.replace("{min: 2, max: 4}", workers, 1))
+
+
+RANGE = f"pools:{CPU}\nplacement: {{train: here}}\n".replace("cpu:", "here:", 1).replace(
+    "    kind: cpu\n", "    kind: cpu\n    workers: {min: 2, max: 4}\n"
+)
+
+
+def test_a_range_of_workers_is_for_processes_of_this_machine(tmp_path: Path) -> None:
+    assert load(tmp_path, LOCAL + RANGE).pools["here"].max_workers == 4
+    message = refusal(tmp_path, LOCAL + RANGE + "input_workers: {count: 2}\n")
+    assert "pools.here.workers: input workers prepare batches for a fixed number of workers" in message
+    ranged = KUBEFLOW.replace("    kind: cpu\n", "    kind: cpu\n    workers: {min: 2, max: 4}\n")
+    message = refusal(tmp_path, ranged)
+    assert "workers: a gang of pods has a fixed number of workers. Give 4 instead of min and max." in message
+    tpu = "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4"
+    message = refusal(tmp_path, ranged.replace("kind: cpu", tpu))
+    assert (
+        "workers: a TPU slice has a fixed shape, and 4x4 trains on all its hosts or on none. Give 4 instead" in message
+    )
+
+
+def elastic(tmp_path: Path, pool_workers: str, **train: Any) -> ElasticGang | None:
+    environment = load(tmp_path, LOCAL + RANGE.replace("{min: 2, max: 4}", pool_workers))
+    data, model = {"format": "image_folder", "bundled": "digits"}, {} if "command" in train else {"name": "cnn_small"}
+    fields = {"name": "own", "data": data, "model": model, "train": train}
+    return elastic_gang(Recipe.model_validate(fields), environment)
+
+
+def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_path: Path) -> None:
+    assert elastic(tmp_path, "4", batch_size=64) is None
+    gang = elastic(tmp_path, "{min: 1, max: 8}", batch_size=64)
+    assert gang is not None and (gang.counts, gang.replace_seconds) == ([1, 2, 4, 8], 60)
+    in_parts = elastic(tmp_path, "{min: 2, max: 6}", batch_size=240, accumulation_steps=2)
+    assert in_parts is not None and in_parts.counts == [2, 3, 4, 5, 6]
+    mixed = elastic(tmp_path, "{min: 2, max: 6}", batch_size=60, augment={"mixup": 0.2})
+    assert mixed is not None and mixed.counts == [2, 3, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("workers", "train", "sentence"),
+    [
+        ("{min: 2, max: 6}", {"batch_size": 64}, "64 examples make no 6 equal parts, for workers: {min: 2, max: 6} of"),
+        ("{min: 2, max: 6}", {"batch_size": 64}, "Give max: 4, or a batch of 66."),
+        ("{min: 3, max: 8}", {"batch_size": 64}, "Give min: 4, or a batch of 72."),
+        ("{min: 5, max: 7}", {"batch_size": 64}, "Give a batch of 70."),
+        ("{min: 2, max: 4}", {"batch_size": 64, "workers": 2}, "train.workers: 2 processes were asked for"),
+        ("{min: 2, max: 4}", {"command": ["a"]}, "train.command: a custom program has a fixed number of workers"),
+    ],
+)
+def test_a_recipe_that_a_range_of_workers_cannot_train_is_refused(
+    tmp_path: Path, workers: str, train: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
+        elastic(tmp_path, workers, **train)

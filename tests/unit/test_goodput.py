@@ -31,10 +31,10 @@ def test_the_start_counts_by_itself_where_nothing_was_restarted() -> None:
 
 def test_the_steps_of_an_earlier_run_do_not_count_also_where_the_gang_was_broken() -> None:
     past = Past(started=time.monotonic() - 100, last_break=("killed", 430, time.monotonic() - 5))
-    past.note_new_steps(resumed_at=400)
+    past.note_new_steps(resumed_at=400, workers=2)
     assert past.began_at == 400
     later = Past(started=past.started, began_at=400, last_break=("killed", 530, time.monotonic() - 5))
-    later.note_new_steps(resumed_at=525)
+    later.note_new_steps(resumed_at=525, workers=2)
     assert (later.began_at, later.restarts[0].lost_steps) == (400, 5)
     assert later.split(step=700, step_seconds=0.1, spent={})["step"] == 30.0
     assert Past().split(step=700, step_seconds=0.1, spent={})["step"] == 0  # nothing was left to do

@@ -66,7 +66,7 @@ def test_one_name_gives_accelerator_count_topology_and_hosts(
     kind: str, name: str, expected: tuple[str, int, str | None, int]
 ) -> None:
     pool = Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
-    assert (pool.accelerator, pool.count, pool.topology, pool.workers) == expected
+    assert (pool.accelerator, pool.count, pool.topology, pool.max_workers) == expected
     assert Pool.model_validate(pool.model_dump(by_alias=True)) == pool
 
 

@@ -82,6 +82,10 @@ class Caller:
                 return message
         raise AssertionError(f"cut off before {kind}")
 
+    def leave(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
     def is_cut_off(self) -> bool:
         try:
             while self._lines.readline():
@@ -99,7 +103,7 @@ def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free = probe.getsockname()[1]
     failures: list[str] = []
-    thread = Rendezvous("127.0.0.1", free, 2, 60, TOKEN, lambda: failures.append("ended")).open()
+    thread = Rendezvous("127.0.0.1", free, [2], 60, TOKEN, lambda: failures.append("ended")).open()
     yield free
     assert ends_well(free) == 0
     thread.join(5)
@@ -219,7 +223,7 @@ def meeting() -> Iterator[int]:
     """A meeting of two of one test's own."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free = probe.getsockname()[1]
-    thread = Rendezvous("127.0.0.1", free, 2, 30, TOKEN, lambda: None).open()
+    thread = Rendezvous("127.0.0.1", free, [2], 30, TOKEN, lambda: None).open()
     yield free
     thread.join(5)
     assert not thread.is_alive()
@@ -292,7 +296,7 @@ def test_a_meeting_that_fails_says_so_at_once_and_closes_its_door() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free = probe.getsockname()[1]
 
-    thread = Broken("127.0.0.1", free, 2, 30, TOKEN, failed.set).open()
+    thread = Broken("127.0.0.1", free, [2], 30, TOKEN, failed.set).open()
     assert failed.wait(5)
     thread.join(5)
     with pytest.raises(ConnectionRefusedError):
@@ -313,6 +317,7 @@ def test_where_the_gang_began_is_told_to_each_later_start(meeting: int) -> None:
     assert first["began_at"] is None and first["spent"]["meet"] >= 0
     chief.send(type="began", generation=1, step=200, began_at=200)
     other.hears("start")
+    other.send(type="began", generation=1, step=220, began_at=220)  # as each start of another worker does
     chief.send(type="broke", generation=1, step=230, code=75, error="PeerLost", message="killed")
     other.hears("stop")
     chief.ready(0)
@@ -353,7 +358,7 @@ def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_
 
     def first_start(token: str) -> tuple[Caller, dict[str, Any]]:
         port = free_port()
-        Rendezvous("127.0.0.1", port, 1, 60, token, lambda: None).open()
+        Rendezvous("127.0.0.1", port, [1], 60, token, lambda: None).open()
         chief = Caller(port, token).ready(0)
         return chief, chief.hears("start")
 
@@ -370,3 +375,98 @@ def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_
     assert start["past"]["last_break"][:2] == ["worker 0 was lost, and its pod was started again", 8]
     _, start = first_start("of a later gang")
     assert start["past"]["restarts"] == []
+
+
+class Elastic:
+    """An elastic meeting of four, of whom two can train, and those who have come to it."""
+
+    def __init__(self, replace_seconds: float) -> None:
+        self.port = free_port()
+        counts, patience = [2, 4], replace_seconds
+        self.thread = Rendezvous("127.0.0.1", self.port, counts, 30, TOKEN, lambda: None, patience).open()
+        self.callers: dict[int, Caller] = {}
+
+    def come(self, *workers: int) -> None:
+        self.callers |= {worker: Caller(self.port).ready(worker) for worker in workers}
+
+    def go(self, *workers: int) -> None:
+        for worker in workers:
+            self.callers.pop(worker).leave()
+
+    def hear(self, kind: str, *workers: int) -> list[dict[str, Any]]:
+        return [self.callers[worker].hears(kind) for worker in workers]
+
+    def ready_again(self, *workers: int, save: bool) -> None:
+        assert [stop["save"] for stop in self.hear("stop", *workers)] == [save] * len(workers)
+        for worker in workers:
+            self.callers[worker].ready(worker)
+
+    def end(self, generation: int) -> None:
+        self.callers[0].send(type="done", generation=generation, step=9)
+        assert [end["code"] for end in self.hear("end", *self.callers)] == [0] * len(self.callers)
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_step_that_is_saved() -> None:
+    gang = Elastic(replace_seconds=0.5)
+    gang.come(0, 1, 2, 3)
+    starts = gang.hear("start", 0, 1, 2, 3)
+    assert [start["rank"] for start in starts] == [0, 1, 2, 3] and starts[0]["past"]["max_workers"] == 4
+    gang.callers[0].send(type="began", generation=1, step=3, began_at=0)
+    gang.go(1, 2)
+    gang.ready_again(0, 3, save=False)
+    lost = time.monotonic()
+    start, other = gang.hear("start", 0, 3)
+    assert time.monotonic() - lost > 0.4
+    assert (start["rank"], other["rank"], start["generation"]) == (0, 1, 2)
+    assert start["addresses"] == other["addresses"] == ["host:0", "host:3"]  # worker 3 is the second now
+    gang.come(1, 2)  # late: they do not train before the others have stopped
+    count = {"workers": 2, "maximum": 4, "step": 2, "seconds": 7.0}
+    gang.callers[0].send(type="workers", generation=2, step=4, count=count)
+    restart = {"reason": "worker 1 is lost", "step": 3, "resumed_at": 2, "lost_steps": 1, "seconds": 3.0}
+    gang.callers[0].send(type="recovered", generation=2, step=4, restart=restart)
+    gang.ready_again(0, 1, 2, 3, save=True)
+    starts = gang.hear("start", 0, 1, 2, 3)
+    assert [start["rank"] for start in starts] == [0, 1, 2, 3]
+    past = starts[0]["past"]
+    assert past["worker_counts"] == [count] and past["last_break"][0] == (
+        "workers 1, 2 are there again: training continues with 4 of 4 workers"
+    )
+    gang.end(generation=3)
+
+
+def test_of_three_workers_two_train_and_the_third_stands_in_for_a_lost_one_at_once() -> None:
+    gang = Elastic(replace_seconds=0.5)
+    gang.come(0, 1, 2)
+    assert [start["addresses"] for start in gang.hear("start", 0, 1)] == [["host:0", "host:1"]] * 2
+    gang.callers[2].send(type="broke", generation=1, step=3, code=20, error="ConfigurationError", message="not heard")
+    gang.callers[0].send(type="began", generation=1, step=3, began_at=0)
+    gang.go(1)
+    gang.ready_again(0, 2, save=False)
+    lost = time.monotonic()
+    assert [start["addresses"] for start in gang.hear("start", 0, 2)] == [["host:0", "host:2"]] * 2
+    assert time.monotonic() - lost < 0.4
+    gang.callers[0].send(type="began", generation=2, step=6, began_at=0)
+    gang.come(3)
+    gang.go(3)  # a spare that goes breaks nothing
+    gang.end(generation=2)
+
+
+def test_a_worker_of_a_later_generation_does_not_deafen_the_one_that_runs() -> None:
+    gang = Elastic(replace_seconds=0.2)
+    gang.come(0, 1)
+    gang.hear("start", 0, 1)
+    gang.callers[3] = Caller(gang.port)
+    gang.callers[3].send(type="ready", worker=3, address="host:3", generation=7)
+    gang.callers[0].send(type="began", generation=1, step=3, began_at=0)
+    gang.end(generation=1)
+
+
+def test_workers_of_an_elastic_gang_wait_for_the_chief_however_long_it_takes() -> None:
+    gang = Elastic(replace_seconds=0.2)
+    gang.come(1, 2, 3)
+    time.sleep(0.6)
+    gang.come(0)
+    assert [start["rank"] for start in gang.hear("start", 0, 1, 2, 3)] == [0, 1, 2, 3]
+    gang.end(generation=1)

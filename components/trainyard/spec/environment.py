@@ -261,6 +261,7 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield the location and the reason of each value that contradicts others."""
     yield from _placement_faults(environment)
     yield from _input_faults(environment)
+    yield from _elastic_faults(environment)
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
     yield from _secret_faults(environment)
@@ -318,6 +319,18 @@ def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         )
 
 
+def _elastic_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield the pools with a range of workers that no gang can have."""
+    for name, pool in environment.pools.items():
+        if not pool.is_elastic:
+            continue
+        at = ("pools", name, "workers")
+        if environment.target == "kubeflow":
+            yield at, f"a gang of pods has a fixed number of workers. Give {pool.max_workers} instead of min and max"
+        elif environment.input_workers is not None and environment.pool_name(TRAIN) == name:
+            yield at, "input workers prepare batches for a fixed number of workers. Leave min and max or them out"
+
+
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield steps placed on pools without nodes, and a training placed where it cannot run."""
     for step, name in environment.placement.items():
@@ -357,7 +370,7 @@ def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         at = ("pools", name)
         if pool.node_selector or pool.tolerations:
             yield at, "Vertex AI has no nodeSelector and no tolerations. Leave them out"
-        if pool.workers > 1:
+        if pool.max_workers > 1:
             yield (*at, "workers"), "a step of Vertex AI Pipelines is one machine. Leave it out"
         if pool.resources.limits.cpu is None:
             yield (*at, "resources", "limits", "cpu"), "is required: Vertex AI picks the machine by its limits"

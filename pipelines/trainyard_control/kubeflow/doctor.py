@@ -127,7 +127,7 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         )
     else:
         yield good("your rights", "all that runs and explain need")
-    gangs = any(environment.pools[name].workers > 1 for name in checks.used_pools(environment))
+    gangs = any(environment.pools[name].max_workers > 1 for name in checks.used_pools(environment))
     if not gangs and not environment.input_workers:
         return
     account = environment.service_accounts.run

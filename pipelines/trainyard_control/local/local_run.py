@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import Champion
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.training import weights
-from trainyard.contract.training.gang import check_input_workers
+from trainyard.contract.training.gang import check_input_workers, elastic_gang, to_parameter
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import OUTPUTS, STEPS, is_from
@@ -99,6 +99,7 @@ class LocalRun:
 
     def _execute(self) -> None:
         check_input_workers(self.recipe, self.environment.input_count)
+        elastic_gang(self.recipe, self.environment)
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
@@ -146,6 +147,7 @@ class LocalRun:
         output, arguments = self._pipeline.place(step, again)
         settings = {
             "input_workers": str(self.environment.input_count),
+            "elastic": to_parameter(elastic_gang(self.recipe, self.environment)),
             "beam_options": self.environment.beam_options,
             "override": self.override,
             "run_folder": self._folder,

@@ -67,12 +67,14 @@ def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardw
     )
     machine, cores = machines.machine_of(pool, environment.platform), _cores(pool, environment.platform)
     gbit = machine[1].network_gbit if machine else None
-    network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
+    network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.max_workers > 1 else None
     if pool.accelerator is None:
-        return replace(cpu_hardware(cores, pool.workers, network), input_cores=input_cores)
+        return replace(cpu_hardware(cores, pool.max_workers, network), input_cores=input_cores)
     if pool.kind == "tpu":  # chips of a slice communicate without the network
         network = None
-    hardware = accelerator_hardware(recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, network)
+    hardware = accelerator_hardware(
+        recipe.train.precision, pool.accelerator, pool.count, pool.max_workers, cores, network
+    )
     return replace(hardware, input_cores=input_cores)
 
 

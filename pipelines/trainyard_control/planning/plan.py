@@ -106,8 +106,8 @@ def candidates(
         machine = machines.machine_of(pool, environment.platform)
         candidate = Candidate(
             pool=name,
-            workers=pool.workers,
-            devices=pool.workers * (pool.count or 1),
+            workers=pool.max_workers,
+            devices=pool.max_workers * (pool.count or 1),
             machine=pool.machine or (f"{machine[0]} (assumed)" if machine else "node"),
             price=machines.price(pool, environment.platform),
             selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),

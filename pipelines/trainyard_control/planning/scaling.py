@@ -140,8 +140,8 @@ def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Hardw
         return name, replace(here, cores=cores, network=UNKNOWN_NETWORK, workers=2), recipe.train.workers
     name = environment.pool_name(TRAIN)
     pool = environment.pools[name]
-    several = pool.model_copy(update={"workers": max(2, pool.workers)})
-    return name, pool_hardware(recipe, environment, several), pool.workers
+    several = pool.model_copy(update={"workers": max(2, pool.max_workers)})
+    return name, pool_hardware(recipe, environment, several), pool.max_workers
 
 
 def _alike(training: Training, hardware: Hardware) -> bool:

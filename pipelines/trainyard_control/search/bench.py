@@ -497,7 +497,7 @@ def find_training(environment: Environment, recipe: str, run: str) -> tuple[str,
 def _speed(recipe: Recipe, environment: Environment, pool: str, training: Training) -> Speed:
     node, price = environment.pools[pool], usd_per_hour(environment, environment.pools[pool])
     hardware = training.hardware if training.replicas == 1 else f"{training.replicas} x {training.hardware}"
-    chips = node.workers * (node.count or 1)
+    chips = node.max_workers * (node.count or 1)
     return speed_from_training(Setting(pool, {}), recipe.train.batch_size, training, chips).model_copy(
         update={
             "pool": pool,

@@ -69,9 +69,9 @@ def require_room(sweep: Sweep) -> None:
     environment, max_parallel = sweep.environment, sweep.max_parallel
     name = environment.pool_name("train")
     pool = environment.pools[name]
-    room = max_parallel if pool.nodes is None else pool.nodes // pool.workers
+    room = max_parallel if pool.nodes is None else pool.nodes // pool.max_workers
     if not 1 <= max_parallel <= room:
-        per_trial = "one" if pool.workers == 1 else f"{pool.workers}"
+        per_trial = "one" if pool.max_workers == 1 else f"{pool.max_workers}"
         nodes = (
             ""
             if pool.nodes is None

@@ -50,6 +50,18 @@ class Restart(FrozenModel):
     seconds: float
 
 
+class WorkerCount(FrozenModel):
+    """The number of workers of an elastic gang from `step` on, `maximum` at most.
+
+    seconds: from the gang's start to the first new step with them.
+    """
+
+    workers: int
+    maximum: int
+    step: int
+    seconds: float
+
+
 class Device(FrozenModel):
     """One device that trained and what it delivered, measured on its own before the training.
 
@@ -97,7 +109,8 @@ class Training(Document):
     others.
 
     Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
-    gradient_bytes over all replicas, on its own; restarts the breaks that it survived.
+    gradient_bytes over all replicas, on its own; restarts the breaks that it survived. Of an elastic gang:
+    worker_counts are its numbers of workers in their order, and workers is the last of them.
 
     input_workers is how many processes beside the training prepared its batches, 0 if it did so itself.
 
@@ -140,6 +153,7 @@ class Training(Document):
     all_reduce_ms: float = 0.0
     gradient_bytes: int = 0
     restarts: list[Restart] = []
+    worker_counts: list[WorkerCount] = []
     rollbacks: list[Rollback] = []
     goodput: float | None = None
     goodput_seconds: dict[str, float] = {}

@@ -6,6 +6,7 @@ travels with the pipeline.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -44,10 +45,57 @@ class GangSpec(Strict):
     input_workers: InputPods | None = None
 
 
+class ElasticGang(Strict):
+    """A gang of processes of one machine that trains with as many workers as there are.
+
+    counts: the numbers of workers that divide the batch evenly, ascending; the last is the number that the gang asks
+    for. replace_seconds: how long it waits for a missing worker before it trains without it.
+    """
+
+    counts: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    replace_seconds: Annotated[int, Field(ge=1)]
+
+
+def elastic_gang(recipe: Recipe, environment: Environment) -> ElasticGang | None:
+    """Return the elastic gang that trains `recipe` in `environment`, None without a range of workers.
+
+    Raises `ConfigurationError` if the batch cannot be divided by the fewest or by the most workers, or if the recipe
+    cannot change its number of workers.
+    """
+    name = environment.pool_name(STEP)
+    pool = environment.pools.get(name)
+    if environment.target != "local" or pool is None or not pool.is_elastic:
+        return None
+    bounds = f"workers: {{min: {pool.min_workers}, max: {pool.max_workers}}} of pool '{name}' in {environment.name}"
+    if recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: a custom program has a fixed number of workers, and {bounds} has two. "
+            "Give one number there."
+        )
+    if recipe.train.workers not in (1, pool.max_workers):
+        raise ConfigurationError(
+            f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {bounds} says how "
+            "many train. Leave train.workers out."
+        )
+    pairs = 2 if recipe.train.augment.mixes else 1  # mixup and cutmix take the images of a device in pairs
+    parts = max(1, pool.count) * recipe.train.accumulation_steps * pairs
+    batch, possible = recipe.train.batch_size, range(pool.min_workers, pool.max_workers + 1)
+    counts = [count for count in possible if batch % (count * parts) == 0]
+    for bound, count, nearest in (("min", pool.min_workers, counts[:1]), ("max", pool.max_workers, counts[-1:])):
+        if count not in counts:
+            unit = math.lcm(pool.min_workers, pool.max_workers) * parts
+            near = "".join(f"{bound}: {other}, or " for other in nearest)
+            raise ConfigurationError(
+                f"{recipe.name}: train.batch_size: {batch} examples make no {count * parts} equal parts, for {bounds}. "
+                f"Give {near}a batch of {unit * max(1, round(batch / unit))}."
+            )
+    return ElasticGang(counts=counts, replace_seconds=pool.replace_seconds)
+
+
 def launches(environment: Environment) -> bool:
     """Return True if the train step in `environment` only starts a gang and waits for it."""
     return environment.target == "kubeflow" and (
-        environment.input_workers is not None or environment.pool_of(STEP).workers > 1
+        environment.input_workers is not None or environment.pool_of(STEP).max_workers > 1
     )
 
 
@@ -68,7 +116,7 @@ def gang_spec(environment: Environment) -> GangSpec | None:
     pool = environment.pools[name]
     return GangSpec(
         image=environment.images[pool.variant],
-        workers=pool.workers,
+        workers=pool.max_workers,
         pool=_bare(pool, environment.platform),
         platform=environment.platform,
         service_account=environment.service_accounts.worker,
@@ -109,6 +157,6 @@ def check_input_workers(recipe: Recipe, count: int) -> None:
         )
 
 
-def to_parameter(plan: GangSpec | None) -> str:
+def to_parameter(plan: GangSpec | ElasticGang | None) -> str:
     """Return the parameter's text; '' if there is no gang."""
     return plan.model_dump_json(by_alias=True, exclude_defaults=True) if plan else ""

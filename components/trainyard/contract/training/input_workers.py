@@ -43,4 +43,4 @@ def input_usd_per_hour(environment: Environment) -> float | None:
 def usd_per_hour(environment: Environment, pool: Pool) -> float | None:
     """Return the price of a training on `pool` for an hour, with its input workers, None without a known price."""
     price, input_price = machines.price(pool, environment.platform), input_usd_per_hour(environment)
-    return None if price is None or input_price is None else pool.workers * price.usd_per_hour + input_price
+    return None if price is None or input_price is None else pool.max_workers * price.usd_per_hour + input_price

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from trainyard.errors import did_you_mean
 from trainyard.quantity import in_bytes, in_cores
@@ -71,7 +71,7 @@ def placement(pool: Pool, platform: Platform) -> Placement:
         tolerations=[*(toleration for layer in layers for toleration in layer.tolerations), *pool.tolerations],
         resource=resource,
         count=pool.count if resource else 0,
-        slice_label=marks.slice_label if pool.kind == "tpu" and pool.workers > 1 else "",
+        slice_label=marks.slice_label if pool.kind == "tpu" and pool.max_workers > 1 else "",
     )
 
 
@@ -117,6 +117,7 @@ def _some_memory(memory: str) -> str:
 
 
 _MOST_CORES = 4096
+_MOST_WORKERS = 1024
 
 # The spellings that KFP's set_cpu_request and set_memory_request take.
 Cpu = Annotated[
@@ -165,6 +166,24 @@ class Resources(Strict):
         return self
 
 
+class WorkerRange(Strict):
+    """The numbers of workers with which an elastic gang trains."""
+
+    min: Annotated[int, Field(ge=1, le=_MOST_WORKERS)] = Field(description="Fewest workers that train.")
+    max: Annotated[int, Field(ge=1, le=_MOST_WORKERS)] = Field(description="Workers that the gang asks for.")
+
+
+def _form(workers: object) -> str:
+    return "range" if isinstance(workers, dict | WorkerRange) else "number"
+
+
+# Told apart by their form, so that a fault is one of the form that was given.
+Workers = Annotated[
+    Annotated[int, Field(ge=1, le=_MOST_WORKERS), Tag("number")] | Annotated[WorkerRange, Tag("range")],
+    Discriminator(_form),
+]
+
+
 class Pool(Strict):
     """Nodes of one kind. A step gets all `count` accelerators of a node."""
 
@@ -187,8 +206,13 @@ class Pool(Strict):
     )
     trains: bool = Field(True, description="false: only evaluate, export and predict run here.")
     spot: bool = Field(False, description="Spot nodes, which may be preempted at any time.")
-    workers: Annotated[int, Field(ge=1, le=1024)] = Field(
-        1, description="Number of nodes that train together, as a gang of pods."
+    workers: Workers = Field(
+        1,
+        description="Number of nodes that train together, as a gang. {min: 2, max: 4}: as many of 4 as there are, "
+        "at least 2.",
+    )
+    replace_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(
+        60, description="Seconds that a gang with min and max waits for a missing worker before it trains without it."
     )
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Maximum number of nodes.")
     machine: LabelValue | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
@@ -215,6 +239,21 @@ class Pool(Strict):
         {}, alias="nodeSelector", max_length=100, description="Node labels, besides those of the platform."
     )
     tolerations: list[Toleration] = Field([], max_length=100, description="Tolerations, besides those of the platform.")
+
+    @property
+    def max_workers(self) -> int:
+        """The number of workers that the gang asks for."""
+        return self.workers.max if isinstance(self.workers, WorkerRange) else self.workers
+
+    @property
+    def min_workers(self) -> int:
+        """The number of workers with which the gang trains at least; `max_workers` without a range."""
+        return self.workers.min if isinstance(self.workers, WorkerRange) else self.workers
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if the pool gives a range of workers."""
+        return isinstance(self.workers, WorkerRange)
 
     @property
     def trained_by(self) -> EngineName:
@@ -277,7 +316,7 @@ class Pool(Strict):
         if not self.count:
             raise ValueError("count: is required: how many accelerators a node has")
         if self.kind == "tpu":
-            _check_slice(self.topology, self.count, self.workers, known[self.accelerator].slices)
+            _check_slice(self, known[self.accelerator].slices)
             if self.engine == "tensorflow" and (why := _beyond_tensorflow(self)):
                 raise ValueError(f"engine: TensorFlow {why}. Give jax, or leave it out")
         elif self.topology:
@@ -286,8 +325,12 @@ class Pool(Strict):
 
     @model_validator(mode="after")
     def _room(self) -> Self:
-        if self.nodes is not None and self.workers > self.nodes:
-            raise ValueError(f"workers: {self.workers} on a pool of {self.nodes} nodes. Give at most nodes")
+        if self.min_workers > self.max_workers:
+            raise ValueError(
+                f"workers: min is {self.min_workers}, more than max, {self.max_workers}. Give min at most max"
+            )
+        if self.nodes is not None and self.max_workers > self.nodes:
+            raise ValueError(f"workers: {self.max_workers} on a pool of {self.nodes} nodes. Give at most nodes")
         return self
 
 
@@ -296,7 +339,7 @@ def nearest_that_trains(pools: dict[str, Pool]) -> str:
     able = [name for name, pool in pools.items() if not (pool.why_no_training or pool.why_no_nodes)]
     if not able:
         return "No pool of the environment trains; add one of kind cpu, gpu or tpu"
-    nearest = min(able, key=lambda name: (pools[name].kind == "cpu", pools[name].workers * pools[name].count))
+    nearest = min(able, key=lambda name: (pools[name].kind == "cpu", pools[name].max_workers * pools[name].count))
     return f"The nearest that trains is '{nearest}'"
 
 
@@ -311,8 +354,9 @@ def _beyond_tensorflow(pool: Pool) -> str:
     return "trains on the TPUs of one host" if hosts(pool.topology or "", pool.count) > 1 else ""
 
 
-def _check_slice(topology: str | None, count: int, workers: int, known: dict[str, list[int]]) -> None:
+def _check_slice(pool: Pool, known: dict[str, list[int]]) -> None:
     """Reject a slice that does not exist, or a gang on part of a slice: its pods would stay Pending forever."""
+    topology, count, workers = pool.topology, pool.count, pool.workers
     if topology not in known:
         listed = [*known][:SHOWN_SLICES]
         more = f" and {len(known) - len(listed)} larger ones" if len(known) > len(listed) else ""
@@ -323,7 +367,13 @@ def _check_slice(topology: str | None, count: int, workers: int, known: dict[str
         raise ValueError(
             f"count: a host of {topology} has {' or '.join(map(str, known[topology]))} chips, {count} was given"
         )
-    if (needed := hosts(topology, count)) != workers:
+    needed = hosts(topology, count)
+    if isinstance(workers, WorkerRange):
+        raise ValueError(
+            f"workers: a TPU slice has a fixed shape, and {topology} trains on all its hosts or on none. "
+            f"Give {needed} instead of min and max"
+        )
+    if needed != workers:
         many = "1 host" if needed == 1 else f"{needed} hosts"
         raise ValueError(
             f"workers: {topology} with {count} chips a host is {many}, and a gang has one worker on each; {workers} "

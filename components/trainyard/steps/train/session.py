@@ -104,6 +104,7 @@ def train(
                 "measured": measured,
                 "versions": engine.versions(),
                 "restarts": past.restarts,
+                "worker_counts": past.worker_counts,
                 "goodput": goodput.share(split),
                 "goodput_seconds": split,
             }

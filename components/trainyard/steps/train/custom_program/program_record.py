@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from trainyard import events, memory
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.peers.settings import current_rank
 from trainyard.storage import storage
 
 _Steps = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -94,7 +95,7 @@ class ProgramRecord:
         now = time.monotonic()
         if self._first is None:
             self._first = (now, line.done)
-            self._past.note_new_steps(self.resumed_from or 0)
+            self._past.note_new_steps(self.resumed_from or 0, current_rank().workers)
         self._last = (now, line.done)
         self.steps = max(self.steps, line.done)
         if line.examples_per_second is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.child_process import end_programs, end_with_parent, start_program
+from trainyard.contract.training.gang import ElasticGang
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
@@ -28,11 +29,20 @@ from trainyard.storage import storage
 
 _GRACE_SECONDS = 15  # chosen: more than a supervisor needs to save and exit
 _STARTS = 3  # chosen: starts of a killed supervisor, or input worker, before the run fails
+_AGAIN_SECONDS = 1.0  # chosen: pause before a worker that could not be started is tried again
 _LAST_SECONDS = 20.0  # chosen: the others notice a failed supervisor much sooner
 
 
-def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "", input_workers: int = 0) -> None:
-    """Train with `recipe.train.workers` processes and `input_workers` and write the result to `output`.
+def run(
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    output: Path,
+    start: str = "",
+    input_workers: int = 0,
+    elastic: ElasticGang | None = None,
+) -> None:
+    """Train with `recipe.train.workers` processes, or those of `elastic`, and `input_workers`; write to `output`.
 
     The gang commits its own output below `checkpoints`, so a run killed here finds it done the next time. Raises the
     error of the worker that failed.
@@ -44,21 +54,27 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: st
             path.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
             uris = {"examples": examples, "checkpoints": checkpoints, "start": start}
             options = {"recipe": str(path), **uris, "output": trained}
-            _LocalGang(recipe.train.workers, options, input_workers).train()
+            workers = elastic.counts[-1] if elastic else recipe.train.workers
+            _LocalGang(workers, options, input_workers, elastic).train()
     committed = storage.local(trained, made_by="train")
     shutil.copytree(committed, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))
 
 
 @dataclass
 class _LocalGang:
-    """The supervisors and input workers of one gang, and the first failure that one of them reported."""
+    """The supervisors and input workers of one gang, and the first failure that one of them reported.
+
+    An elastic gang trains without a worker that cannot be started, and tries to start it again.
+    """
 
     workers: int
     options: dict[str, str]
     input_workers: int = 0
+    elastic: ElasticGang | None = None
     failure: events.Failure | None = None
     stopping: bool = False
     _processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _absent: dict[int, float] = field(default_factory=dict)  # time of the next attempt to start each worker
     _input_processes: dict[int, InputProcess] = field(default_factory=dict)
     _starts: Counter[str] = field(default_factory=Counter)
 
@@ -76,7 +92,7 @@ class _LocalGang:
             codes = self._wait(environment)
         if self.stopping:
             raise Preempted()
-        if any(codes.values()) or storage.committed(self.options["output"]) is None:
+        if (codes.get(0) if self.elastic else any(codes.values())) or storage.committed(self.options["output"]) is None:
             raise self._error(codes)
 
     def _environment(self) -> dict[str, str]:
@@ -87,13 +103,26 @@ class _LocalGang:
         ours = {settings.WORKERS: ",".join(addresses[: self.workers]), settings.GANG_TOKEN: token}
         if self.input_workers:
             ours[settings.INPUT_WORKERS] = ",".join(addresses[self.workers :])
+        if self.elastic:
+            ours[settings.WORKER_COUNTS] = ",".join(map(str, self.elastic.counts))
+            ours[settings.REPLACE_SECONDS] = str(self.elastic.replace_seconds)
         return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
 
     def _start(self, worker: int, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "trainyard.steps.train.gang.supervisor"]
         command += [f"--{name}={value}" for name, value in self.options.items()]
         own = {**environment, settings.WORKER_INDEX: str(worker)}
-        process = start_program(command, own, first=end_with_parent())
+        try:
+            process = start_program(command, own, first=end_with_parent())
+        except OSError as error:
+            text = f"worker {worker}: could not be started ({error})"
+            if not self.elastic or worker == 0:
+                raise TransientError(f"train: {text}. Free what it needs, and run the same command again.") from error
+            if worker not in self._absent:
+                events.emit("warning", message=f"{text}; it is tried every {_AGAIN_SECONDS:g} s.")
+            self._absent[worker] = time.monotonic() + _AGAIN_SECONDS
+            return
+        self._absent.pop(worker, None)
         self._processes[worker] = process
         self._starts[f"worker {worker}"] += 1
         events.emit("supervisor", worker=worker, process=process.pid)
@@ -110,19 +139,23 @@ class _LocalGang:
         """Wait for all supervisors and restart killed ones, as a cluster would; return their exit codes."""
         codes: dict[int, int] = {}
         failed = 0.0
-        while len(codes) < self.workers and not (failed and time.monotonic() - failed > _LAST_SECONDS):
+        while self._processes.keys() - codes.keys() and not (failed and time.monotonic() - failed > _LAST_SECONDS):
             self._keep_input(environment)
+            for worker in [worker for worker, due in self._absent.items() if due < time.monotonic()]:
+                self._start(worker, environment)
             for worker, process in list(self._processes.items()):
                 code = process.poll()
                 if code is None or worker in codes:
                     continue
-                crashed = code < 0 or code == ExitCode.PEER_LOST
+                crashed = code < 0 or code == ExitCode.PEER_LOST or (self.elastic and code == ExitCode.PREEMPTED)
                 if crashed and not self.stopping and self._starts[f"worker {worker}"] < _STARTS:
+                    del self._processes[worker]
                     events.emit("warning", message=f"worker {worker}: its supervisor was killed; it is started again.")
                     self._start(worker, environment)
                 else:
                     codes[worker] = code
-                    failed = failed or (time.monotonic() if code else 0.0)
+                    ends = code and not (self.elastic and crashed and worker)
+                    failed = failed or (time.monotonic() if ends else 0.0)
             time.sleep(0.05)
         return codes
 

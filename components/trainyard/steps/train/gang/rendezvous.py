@@ -1,9 +1,13 @@
 """The rendezvous of a gang's supervisors, run by worker 0: all start together, and learn when one is lost.
 
 A client must first prove that it knows the gang's token (`handshake`). Messages are JSON lines over one TCP connection
-for each supervisor. A supervisor sends `ready` (with the address for its TensorFlow), `beat`, `began`, `broke`,
-`recovered` and `done`; it receives `start`, `stop`, `beat` and `end`. A client that sends anything else is cut off, and
-the others notice only a lost worker.
+for each supervisor. A supervisor sends `ready` (with the address for its TensorFlow), `beat`, `workers`, `began`,
+`broke`, `recovered` and `done`; it receives `start`, `stop`, `beat` and `end`. A client that sends anything else is cut
+off, and the others notice only a lost worker.
+
+A generation is one start of the training, by a team of workers that does not change. Only its team is heard. Without a
+range the team is the whole gang. An elastic gang starts without a worker that is missing for too long, and stops at its
+next step, saved, once a larger team is there.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Restart
+from trainyard.contract.artifacts.train import Restart, WorkerCount
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import handshake, settings
@@ -73,6 +77,8 @@ def _past_uri() -> str:
 _MAX_STARTS_WITHOUT_STEP = 3  # chosen: starts in a row without one new step before the gang gives up
 _MAX_OOM_KILLS = 2  # chosen: an unchanged gang would be killed again
 _FINAL_CODES = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
+_GATHER_SECONDS = 5.0  # chosen: workers that return together are taken in together
+_SAVE_SECONDS = 60.0  # chosen: an evaluation and a checkpoint, before a team that grows is stopped
 _MAX_NUMBER = 1 << 53  # limit of whole numbers in a message
 
 
@@ -89,21 +95,27 @@ class _Member:
 
 @dataclass
 class Rendezvous:
-    """The rendezvous of `workers` supervisors at host:port, in its own thread until the gang has ended.
+    """The rendezvous of supervisors at host:port, in its own thread until the gang has ended.
 
-    on_failure: called in that thread if it ends because of a bug.
+    counts: the numbers of workers that may train, ascending; the last is that of the gang. replace_seconds: how long a
+    smaller team waits for the others. on_failure: called in that thread if it ends because of a bug.
     """
 
     host: str
     port: int
-    workers: int
+    counts: list[int]
     deadline_seconds: float
     token: str
     on_failure: Callable[[], None]
+    replace_seconds: float = 0.0
     _members: dict[int, _Member] = field(default_factory=dict)
     _unidentified: list[MessageStream] = field(default_factory=list)
     _generation: int = 0
+    _newest: int = 0  # generation that any worker has seen
+    _team: list[int] = field(default_factory=list)
     _running: bool = False
+    _trains: bool = False  # the generation has taken a new step
+    _joined_at: float = 0.0
     _waiting_since: float = field(default_factory=time.monotonic)
     _past: Past = field(default_factory=Past)
     _beat_at: float = 0.0
@@ -114,6 +126,11 @@ class Rendezvous:
     _symptom_of: int = 0  # the generation whose break reason may be only a symptom, 0 for none
     _failed: tuple[float, Message] | None = None
     _end: Message | None = None
+
+    @property
+    def workers(self) -> int:
+        """The number of workers that the gang asks for."""
+        return self.counts[-1]
 
     def open(self) -> threading.Thread:
         """Listen on the port and return the started thread, which ends with the gang."""
@@ -133,6 +150,7 @@ class Rendezvous:
 
     def _serve(self, acceptor: handshake.Acceptor) -> None:
         self._past = _read_past(self.token)
+        self._past.max_workers = self.workers if len(self.counts) > 1 else 0
         stall_guard = StallGuard()
         while self._end is None:
             streams = {stream.socket: stream for stream in self._streams()}
@@ -168,15 +186,22 @@ class Rendezvous:
         if stream in self._unidentified:
             raise ValueError(kind)
         self._step = max(self._step, _natural_number(message.get("step", 0)))
-        is_cause = kind == "broke" and bool(message.get("cause"))
-        if message.get("generation") != self._generation or not (self._running or is_cause):
+        if message.get("generation") != self._generation or self._worker(stream) not in self._team:
+            return
+        # A team that was told to stop may have finished, and the cause of its end may be told late.
+        if not self._running and kind != "done" and not (kind == "broke" and message.get("cause")):
             return
         if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
+        elif kind == "workers":
+            self._past.worker_counts.append(WorkerCount.model_validate(message["count"]))
         elif kind == "began":
-            self._past.began_at = _natural_number(message["began_at"])
-            _keep_past(self.token, self._past, self._step)
+            self._trains = True
+            if self._past.began_at is None:  # every start of a worker other than the chief says that it began
+                self._past.began_at = _natural_number(message["began_at"])
+                _keep_past(self.token, self._past, self._step)
         elif kind == "recovered":
+            self._trains = True
             self._past.restarts.append(Restart.model_validate(message["restart"]))
             self._past.last_break = None
             _keep_past(self.token, self._past, self._step)
@@ -193,8 +218,13 @@ class Rendezvous:
         previous = self._members.get(worker)
         if previous is not None and previous.stream is not stream:
             self._drop(previous.stream, "it was started again")
+        if previous is None:
+            self._joined_at = time.monotonic()
         self._members[worker] = _Member(stream, address)
-        self._generation = max(self._generation, generation)
+        self._newest = max(self._newest, generation)
+
+    def _worker(self, stream: MessageStream) -> int | None:
+        return next((worker for worker, member in self._members.items() if member.stream is stream), None)
 
     def _drop(self, stream: MessageStream, reason: str) -> None:
         stream.close()
@@ -202,7 +232,8 @@ class Rendezvous:
             self._unidentified.remove(stream)
         for worker in [worker for worker, member in self._members.items() if member.stream is stream]:
             del self._members[worker]
-            self._stop(f"worker {worker} is lost: {reason}")
+            if worker in self._team:
+                self._stop(f"worker {worker} is lost: {reason}")
 
     def _handle_break(self, message: Message) -> None:
         code, text = _natural_number(message["code"]), str(message["message"])
@@ -227,10 +258,11 @@ class Rendezvous:
         else:
             self._stop(text, grace_seconds, cause)
 
-    def _stop(self, reason: str, grace_seconds: float = 0.0, cause: bool = True) -> None:
+    def _stop(self, reason: str, grace_seconds: float = 0.0, cause: bool = True, save: bool = False) -> None:
         """Stop every worker's training process and wait for all workers again.
 
-        cause: False if `reason` may be a consequence of another lost worker; a cause reported later replaces it.
+        cause: False if `reason` may be a consequence of another lost worker; a cause reported later replaces it. save:
+        every process gets SIGTERM first, so that all stop after the same step and the chief saves it.
         """
         if not self._running:
             if self._symptom_of == self._generation and cause and self._past.last_break is not None:
@@ -243,7 +275,7 @@ class Rendezvous:
         events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
         for member in self._members.values():
             member.address = None
-            member.stream.send("stop", grace_seconds=grace_seconds)
+            member.stream.send("stop", grace_seconds=grace_seconds, save=save)
 
     def _check_members(self) -> None:
         for stream in self._streams():
@@ -255,27 +287,67 @@ class Rendezvous:
             self._beat_at = time.monotonic()
         if self._failed and time.monotonic() - self._failed[0] > SILENCE_SECONDS + HEARTBEAT_SECONDS:
             self._end = self._failed[1]
-        if self._running or self._end:
+        if self._end:
             return
-        missing = [w for w in range(self.workers) if w not in self._members or self._members[w].address is None]
+        ready = sorted(worker for worker, member in self._members.items() if member.address is not None)
+        if self._running:
+            self._grow(ready)
+            return
+        missing = [worker for worker in range(self.workers) if worker not in ready]
         waited = time.monotonic() - self._waiting_since
-        if not missing:
-            self._start()
-        elif waited > self.deadline_seconds:
+        if self._is_complete(ready, waited):
+            self._start(ready[: self._count(ready)], missing)
+        elif waited > max(self.deadline_seconds, self.replace_seconds):
             text = (
                 f"train: waiting for worker {', '.join(map(str, missing))} of {self.workers} for {waited:.0f} s, the "
                 "deadline. Look why it does not start, or run the same command again."
             )
             self._end = failure_fields(TransientError(text))
 
-    def _start(self) -> None:
-        self._generation += 1
+    def _count(self, ready: list[int]) -> int:
+        """Return the largest number of the workers `ready` that can train, 0 without worker 0, which is the chief."""
+        possible = [count for count in self.counts if count <= len(ready)]
+        return possible[-1] if possible and 0 in ready else 0
+
+    def _is_complete(self, ready: list[int], waited: float) -> bool:
+        """Return True if the workers `ready` need not wait for others: nobody is missing, for too long, or needed."""
+        count = self._count(ready)
+        if not count or count == self.workers:
+            return bool(count)
+        # A spare replaces a lost worker at once; those that are stopping are about to be ready.
+        as_before = self._team and count >= len(self._team) and len(ready) == len(self._members)
+        return bool(as_before) or waited > self.replace_seconds
+
+    def _grow(self, ready: list[int]) -> None:
+        """Stop a team that trains, at a step that it saves, if the workers `ready` make a larger one."""
+        count = self._count(ready)
+        if not self._trains or count <= len(self._team):
+            return
+        if count == self.workers or time.monotonic() - self._joined_at > _GATHER_SECONDS:
+            new = [worker for worker in ready if worker not in self._team]
+            text = f"{_names(new)} there again: training continues with {count} of {self.workers} workers"
+            self._stop(text, _SAVE_SECONDS, save=True)
+
+    def _start(self, team: list[int], missing: list[int]) -> None:
+        self._generation = max(self._generation, self._newest) + 1
+        self._team, self._trains = team, False
         self._running, self._step_at_start = True, self._step
         self._past.spent = self._past.spent or {"meet": time.monotonic() - self._past.started}
-        addresses = [self._members[worker].address for worker in range(self.workers)]
-        events.emit("started_together", workers=self.workers, generation=self._generation)
-        for member in self._members.values():
-            member.stream.send("start", generation=self._generation, addresses=addresses, past=self._past.model_dump())
+        addresses = [self._members[worker].address for worker in team]
+        events.emit("started_together", workers=len(team), generation=self._generation)
+        if len(team) < self.workers:
+            text = f"training runs with {len(team)} of {self.workers} workers: {_names(missing)} not there"
+            if spares := self.workers - len(missing) - len(team):
+                text += f", and {spares} more would not divide the batch evenly"
+            events.emit("warning", message=text)
+        fields = {"generation": self._generation, "addresses": addresses, "past": self._past.model_dump()}
+        for rank, worker in enumerate(team):
+            self._members[worker].stream.send("start", rank=rank, **fields)
+
+
+def _names(workers: list[int]) -> str:
+    """Return, for instance, `workers 2, 3 are`."""
+    return f"workers {', '.join(map(str, workers))} are" if len(workers) > 1 else f"worker {workers[0]} is"
 
 
 def _natural_number(value: object) -> int:

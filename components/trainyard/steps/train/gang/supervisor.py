@@ -93,9 +93,13 @@ class Supervisor:
         threading.Thread(target=_preload, args=(self.options["recipe"],), daemon=True).start()
         meeting = None
         if self.membership.worker == 0:
-            workers, deadline = len(self.membership.addresses), self._deadline_seconds
             meeting = Rendezvous(
-                *self.membership.rendezvous, workers, deadline, self.membership.token, _exit_after_failed_rendezvous
+                *self.membership.rendezvous,
+                settings.worker_counts(len(self.membership.addresses)),
+                self._deadline_seconds,
+                self.membership.token,
+                _exit_after_failed_rendezvous,
+                settings.replace_seconds(),
             ).open()
         try:
             code = self._work()
@@ -182,11 +186,15 @@ class Supervisor:
         if kind == "start" and not self._stop_requested_at:
             self._generation = int(message["generation"])
             past = json.dumps(message["past"])
-            self._training = TrainingProcess(self.membership.worker, message["addresses"], self.options, past)
+            self._training = TrainingProcess(message["rank"], message["addresses"], self.options, past)
         elif kind == "stop":
             self._check_training(stream)  # this worker's own failure may have caused the stop
+            if self._training is not None and message["save"]:
+                self._training.child.terminate()
             self._stop_training(message["grace_seconds"])
-            if not self._stop_requested_at:
+            if self.membership.worker == 0 and storage.committed(self.options["output"]) is not None:
+                self._send(stream, "done")
+            elif not self._stop_requested_at:
                 self._send_ready(stream)
         elif kind == "end":
             self._stop_training()

@@ -29,12 +29,12 @@ _HEARTBEAT_SECONDS = 5.0  # chosen
 class TrainingProcess:
     """A running training process. Its output goes to stderr; its events report its progress."""
 
-    def __init__(self, worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
+    def __init__(self, rank: int, addresses: list[str], options: dict[str, str], past: str) -> None:
         """Start the process with the arguments of `train`."""
         # Removed at the end of each start, because leftovers of killed processes would fill a pod's small disk.
         self._files = ExitStack()
         temporary = self._files.enter_context(cache.temporary_folder())
-        self.child = ChildProcess(train, (worker, addresses, options, past, temporary), "training")
+        self.child = ChildProcess(train, (rank, addresses, options, past, temporary), "training")
         self.step = 0
         self.failure: Message = {}
         self.peak_mib = 0
@@ -108,6 +108,8 @@ class TrainingProcess:
             self._program = int(event["process"])
         elif kind == "recovered":
             self._messages.append((kind, {"restart": event}))
+        elif kind == "workers":
+            self._messages.append((kind, {"count": event}))
         elif kind == "began":
             self._messages.append((kind, {"began_at": int(event["began_at"])}))
         elif kind == "failed":
@@ -115,7 +117,7 @@ class TrainingProcess:
 
 
 def train(worker: int, addresses: list[str], options: dict[str, str], past: str, temporary: Path) -> None:
-    """Train as `worker` of the TensorFlow cluster at `addresses`; exits the process.
+    """Train with the rank `worker` in the TensorFlow cluster at `addresses`; exits the process.
 
     past: the gang's history. temporary: the folder for all temporary files.
 

@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel, Field
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Restart
+from trainyard.contract.artifacts.train import Restart, WorkerCount
 
 _START = frozenset({"import", "join", "build", "compile"})
 
@@ -16,9 +16,10 @@ class Past(BaseModel):
     """The history of a gang before this start.
 
     started: when the gang started. began_at: the step that it resumed from at first, None before its first new step.
-    last_break: reason, last step and time of the last break. spent: seconds by name. reads_since: time.time() when this
-    process first read examples. Other times are time.monotonic() on the chief's machine, where worker 0's supervisor
-    runs too.
+    last_break: reason, last step and time of the last break. spent: seconds by name. max_workers: the number that an
+    elastic gang asks for, 0 for a gang of a fixed number; worker_counts: the numbers that it had. reads_since:
+    time.time() when this process first read examples. Other times are time.monotonic() on the chief's machine, where
+    worker 0's supervisor runs too.
     """
 
     started: float = Field(default_factory=time.monotonic)
@@ -26,10 +27,18 @@ class Past(BaseModel):
     restarts: list[Restart] = []
     last_break: tuple[str, int, float] | None = None
     spent: dict[str, float] = {}
+    max_workers: int = 0
+    worker_counts: list[WorkerCount] = []
     reads_since: float = Field(default_factory=time.time)
 
-    def note_new_steps(self, resumed_at: int) -> None:
-        """Note that new steps were taken after the checkpoint of step `resumed_at`."""
+    def note_new_steps(self, resumed_at: int, workers: int) -> None:
+        """Note that `workers` took new steps after the checkpoint of step `resumed_at`."""
+        before = self.worker_counts[-1].workers if self.worker_counts else 0
+        if self.max_workers and workers != before:
+            seconds = round(time.monotonic() - self.started, 3)
+            count = WorkerCount(workers=workers, maximum=self.max_workers, step=resumed_at, seconds=seconds)
+            self.worker_counts.append(count)
+            events.emit("workers", **count.model_dump())
         if self.began_at is None:
             self.began_at = resumed_at
             events.emit("began", began_at=resumed_at)

@@ -251,7 +251,7 @@ class Loop:
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if not self._started:
             self._started = True
-            self.past.note_new_steps(self.resumed_from or 0)
+            self.past.note_new_steps(self.resumed_from or 0, self.rank.workers)
         self._speed.add(count, seconds)
         if self.rank.workers == 1:
             step_seconds = self._speed.last_step_seconds

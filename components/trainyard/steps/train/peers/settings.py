@@ -15,6 +15,10 @@ GANG_TOKEN = "TRAINYARD_GANG_TOKEN"  # noqa: S105 - the variable's name
 """The random secret of a gang's workers."""
 START_DEADLINE_SECONDS = "TRAINYARD_START_DEADLINE_SECONDS"
 """Timeouts of workers that wait for each other."""
+WORKER_COUNTS = "TRAINYARD_WORKER_COUNTS"
+"""Numbers of workers with which an elastic gang trains, ascending; not set for a gang of a fixed number."""
+REPLACE_SECONDS = "TRAINYARD_REPLACE_SECONDS"
+"""Seconds that an elastic gang waits for a missing worker before it trains without it."""
 RECIPE = "TRAINYARD_RECIPE"
 """YAML text of the recipe, in a pod."""
 INPUT_WORKERS = "TRAINYARD_INPUT_WORKERS"
@@ -29,6 +33,16 @@ PORT_RANGE = 8
 def start_deadline_seconds() -> float:
     """Return the time that workers wait for each other and for their input workers."""
     return float(os.environ.get(START_DEADLINE_SECONDS, "300"))
+
+
+def worker_counts(workers: int) -> list[int]:
+    """Return the numbers of workers with which a gang that asks for `workers` trains, ascending."""
+    return [int(count) for count in os.environ.get(WORKER_COUNTS, str(workers)).split(",")]
+
+
+def replace_seconds() -> float:
+    """Return the seconds that an elastic gang waits for a missing worker."""
+    return float(os.environ.get(REPLACE_SECONDS, "60"))
 
 
 def input_addresses() -> list[str]:
