@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.export import EdgeTpu, ExportedFile, Exports, 
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.artifacts.train import Epoch, Restart, Rollback, Training
+from trainyard.contract.artifacts.train import Epoch, Restart, Rollback, Training, WorkerCount
 from trainyard.spec.recipe import Recipe
 
 SECONDS = {"preprocess": 9.1, "train": 20.4, "evaluate": 4.2, "export": 11.0, "push": 0.3}
@@ -101,6 +101,10 @@ def training(text: str = "seven") -> Training:
         history=history,
         seconds={"start": 3.0, "steps": 8.0},
         restarts=[Restart(reason=text, step=20, resumed_at=15, lost_steps=5, seconds=4.5)],
+        worker_counts=[
+            WorkerCount(workers=workers, maximum=4, step=step, seconds=seconds)
+            for workers, step, seconds in ((4, 0, 2.5), (2, 15, 9.0))
+        ],
         rollbacks=[Rollback(what="training loss", step=12, back_to=10, learning_rate_scale=0.1)],
         goodput=0.5,
         goodput_seconds={"step": 4.0, "restart": 4.0},

@@ -49,12 +49,14 @@ def test_the_time_in_the_queue_comes_before_the_others() -> None:
 
 
 def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_has(tmp_path: Path) -> None:
-    gang = {"workers": 2, "examples_per_second": 180.0, "step_ms": 1000 * 64 / 180}
+    gang = {"workers": 2, "examples_per_second": 180.0, "step_ms": 1000 * 64 / 180, "worker_counts": []}
     write(tmp_path / "gang", **gang)
     write(tmp_path / "whole", examples_per_second=120.0, step_ms=1000 * 64 / 120)
     write(tmp_path / "half", examples_per_second=100.0, step_ms=1000 * 32 / 100)
     write(tmp_path / "another", examples_per_second=1.0, step_ms=1000 * 32, parameters=7)
     gang_training = training().model_copy(update=gang)
+    changing = gang_training.model_copy(update={"worker_counts": training().worker_counts})
+    assert scaling(changing, str(tmp_path / "gang")) is None
     assert scaling(gang_training, str(tmp_path / "gang")) == Scaling(2, 0.9, 100.0, same_part=True)
     storage.remove(str(tmp_path / "half"))
     assert scaling(gang_training, str(tmp_path / "gang")) == Scaling(2, 0.75, 120.0, same_part=False)
@@ -67,4 +69,4 @@ def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_h
 
 def write(folder: Path, **changes: object) -> None:
     with storage.stage(str(folder), "trainyard.train") as staged:
-        Training.model_validate(training().model_dump() | changes).write(staged)
+        Training.model_validate(training().model_dump() | {"worker_counts": []} | changes).write(staged)

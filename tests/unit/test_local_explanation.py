@@ -29,8 +29,14 @@ def test_a_step_that_failed_is_named_with_its_words_and_what_to_do(tmp_path: Pat
 def test_a_training_that_goes_on_says_how_fast(tmp_path: Path) -> None:
     pace = {"event": "pace", "step": 3, "steps": 9, "examples_per_second": 5, "step_ms": 9.0, "rested_step_ms": 3.0}
     pace |= {"all_reduce_ms": 0.0, "eval_seconds": 0.0, "save_seconds": 0.0, "step_seconds": 1.0}
-    (folder(tmp_path, "20260101-1") / "train.log").write_text(json.dumps(pace) + "\n")
+    log = folder(tmp_path, "20260101-1") / "train.log"
+    full, why = {"event": "started_together", "workers": 4, "generation": 1}, "worker 3 is not there"
+    team = full | {"workers": 3, "of": 4, "why": why}
+    log.write_text(f"{json.dumps(full)}\n{json.dumps(team)}\n")
+    assert f"in train (it runs with 3 of 4 workers: {why})" in explain_folder(str(tmp_path), "")[0]
+    log.write_text("\n".join(map(json.dumps, (team, full, pace))))
     sentence, _ = explain_folder(str(tmp_path), "")
+    assert "workers" not in sentence
     assert (
         sentence.startswith("20260101-1 is in train (step 3 of 9, 5 examples/s")
         and "waits for its input 67%" in sentence

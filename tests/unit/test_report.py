@@ -155,6 +155,7 @@ def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_surviv
     assert "2 input workers, each with the cores of one that prepares its batches now, would feed it" in text
     assert "50 % of the wall time, restarts included, went into steps that count." in text
     assert "Time: step 4.0 s Time: restart 4.0 s" in text
+    assert "From step Seconds after the start Workers 0 2.5 4 of 4 15 9.0 2 of 4" in text
     assert "seven: went on from step 15, 5 steps done again, 4.5 s lost" in text
     assert "training loss was not finite at step 12: went back to step 10 with 0.1000 times the learning rate" in text
 

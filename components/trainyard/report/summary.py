@@ -24,6 +24,7 @@ _TRAINING = {
     "steps",
     "epochs",
     "workers",
+    "worker_counts",
     "input_workers",
     "devices",
     "examples_per_second",

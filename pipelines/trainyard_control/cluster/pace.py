@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard import events
 from trainyard.contract.training.input_workers import input_workers_needed
@@ -35,14 +35,23 @@ class Bottleneck:
 def verdict(log: str, expected: Expectation | None = None, *, one_machine: bool = False) -> Bottleneck:
     """Find the bottleneck in the newest pace event of the log, and compare the speed with the plan.
 
+    Of an elastic gang, the sentence says why it has fewer workers than it asks for.
+
     one_machine: no other machine could help.
     """
     pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
         numbers = {name: float(value) for name, value in pace.items()} if pace else {}
-        return _verdict(numbers, expected, one_machine) if pace else Bottleneck()
+        found = _verdict(numbers, expected, one_machine) if pace else Bottleneck()
+        return replace(found, sentence="; ".join(filter(None, [found.sentence, _smaller_team(log)])))
     except ValueError:  # not our line
         return Bottleneck()
+
+
+def _smaller_team(log: str) -> str:
+    """Return the reason why the newest team of a gang is smaller than it could be, '' if it is not."""
+    team = events.last(log, "started_together", "workers") or {}
+    return f"it runs with {team['workers']} of {team['of']} workers: {team.get('why')}" if "of" in team else ""
 
 
 def _verdict(pace: dict[str, float], expected: Expectation | None, one_machine: bool) -> Bottleneck:

@@ -105,9 +105,12 @@ def trainings(root: str, recipe: str) -> Iterator[Training]:
 
 
 def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
-    """Yield the observation of a training; none if it is unfinished or an older version recorded no cost."""
+    """Yield the observation of a training.
+
+    None if it is unfinished, if an older version recorded no cost, or if the number of its workers changed.
+    """
     hardware = _hardware(training, one_machine)
-    if hardware is None or not training.flops_per_example or not training.finished:
+    if hardware is None or len(training.worker_counts) > 1 or not training.flops_per_example or not training.finished:
         return
     activations = training.activations_per_example
     # Earlier versions did not count saved activations; nearly all activations are saved.

@@ -28,9 +28,9 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     """Compare `training`, in `folder`, with a one-worker training in the same storage; None without one.
 
     It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the
-    same batch.
+    same batch. None too if the number of workers changed.
     """
-    if training.workers == 1 or not training.examples_per_second:
+    if training.workers == 1 or len(training.worker_counts) > 1 or not training.examples_per_second:
         return None
     batch = _batch(training)
     parent, own = keys.split(folder)
@@ -41,7 +41,8 @@ def scaling(training: Training, folder: str) -> Scaling | None:
             if name == own or not storage.committed(path):
                 continue
             other = Training.read(path)
-            if other.workers == 1 and _alike(other, training) and _batch(other) in (batch, batch // training.workers):
+            steady = other.workers == 1 and len(other.worker_counts) < 2
+            if steady and _alike(other, training) and _batch(other) in (batch, batch // training.workers):
                 by_batch[_batch(other) != batch] = other
     if not by_batch:
         return None

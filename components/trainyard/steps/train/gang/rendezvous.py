@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import connection
+from typing import Any
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Restart, WorkerCount
@@ -334,12 +335,15 @@ class Rendezvous:
         self._running, self._step_at_start = True, self._step
         self._past.spent = self._past.spent or {"meet": time.monotonic() - self._past.started}
         addresses = [self._members[worker].address for worker in team]
-        events.emit("started_together", workers=len(team), generation=self._generation)
+        smaller: dict[str, Any] = {}
         if len(team) < self.workers:
-            text = f"training runs with {len(team)} of {self.workers} workers: {_names(missing)} not there"
+            why = f"{_names(missing)} not there"
             if spares := self.workers - len(missing) - len(team):
-                text += f", and {spares} more would not divide the batch evenly"
+                why += f", and {spares} more would not divide the batch evenly"
+            smaller = {"of": self.workers, "why": why}
+            text = f"training runs with {len(team)} of {self.workers} workers: {why}"
             events.emit("warning", message=text)
+        events.emit("started_together", workers=len(team), generation=self._generation, **smaller)
         fields = {"generation": self._generation, "addresses": addresses, "past": self._past.model_dump()}
         for rank, worker in enumerate(team):
             self._members[worker].stream.send("start", rank=rank, **fields)
