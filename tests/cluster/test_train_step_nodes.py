@@ -5,12 +5,13 @@ TRAINYARD_IMAGE names the image (images/Dockerfile, target cpu) of this very cod
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 from namespaces import until
-from survival import assert_survived
-from train_step import IMAGE, Desk, Run
+from survival import INTERVAL, assert_survived
+from train_step import IMAGE, POOL, Desk, Run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
 
@@ -24,6 +25,35 @@ def test_a_drained_node_gives_its_worker_to_another(desk: Desk, calm: Run, run: 
     finally:
         run.namespace.kubectl("uncordon", node)
     assert_survived(desk, run, calm)
+
+
+def test_an_elastic_gang_trains_on_the_node_that_is_left_and_on_both_once_the_other_is_back(
+    desk: Desk, calm: Run, run: Run
+) -> None:
+    """The node of worker 0 is lost, so that worker 1 has to give up its own, of which each has room for one."""
+    resources = POOL["resources"] | {"requests": {"cpu": "5", "memory": "3Gi"}}
+    run.pool = {"workers": {"min": 1, "max": 2}, "replace_seconds": 5, "resources": resources}
+    run.start().reaches(2 * INTERVAL)
+    pool = run.namespace.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool=cpu", "-o", "name").split()
+    kept = run.namespace.kubectl("get", "pod", run.worker(1), "-o", "jsonpath={.spec.nodeName}")
+    lost = [node for node in pool if node != f"node/{kept}"]
+    try:
+        run.namespace.kubectl("cordon", *lost)
+        run.namespace.kubectl("delete", "pod", run.worker(0), "--wait=false")
+        run.says('"event": "workers", "workers": 1')
+    finally:
+        run.namespace.kubectl("uncordon", *lost)
+    gang = run.gang
+    run.ends()
+    until(lambda: not run.namespace.left_of(gang), 30)
+    training, expected = desk.training(run), (calm.ends(), desk.training(calm))[1]
+    counts = [(count["workers"], count["maximum"]) for count in training["worker_counts"]]
+    assert counts == [(2, 2), (1, 2), (2, 2)], run.log
+    assert [event["workers"] for event in run.event("gang_resized")] == [1, 2]
+    print("restarts:", json.dumps(training["restarts"], indent=1))
+    assert [restart["lost_steps"] for restart in training["restarts"]] == [0, 0]
+    losses = [[(epoch["train_loss"], epoch["eval_loss"]) for epoch in run["history"]] for run in (training, expected)]
+    assert losses[0] == [pytest.approx(pair, rel=1e-5) for pair in losses[1]]
 
 
 def test_a_gpu_pod_that_sees_no_gpu_stops_within_ten_seconds(run: Run) -> None:

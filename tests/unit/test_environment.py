@@ -450,13 +450,14 @@ RANGE = f"pools:{CPU}\nplacement: {{train: here}}\n".replace("cpu:", "here:", 1)
 )
 
 
-def test_a_range_of_workers_is_for_processes_of_this_machine(tmp_path: Path) -> None:
+def test_a_range_of_workers_is_refused_with_what_has_a_fixed_number(tmp_path: Path) -> None:
     assert load(tmp_path, LOCAL + RANGE).pools["here"].max_workers == 4
     message = refusal(tmp_path, LOCAL + RANGE + "input_workers: {count: 2}\n")
     assert "pools.here.workers: input workers prepare batches for a fixed number of workers" in message
     ranged = KUBEFLOW.replace("    kind: cpu\n", "    kind: cpu\n    workers: {min: 2, max: 4}\n")
-    message = refusal(tmp_path, ranged)
-    assert "workers: a gang of pods has a fixed number of workers. Give 4 instead of min and max." in message
+    assert load(tmp_path, ranged).pools["cpu"].min_workers == 2
+    message = refusal(tmp_path, ranged.replace("    kind: cpu\n", "    kind: cpu\n    queue: research\n"))
+    assert "workers: a queue admits a fixed number of pods. Give 4, or leave queue out." in message
     tpu = "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4"
     message = refusal(tmp_path, ranged.replace("kind: cpu", tpu))
     assert (
@@ -468,7 +469,7 @@ def elastic(tmp_path: Path, pool_workers: str, **train: Any) -> ElasticGang | No
     environment = load(tmp_path, LOCAL + RANGE.replace("{min: 2, max: 4}", pool_workers))
     data, model = {"format": "image_folder", "bundled": "digits"}, {} if "command" in train else {"name": "cnn_small"}
     fields = {"name": "own", "data": data, "model": model, "train": train}
-    return elastic_gang(Recipe.model_validate(fields), environment)
+    return elastic_gang(Recipe.model_validate(fields), environment.pools["here"])
 
 
 def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_path: Path) -> None:
@@ -484,7 +485,11 @@ def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_pat
 @pytest.mark.parametrize(
     ("workers", "train", "sentence"),
     [
-        ("{min: 2, max: 6}", {"batch_size": 64}, "64 examples make no 6 equal parts, for workers: {min: 2, max: 6} of"),
+        (
+            "{min: 2, max: 6}",
+            {"batch_size": 64},
+            "64 examples make no 6 equal parts, for the pool's workers: {min: 2, max: 6}.",
+        ),
         ("{min: 2, max: 6}", {"batch_size": 64}, "Give max: 4, or a batch of 66."),
         ("{min: 3, max: 8}", {"batch_size": 64}, "Give min: 4, or a batch of 72."),
         ("{min: 5, max: 7}", {"batch_size": 64}, "Give a batch of 70."),

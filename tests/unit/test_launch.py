@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from kubernetes.client import ApiException
+from tests.unit.test_outcome import pending, pod
 
+from trainyard.errors import TransientError
 from trainyard.kubernetes.client import JOBS, Cluster
+from trainyard.kubernetes.diagnosis import CONTAINER
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
 from trainyard.steps.train.gang.pods.launch import clear, launch
@@ -20,6 +23,7 @@ RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2G
 POOL = Pool.model_validate({"kind": "cpu", "resources": RESOURCES})
 TRAINING = Gang(run="digits", image="image:1", command=("train",), workers=1, pool=POOL, platform="kubernetes")
 INPUT = replace(TRAINING, command=("feed",), workers=2, feeds=TRAINING.name)
+SCENE_SECONDS = 90  # longer than the pool's replace_seconds
 ENDING_READS = 3  # of a Job whose pods still end
 
 
@@ -35,9 +39,12 @@ class Server:
         self.objects: dict[str, dict[str, Any]] = {}
         self._reads_left: dict[str, int] = {}
         self._uids = 0
+        self.pods: list[dict[str, Any]] = []
 
     def call_api(self, path: str, method: str, *, body: Any, **_: Any) -> SimpleNamespace:
-        answer = {"POST": self._create, "GET": self._get, "DELETE": self._delete}[method](path, body)
+        answer = {"POST": self._create, "GET": self._get, "PATCH": self._patch, "DELETE": self._delete}[method](
+            path, body
+        )
         return SimpleNamespace(data=json.dumps(answer).encode())
 
     def owners(self, path: str) -> list[str]:
@@ -58,7 +65,7 @@ class Server:
 
     def _get(self, path: str, _: object) -> dict[str, Any]:
         if path.endswith("/pods"):
-            return {"items": []}
+            return {"items": self.pods}
         if path not in self.objects:
             raise ApiException(status=404)
         manifest = self.objects[path]
@@ -67,6 +74,14 @@ class Server:
             if not self._reads_left[path]:
                 del self.objects[path]
         return manifest
+
+    def _patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path not in self.objects:
+            raise ApiException(status=404)
+        if body["metadata"]["uid"] != self.uid(path):
+            raise ApiException(status=409)
+        self.objects[path]["spec"] |= body["spec"]
+        return self.objects[path]
 
     def _delete(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if path not in self.objects:
@@ -131,3 +146,60 @@ def test_a_retry_that_finds_the_output_removes_the_gang_that_a_killed_launcher_l
     clear(replace(TRAINING, input=INPUT), cluster)
     assert not server.objects
     clear(replace(TRAINING, input=INPUT), cluster)
+
+
+def running(index: int) -> dict[str, Any]:
+    return pod(index, "Running", containerStatuses=[{"name": CONTAINER, "state": {"running": {}}}])
+
+
+def succeeded(index: int) -> dict[str, Any]:
+    terminated = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-11-21T02:01:00Z"}
+    return pod(index, "Succeeded", containerStatuses=[{"name": CONTAINER, "state": {"terminated": terminated}}])
+
+
+def sizes_of(monkeypatch: pytest.MonkeyPatch, *scenes: list[dict[str, Any]]) -> list[int]:
+    """Launch a gang of three, of which two can train, whose pods are those of each scene for 90 s.
+
+    Returns the completions of its Job at the end of each scene that it outlived.
+    """
+    server, sizes, now = Server(), [], 0.0
+    cluster = Cluster(server, "runs")
+    gang = replace(TRAINING, workers=3, min_workers=2)
+
+    def at_rest(_: float) -> None:
+        nonlocal now
+        now += 1.0
+        job = server.objects.get(cluster.path("jobs", gang.name, JOBS), {"metadata": {"deletionTimestamp": ""}})
+        if now % SCENE_SECONDS == 0 and "deletionTimestamp" not in job["metadata"]:
+            sizes.append(job["spec"]["completions"])
+            server.pods = scenes[len(sizes)]
+
+    server.pods = scenes[0]
+    monkeypatch.setattr(time, "sleep", at_rest)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    launch(gang, cluster)
+    assert not server.objects
+    return sizes
+
+
+def test_an_elastic_gang_gives_a_lost_worker_0_the_node_of_its_last_worker_and_waits_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = [pending(0, "no node"), running(1), running(2)]
+    one_is_missing = [running(0), running(1), pending(2, "no node")]
+    ends = [[succeeded(0), running(1), pending(2, "no node")], [succeeded(0), succeeded(1), pending(2, "no node")]]
+    longer_than_the_deadline = [one_is_missing] * (POOL.start_deadline_seconds // SCENE_SECONDS + 2)
+    whole = [running(0), running(1), running(2)]
+    sizes = sizes_of(monkeypatch, whole, lost, one_is_missing[:2], *longer_than_the_deadline, *ends)
+    assert sizes == [3, 2, 3, *[3] * len(longer_than_the_deadline), 3]
+
+
+def test_an_elastic_gang_without_its_fewest_workers_or_worker_0_ends_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    too_few = [[running(0), pending(1, "no node"), pending(2, "no node")]] * 20
+    with pytest.raises(TransientError, match=r"waiting for worker 1 of 3 .* for 90[01] s"):
+        sizes_of(monkeypatch, *too_few)
+    without_chief = [[pending(0, "no node"), running(1), running(2)]] * 20
+    with pytest.raises(TransientError, match=r"waiting for worker 0 of 3 .* for 90[01] s"):
+        sizes_of(monkeypatch, *without_chief)

@@ -12,6 +12,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
+from trainyard.spec.hardware.pools import WorkerRange
 from trainyard.steps.train.gang.pods import pods
 from trainyard.steps.train.gang.pods.job import Gang, worker_job
 
@@ -121,3 +122,14 @@ def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() ->
         {"key": label, "operator": "Exists"},
         {"key": label, "operator": "NotIn", "values": [name]},
     ]
+
+
+def test_a_gang_with_a_range_of_workers_knows_the_numbers_that_divide_its_batch() -> None:
+    plan = gang_spec(environment(workers=WorkerRange(min=1, max=4), queue="", replace_seconds=20))
+    assert plan is not None and parse(to_parameter(plan), GangSpec, name="gang") == plan
+    gang = pods.gang(plan, recipes.load("digits", ["train.batch_size=96"]), "run-1", OPTIONS)
+    assert (gang.workers, gang.min_workers, gang.is_elastic) == (4, 1, True)
+    values = {variable["name"]: variable.get("value") for variable in made_container(gang)["env"]}
+    assert (values["TRAINYARD_WORKER_COUNTS"], values["TRAINYARD_REPLACE_SECONDS"]) == ("1,2,3,4", "20")
+    fixed = pods.gang(gang_spec(environment()), recipes.load("digits"), "run-1", OPTIONS)
+    assert not fixed.is_elastic and "TRAINYARD_WORKER_COUNTS" not in str(made_container(fixed)["env"])

@@ -21,6 +21,7 @@ JOBS = "apis/batch/v1"
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _JSON = "application/json, */*"
+_MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
@@ -130,6 +131,10 @@ class Cluster:
             body["preconditions"] = {"uid": uid}
         self._call("DELETE", path, body=body, absent=(404, 409) if uid else (404,))
 
+    def patch(self, path: str, body: Manifest) -> None:
+        """Merge `body` into the object at `path`, if there is one that it fits."""
+        self._call("PATCH", path, body=body, absent=(404, 409))
+
     def log(self, pod: str, container: str, tail: int | None = None) -> str:
         """Return the container's log, '' if there is none."""
         query: dict[str, str | int] = {"container": container}
@@ -158,7 +163,7 @@ class Cluster:
             path,
             method,
             query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": "application/json"},
+            header_params={"Accept": accept, "Content-Type": _MERGE if method == "PATCH" else "application/json"},
             body=body,
             auth_settings=["BearerToken"],
             _return_http_data_only=True,

@@ -325,8 +325,8 @@ def _elastic_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         if not pool.is_elastic:
             continue
         at = ("pools", name, "workers")
-        if environment.target == "kubeflow":
-            yield at, f"a gang of pods has a fixed number of workers. Give {pool.max_workers} instead of min and max"
+        if pool.queue:
+            yield at, f"a queue admits a fixed number of pods. Give {pool.max_workers}, or leave queue out"
         elif environment.input_workers is not None and environment.pool_name(TRAIN) == name:
             yield at, "input workers prepare batches for a fixed number of workers. Leave min and max or them out"
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import check_input_workers, gang_spec
+from trainyard.contract.training.gang import check_input_workers, elastic_gang, gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
@@ -175,6 +175,8 @@ def _check_gang(recipe: Recipe, environment: Environment) -> None:
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
             "Leave train.workers out: the pool says how many workers train."
         )
+    if elastic_gang(recipe, plan.pool):
+        return
     devices, steps = max(1, plan.pool.count), recipe.train.accumulation_steps
     parts = plan.workers * devices * steps
     if recipe.train.batch_size % parts:

@@ -23,7 +23,8 @@ from trainyard.graph import OUTPUTS, STEPS, is_from
 from trainyard.report import summary
 from trainyard.runtime import step as steps
 from trainyard.spec import plain_yaml
-from trainyard.spec.environment import Environment
+from trainyard.spec.environment import TRAIN, Environment
+from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, disk, storage
 from trainyard_control.local.step_process import Stop, step_process
@@ -82,6 +83,11 @@ class LocalRun:
         return self.environment.storage
 
     @property
+    def _pool(self) -> Pool | None:
+        """The pool that train is placed on, if one is."""
+        return self.environment.pools.get(self.environment.pool_name(TRAIN))
+
+    @property
     def _folder(self) -> str:
         return self.folder or keys.run_folder(self.root, self.recipe, self.run_id)
 
@@ -99,7 +105,7 @@ class LocalRun:
 
     def _execute(self) -> None:
         check_input_workers(self.recipe, self.environment.input_count)
-        elastic_gang(self.recipe, self.environment)
+        elastic_gang(self.recipe, self._pool)
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
@@ -147,7 +153,7 @@ class LocalRun:
         output, arguments = self._pipeline.place(step, again)
         settings = {
             "input_workers": str(self.environment.input_count),
-            "elastic": to_parameter(elastic_gang(self.recipe, self.environment)),
+            "elastic": to_parameter(elastic_gang(self.recipe, self._pool)),
             "beam_options": self.environment.beam_options,
             "override": self.override,
             "run_folder": self._folder,

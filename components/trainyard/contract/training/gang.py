@@ -46,7 +46,7 @@ class GangSpec(Strict):
 
 
 class ElasticGang(Strict):
-    """A gang of processes of one machine that trains with as many workers as there are.
+    """A gang that trains with as many workers as there are.
 
     counts: the numbers of workers that divide the batch evenly, ascending; the last is the number that the gang asks
     for. replace_seconds: how long it waits for a missing worker before it trains without it.
@@ -56,20 +56,18 @@ class ElasticGang(Strict):
     replace_seconds: Annotated[int, Field(ge=1)]
 
 
-def elastic_gang(recipe: Recipe, environment: Environment) -> ElasticGang | None:
-    """Return the elastic gang that trains `recipe` in `environment`, None without a range of workers.
+def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
+    """Return the elastic gang that trains `recipe` on `pool`, None without a range of workers.
 
     Raises `ConfigurationError` if the batch cannot be divided by the fewest or by the most workers, or if the recipe
     cannot change its number of workers.
     """
-    name = environment.pool_name(STEP)
-    pool = environment.pools.get(name)
-    if environment.target != "local" or pool is None or not pool.is_elastic:
+    if pool is None or not pool.is_elastic:
         return None
-    bounds = f"workers: {{min: {pool.min_workers}, max: {pool.max_workers}}} of pool '{name}' in {environment.name}"
+    bounds = f"the pool's workers: {{min: {pool.min_workers}, max: {pool.max_workers}}}"
     if recipe.train.command is not None:
         raise ConfigurationError(
-            f"{recipe.name}: train.command: a custom program has a fixed number of workers, and {bounds} has two. "
+            f"{recipe.name}: train.command: a custom program has a fixed number of workers, not {bounds}. "
             "Give one number there."
         )
     if recipe.train.workers not in (1, pool.max_workers):

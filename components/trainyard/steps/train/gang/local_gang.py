@@ -104,8 +104,7 @@ class _LocalGang:
         if self.input_workers:
             ours[settings.INPUT_WORKERS] = ",".join(addresses[self.workers :])
         if self.elastic:
-            ours[settings.WORKER_COUNTS] = ",".join(map(str, self.elastic.counts))
-            ours[settings.REPLACE_SECONDS] = str(self.elastic.replace_seconds)
+            ours |= settings.elastic_variables(self.elastic.counts, self.elastic.replace_seconds)
         return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
 
     def _start(self, worker: int, environment: dict[str, str]) -> None:

@@ -35,6 +35,11 @@ def start_deadline_seconds() -> float:
     return float(os.environ.get(START_DEADLINE_SECONDS, "300"))
 
 
+def elastic_variables(counts: list[int], replace_seconds: int) -> dict[str, str]:
+    """Return the variables of an elastic gang, which the next two functions read."""
+    return {WORKER_COUNTS: ",".join(map(str, counts)), REPLACE_SECONDS: str(replace_seconds)}
+
+
 def worker_counts(workers: int) -> list[int]:
     """Return the numbers of workers with which a gang that asks for `workers` trains, ascending."""
     return [int(count) for count in os.environ.get(WORKER_COUNTS, str(workers)).split(",")]

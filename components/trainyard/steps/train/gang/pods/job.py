@@ -41,6 +41,7 @@ _SLUG = 36  # longest part of the run's name in a Job's: pod names, <job>-<index
 class Gang:
     """One gang: `workers` pods that run `command` in `image`, one on each node of `pool`.
 
+    min_workers: it trains with so many too, if the others do not come; 0 if it needs all.
     input: the gang of its input workers, None without any. feeds: the name of the gang that these input workers serve,
     '' for a training.
     """
@@ -52,6 +53,7 @@ class Gang:
     pool: Pool
     platform: Platform
     step: str = "train"
+    min_workers: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, SecretKey] = field(default_factory=dict)
     volume: Volume | None = None
@@ -68,6 +70,11 @@ class Gang:
         digest = hashlib.sha256(f"{self.run}\0{self.step}".encode()).hexdigest()[:8]
         slug = re.sub(r"[^a-z0-9]+", "-", f"{self.run}-{self.step}".lower()).strip("-")
         return f"ty-{slug[:_SLUG].rstrip('-')}-{digest}"
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if it trains with fewer than `workers` too."""
+        return 0 < self.min_workers < self.workers
 
     @property
     def addresses(self) -> list[str]:

@@ -100,6 +100,8 @@ class _Watch:
             self._on_start = None
         if self._check_end(job, workers, pods):
             return True
+        if self._gang.is_elastic:
+            self._resize(job, workers)
         if self._input and not outcome.suspended(job):
             self._input.keep_input(uid)
         return False
@@ -118,7 +120,7 @@ class _Watch:
 
     def _check_end(self, job: Manifest, workers: list[Worker], pods: list[Manifest]) -> bool:
         self._report(job, workers)
-        if outcome.complete(job):
+        if outcome.complete(job) or (self._gang.is_elastic and outcome.trained(workers)):
             return True
         if error := outcome.failure(self._gang, job, pods):
             raise error
@@ -141,13 +143,42 @@ class _Watch:
             events.emit("gang", **state, seconds=round(time.monotonic() - self._start, 1))
             self._reported = state
 
+    def _resize(self, job: Manifest, workers: list[Worker]) -> None:
+        """Give a missing worker 0 the node of the last worker: without worker 0 no other trains.
+
+        A Job with fewer completions deletes the pods of the highest indexes. It gets all of them again once worker 0
+        runs. Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#elastic-indexed-jobs.
+        """
+        gang, size = self._gang, job["spec"]["completions"]
+        running = [worker.index for worker in workers if worker.state == "running"]
+        wanted = size
+        if 0 in running:
+            wanted = gang.workers
+        elif gang.min_workers <= len(running) < size and self._missing_seconds(0) > gang.pool.replace_seconds:
+            wanted = len(running)
+        if wanted != size:
+            spec = {"completions": wanted, "parallelism": wanted}
+            body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": spec}
+            self._cluster.patch(self._cluster.path("jobs", gang.name, JOBS), body)
+            events.emit("gang_resized", job=gang.name, workers=wanted, of=gang.workers)
+
+    def _missing_seconds(self, worker: int) -> float:
+        now = time.monotonic()
+        return now - self._missing_since.get(worker, now)
+
     def _check_deadlines(self, job: Manifest, workers: list[Worker]) -> None:
-        """Raise if a worker is missing for too long; waiting for a queue's admission does not count."""
+        """Raise if a worker is missing for too long; waiting for a queue's admission does not count.
+
+        An elastic gang misses only worker 0, and those that make it too small.
+        """
         now = time.monotonic()
         admitted = [] if outcome.suspended(job) else workers
         gone = [worker for worker in admitted if worker.state not in ("running", "done")]
         self._missing_since = {worker.index: self._missing_since.get(worker.index, now) for worker in gone}
+        enough = self._gang.is_elastic and len(workers) - len(gone) >= self._gang.min_workers
         for worker in gone:
+            if enough and worker.index:
+                continue
             waited = now - self._missing_since[worker.index]
             if worker.broken and waited > _BROKEN_SECONDS:
                 raise InfrastructureError(

@@ -67,6 +67,11 @@ def complete(job: Manifest) -> bool:
     return "Complete" in conditions(job)
 
 
+def trained(workers: list[Worker]) -> bool:
+    """Return True if worker 0 succeeded, which commits the model, and no other worker runs any more."""
+    return workers[0].state == "done" and not any(worker.state == "running" for worker in workers)
+
+
 def missing(gang: Gang, worker: Worker) -> str:
     """Return, for instance, `waiting for worker 2 of 4 (pod pending: 0/6 nodes are available: …)`."""
     return f"waiting for worker {worker.index} of {gang.workers} ({worker.reason})"

@@ -10,7 +10,7 @@ from functools import partial
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.training.gang import GangSpec, InputPods
+from trainyard.contract.training.gang import GangSpec, InputPods, elastic_gang
 from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
@@ -89,6 +89,8 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
     """Return the gang of `plan` for one output of one run; `options` are those of the program `pod`."""
     heartbeat = {settings.LAUNCHER_HEARTBEAT: launcher_heartbeat.heartbeat_uri(options["checkpoints"])}
     text = plain_yaml.dump(recipe.model_dump(mode="json"))
+    elastic = elastic_gang(recipe, plan.pool)
+    variables = settings.elastic_variables(elastic.counts, elastic.replace_seconds) if elastic else {}
     planned = Gang(
         run=f"{recipe.name}-{run}",
         image=recipe.train.image or plan.image,
@@ -96,7 +98,8 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
         workers=plan.workers,
         pool=plan.pool,
         platform=plan.platform,
-        environment={**plan.variables, **device_variables(plan.pool), **heartbeat, settings.RECIPE: text},
+        min_workers=elastic.counts[0] if elastic else 0,
+        environment={**plan.variables, **device_variables(plan.pool), **heartbeat, **variables, settings.RECIPE: text},
         secrets=plan.secrets,
         volume=plan.volume,
         service_account=plan.service_account,
@@ -113,6 +116,7 @@ def _input_gang(workers: InputPods, planned: Gang, plan: GangSpec, options: dict
         image=workers.image,
         command=_program("input.service.worker", {name: options[name] for name in ("examples", "output")}),
         workers=workers.count,
+        min_workers=0,
         pool=workers.pool,
         environment=plan.variables,
         feeds=planned.name,
