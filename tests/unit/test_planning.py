@@ -17,7 +17,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
-from trainyard.spec.hardware.pools import Limits
+from trainyard.spec.hardware.pools import Limits, WorkerRange
 from trainyard_control.api.forecast import hours
 from trainyard_control.cli.main import app
 from trainyard_control.planning import cost, data, history, learning
@@ -263,6 +263,20 @@ def test_workers_whose_network_nobody_knows_are_not_planned_as_if_they_shared_on
     unknown, known = (pool_hardware(recipe, environment, pool) for pool in pools)
     assert (unknown.network, known.network) == (1e9, 2e9)  # chosen; 16 Gbit/s of a g2-standard-8
     assert communication_seconds(RESNET, unknown) > communication_seconds(RESNET, known)
+
+
+def test_a_range_of_workers_is_priced_with_the_most_and_with_the_fewest_of_which_the_first_is_chosen(
+    tmp_path: Path,
+) -> None:
+    environment, recipe = load(tmp_path)
+    ranged = environment.pools["a100"].model_copy(update={"workers": WorkerRange(min=1, max=2)})
+    elastic = environment.model_copy(update={"pools": {"a100": ranged}})
+    known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
+    most, fewest = choose(candidates(recipe, elastic, known, RESNET, []), None, None)
+    assert [row.workers for row in (most, fewest)] == [2, 1] and (most.chosen, fewest.chosen) == (True, False)
+    assert fewest.why == "with 1 worker, if no other comes"
+    assert most.hours and fewest.hours and most.hours.expected != fewest.hours.expected
+    assert most.cost_usd and fewest.cost_usd and most.cost_usd > fewest.cost_usd
 
 
 def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:

@@ -131,5 +131,7 @@ def test_a_gang_with_a_range_of_workers_knows_the_numbers_that_divide_its_batch(
     assert (gang.workers, gang.min_workers, gang.is_elastic) == (4, 1, True)
     values = {variable["name"]: variable.get("value") for variable in made_container(gang)["env"]}
     assert (values["TRAINYARD_WORKER_COUNTS"], values["TRAINYARD_REPLACE_SECONDS"]) == ("1,2,3,4", "20")
-    fixed = pods.gang(gang_spec(environment()), recipes.load("digits"), "run-1", OPTIONS)
+    alike = gang_spec(environment())
+    assert alike is not None
+    fixed = pods.gang(alike, recipes.load("digits"), "run-1", OPTIONS)
     assert not fixed.is_elastic and "TRAINYARD_WORKER_COUNTS" not in str(made_container(fixed)["env"])

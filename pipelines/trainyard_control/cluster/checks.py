@@ -232,7 +232,7 @@ def _workers(environment: Environment, name: str, pool: Pool) -> int:
     trains = environment.pool_name("train") == name
     workers = environment.input_workers
     input_pods = workers.count if workers and workers.pool == name else 0
-    return (pool.max_workers if trains else 1) + input_pods
+    return (pool.min_workers if trains else 1) + input_pods
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -86,13 +86,17 @@ def _cores(pool: Pool, platform: Platform) -> float:
     return machines.allocatable(machine[1], platform)[0]
 
 
-def local_hardware(recipe: Recipe) -> Hardware:
-    """Return the hardware of this machine: its GPUs if a driver shows them, otherwise its cores."""
+def local_hardware(recipe: Recipe, workers: int | None = None) -> Hardware:
+    """Return the hardware of this machine: its GPUs if a driver shows them, otherwise its cores.
+
+    workers: of a gang with another number than the recipe's.
+    """
     cores = len(os.sched_getaffinity(0))
     names = [named(product) for product in _gpus()]
     if names and names[0]:
         return accelerator_hardware(recipe.train.precision, names[0], len(names), 1, cores, None)
-    return cpu_hardware(cores / recipe.train.workers, recipe.train.workers, None)
+    workers = workers or recipe.train.workers
+    return cpu_hardware(cores / workers, workers, None)
 
 
 def cpu_hardware(cores: float, workers: int, network: float | None) -> Hardware:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from trainyard.contract.training.epochs import backbone_share, operations
 from trainyard.contract.training.input_workers import input_usd_per_hour, usd_per_hour
 from trainyard.errors import ConfigurationError
-from trainyard.spec.environment import Environment
+from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware import machines
-from trainyard.spec.hardware.pools import Pool, nearest_that_trains, placement
+from trainyard.spec.hardware.pools import Pool, WorkerRange, nearest_that_trains, placement
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import learning
 from trainyard_control.planning.data import DataSummary
@@ -91,14 +93,21 @@ class Candidate:
 def candidates(
     recipe: Recipe, environment: Environment, data: DataSummary, work: ExampleCost, observations: list[Observation]
 ) -> list[Candidate]:
-    """Forecast the training on each pool of the environment, or on this machine, without choosing one."""
+    """Forecast the training on each pool of the environment, or on this machine, without choosing one.
+
+    A pool with a range of workers is forecast with the most of them, then with the fewest.
+    """
+
+    def on_this_machine(workers: int) -> Candidate:
+        hardware = local_hardware(recipe, workers)
+        candidate = Candidate(THIS_MACHINE, hardware.workers, hardware.replicas)
+        return _predicted(candidate, hardware, recipe, data, work, observations)
+
     if environment.target == "local":
-        hardware = local_hardware(recipe)
-        return [
-            _predicted(
-                Candidate(THIS_MACHINE, hardware.workers, hardware.replicas), hardware, recipe, data, work, observations
-            )
-        ]
+        own = environment.pools.get(environment.pool_name(TRAIN))
+        if own is None or not own.is_elastic:
+            return [on_this_machine(recipe.train.workers)]
+        return _with_fewest(lambda pool: on_this_machine(pool.max_workers), own)
     vertex = environment.target == "vertex"  # Vertex AI knows only machine types
 
     def on_pool(name: str, pool: Pool) -> Candidate:
@@ -132,7 +141,19 @@ def candidates(
         why = "; ".join(filter(None, [pool.why_no_nodes, predicted.why]))
         return replace(predicted, feasible=False, why=why, selector=(), tolerations=())
 
-    return [on_pool(name, pool) for name, pool in environment.pools.items()]
+    return [row for name, pool in environment.pools.items() for row in _with_fewest(partial(on_pool, name), pool)]
+
+
+def _with_fewest(forecast: Callable[[Pool], Candidate], pool: Pool) -> list[Candidate]:
+    """Return the forecast of a pool; of one with a range of workers, also with the fewest, which is never chosen."""
+    rows = [forecast(pool)]
+    if pool.min_workers < pool.max_workers:
+        fewest = forecast(pool.model_copy(update={"workers": WorkerRange(min=pool.min_workers, max=pool.min_workers)}))
+        count = f"{pool.min_workers} worker{'s' if pool.min_workers > 1 else ''}"
+        why = f"with {count}, if no other comes"
+        why = "; ".join(filter(None, [why, fewest.why]))
+        rows.append(replace(fewest, feasible=False, why=why, selector=(), tolerations=()))
+    return rows
 
 
 def _predicted(
