@@ -23,7 +23,7 @@ from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
 EPOCHS = 18  # 8 steps each
-ELASTIC = {"normalization": True, "epochs": 60}
+ELASTIC = {"normalization": True, "epochs": 30}
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 RECOVERY_SECONDS = 30.0  # the bound stated for a restart in place on this test's two shared cores
 
@@ -163,17 +163,6 @@ def test_a_frozen_worker_is_found_and_replaced(pods: Gang, unkilled: Trained) ->
     assert_equal_ends(pods, unkilled)
 
 
-def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(tmp_path: Path, examples: str) -> None:
-    gang_processes.write_recipe(tmp_path, workers=3, epochs=1)
-    ports = [gang_processes.free_port() for _ in range(3)]
-    began = time.monotonic()
-    gangs = [supervisor(tmp_path, examples, worker, ports, TRAINYARD_START_DEADLINE_SECONDS="4") for worker in (0, 1)]
-    for gang in gangs:
-        gang.finish(code=30, seconds=30)
-    assert time.monotonic() - began < 20
-    assert "waiting for worker 2 of 3 for 4 s, the deadline" in gangs[0].events("failed")[0]["message"]
-
-
 def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> None:
     gang_processes.write_recipe(tmp_path, workers=2, epochs=400)
     ports = [gang_processes.free_port(), gang_processes.free_port()]
@@ -210,8 +199,9 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
     for event in gang.events("supervisor")[2:]:
         gang_processes.kill(event["process"])
     lost = time.monotonic()
+    gang.wait_for(lambda: [team["workers"] for team in gang.events("started_together")] == [4, 2])
+    resource.prlimit(launcher, files, limits)  # they come back while the two compile
     gang.wait_for(lambda: len(gang.events("workers")) == 2)
-    resource.prlimit(launcher, files, limits)
     assert time.monotonic() - lost < RECOVERY_SECONDS
     gang.finish()
 
@@ -230,7 +220,8 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
         for run in (training, expected)
     ]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-5)
-    assert (training.workers, training.steps) == (4, expected.steps)
+    assert (training.workers, training.replicas, training.steps) == (4, 4, expected.steps)
+    assert 0 < (training.goodput or 0) < 1
     assert storage.committed(str(tmp_path / "output")) is not None and not gang_processes.processes_of(tmp_path)
 
 

@@ -470,3 +470,15 @@ def test_workers_of_an_elastic_gang_wait_for_the_chief_however_long_it_takes() -
     gang.come(0)
     assert [start["rank"] for start in gang.hear("start", 0, 1, 2, 3)] == [0, 1, 2, 3]
     gang.end(generation=1)
+
+
+@pytest.mark.parametrize(("counts", "missing"), [([3], "2 of 3"), ([3, 4], "2, 3 of 4")])
+def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(counts: list[int], missing: str) -> None:
+    port = free_port()
+    thread = Rendezvous("127.0.0.1", port, counts, 0.5, TOKEN, lambda: None, 0.2).open()
+    callers = [Caller(port).ready(worker) for worker in (0, 1)]
+    ends = [caller.hears("end") for caller in callers]
+    assert [end["code"] for end in ends] == [30, 30]
+    assert f"waiting for worker {missing} for 1 s, the deadline" in ends[0]["message"]
+    thread.join(5)
+    assert not thread.is_alive()
