@@ -119,13 +119,15 @@ def run(command: list[str], folder: Path, **environment: str) -> str:
     return done.stdout
 
 
+def command() -> list[str]:
+    """Return the command of ARM64 Python."""
+    root = str(system())
+    return ["qemu-aarch64-static", "-cpu", "cortex-a72", "-L", root, f"{root}/usr/bin/python3.11"]
+
+
 def python(folder: Path, *arguments: str) -> list[str]:
     """Return the lines that ARM64 Python prints in `folder`."""
-    root = system()
-    emulator = ["qemu-aarch64-static", "-cpu", "cortex-a72", "-L", str(root)]
-    return run(
-        [*emulator, str(root / "usr/bin/python3.11"), *arguments], folder, PYTHONPATH=str(root / "site")
-    ).splitlines()
+    return run([*command(), *arguments], folder, PYTHONPATH=f"{system()}/site").splitlines()
 
 
 def check(exported: Path, examples: str, model: str, count: int = 12) -> None:

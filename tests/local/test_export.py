@@ -17,6 +17,7 @@ import export_folders as made
 import keras
 import numpy as np
 import pytest
+import ssh_server
 import tensorflow as tf
 from sklearn.metrics import recall_score
 
@@ -28,7 +29,7 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
-from trainyard.spec.recipe import Format, Recipe
+from trainyard.spec.recipe import DeviceLimits, Format, Recipe
 from trainyard.steps.export import formats, lite, onnx_file, parity, run, signature, skew
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
@@ -59,11 +60,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported(digits: Path) -> Path:
+def exported(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = digits / "exported"
     output.mkdir()
     settings = recipe(DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS), min_mapped_share=1.0)
-    run.run(settings, str(digits / "examples"), str(digits / "model"), output)
+    arguments = str(digits / "examples"), str(digits / "model"), output
+    if not ssh_server.SSHD:
+        run.run(settings, *arguments)
+        return output
+    settings.export.devices["pi"] = DeviceLimits(python=sys.executable, latency_ms_p95=1000, size_mb=1)
+    with ssh_server.serving(tmp_path_factory.mktemp("ssh")):
+        run.run(settings, *arguments)
     return output
 
 
@@ -368,6 +375,17 @@ def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
     done = ask(exported_table, str(tmp_path / "rows.json"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
+
+
+@ssh_server.needs_sshd
+def test_a_device_times_its_file_before_the_push(exported: Path) -> None:
+    document = Exports.read(str(exported))
+    (file,) = (export for export in document.exports if export.devices)
+    (timed,) = file.devices
+    assert file.format == "litert_int8" and timed.device == "pi" and timed.latency_ms[1].p50 > 0
+    conditions = {threshold.name: threshold for threshold in document.gate.thresholds if " on pi: " in threshold.name}
+    assert [*conditions] == ["litert_int8 on pi: p95 in ms <= 1000", "litert_int8 on pi: size in MB <= 1"]
+    assert conditions["litert_int8 on pi: size in MB <= 1"].value == file.bytes / 1e6
 
 
 @arm64.needs_arm64

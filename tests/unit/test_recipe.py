@@ -183,6 +183,10 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
         ("train: {class_weights: {cat: 0, dog: 0}}", "pets.yaml:7: train.class_weights: no class counts"),
         ("export: {formats: [saved_model, saved_model]}", "pets.yaml:7: export.formats: a format is given twice"),
         (
+            "export: {formats: [saved_model], devices: {pi: {latency_ms_p95: 20}}}",
+            "pets.yaml:7: export.devices.pi: measures litert_int8. Add litert_int8 to export.formats",
+        ),
+        (
             "export: {formats: [saved_model], min_mapped_share: 0.9}",
             "pets.yaml:7: export.min_mapped_share: is of litert_int8. Add litert_int8 to export.formats",
         ),

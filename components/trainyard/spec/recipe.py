@@ -313,9 +313,28 @@ class Evaluate(Strict):
     worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Number of worst examples in the report.")
 
 
+Limit = Annotated[float, Field(gt=0, le=1e9)]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,254}$")]
 Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
 DEFAULT_FORMATS: tuple[Format, ...] = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
 """The formats of a recipe without `export.formats`."""
+
+
+LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "litert_int8"]
+
+
+class DeviceLimits(Strict):
+    """What a file may cost on a machine, measured there over SSH."""
+
+    format: LiteFormat = Field("litert_int8", description="The file that is measured.")
+    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_~/.][A-Za-z0-9_~/. -]{0,254}$")] = Field(
+        "python3", description="Command of the machine's Python with ai-edge-litert."
+    )
+    latency_ms_p95: Limit | None = Field(
+        None, description="Maximum 95th percentile of an answer, with one thread or all, whichever is faster."
+    )
+    size_mb: Limit | None = Field(None, description="Maximum size of the file, in 1,000,000 bytes.")
+    memory_mb: Limit | None = Field(None, description="Maximum peak memory of the Python process.")
 
 
 class Export(Strict):
@@ -335,6 +354,11 @@ class Export(Strict):
         0.01, description="Maximum drop of accuracy, or relative rise of the mean absolute error, of any file."
     )
     calibration_examples: Examples = Field(200, description="Number of training examples to calibrate int8.")
+    devices: dict[Host, DeviceLimits] = Field(
+        {},
+        max_length=20,
+        description="Machines that measure a file before the push, by their name as a host of ssh.",
+    )
     min_mapped_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
         description="Minimum share of the operations of litert_int8, and of its multiply-adds, that a Coral Edge TPU "
@@ -348,7 +372,8 @@ class Export(Strict):
 
     def is_optional(self, format: Format) -> bool:
         """Return True if a file of this format may be left out."""
-        return self.formats is None and format == "litert_int8" and self.min_mapped_share is None
+        needed = self.min_mapped_share is not None or any(each.format == format for each in self.devices.values())
+        return self.formats is None and format == "litert_int8" and not needed
 
 
 class Push(Strict):

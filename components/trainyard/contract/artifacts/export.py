@@ -50,12 +50,22 @@ class EdgeTpu(FrozenModel):
         return min(self.mapped_operations / self.operations, self.mapped_multiply_adds / max(self.multiply_adds, 1))
 
 
+class DeviceTiming(FrozenModel):
+    """A file timed on another machine, over SSH: milliseconds of one answer by the number of threads."""
+
+    device: str
+    machine: str
+    latency_ms: dict[int, Latency]
+    memory_mb: float
+
+
 class ExportedFile(FrozenModel):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 
     accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`: for a regression it is the mean absolute error.
     accuracy_difference is the export's minus the trained model's, so a rise is the worse for a regression.
     max_abs_difference is over the probabilities (or predictions). edge_tpu: of an int8 file.
+    devices: the machines that measured it.
     """
 
     format: str
@@ -66,6 +76,7 @@ class ExportedFile(FrozenModel):
     max_abs_difference: float
     latency_ms: Latency
     edge_tpu: EdgeTpu | None = None
+    devices: list[DeviceTiming] = []
 
 
 class SkewPath(FrozenModel):

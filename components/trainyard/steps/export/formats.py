@@ -23,9 +23,9 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError, failure_fields, from_code
-from trainyard.spec.recipe import Format, Recipe
+from trainyard.spec.recipe import Format, LiteFormat, Recipe
 from trainyard.steps.export import lite, onnx_file, parity, signature
-from trainyard.steps.export.lite import LiteConverter, LiteFormat, LiteModel
+from trainyard.steps.export.lite import LiteConverter, LiteModel
 from trainyard.steps.export.outputs import Border
 from trainyard.steps.export.parity import ExportedModel, Predictor
 from trainyard.storage import storage

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import keras
 import numpy as np
@@ -38,6 +38,7 @@ from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
+from trainyard.spec.recipe import LiteFormat
 from trainyard.steps.export.lite_units import Unit, in_units
 from trainyard.steps.export.outputs import Border, answering, target_outputs
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "litert_int8"]
 
 _LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
 _INTERPRETERS = 4  # chosen: maximum at once, because each holds a copy of the packed weights

@@ -15,7 +15,7 @@ from trainyard.data.examples import open_examples
 from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import calling, device, edge_tpu, gate, parity, skew
+from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.storage import storage
 
@@ -56,6 +56,11 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> N
             exports[index] = file.model_copy(update={"edge_tpu": mapping})
             if recipe.export.min_mapped_share:
                 verdict = gate.extend(verdict, gate.judge_mapping(mapping, recipe.export.min_mapped_share))
+        for host, limits in recipe.export.devices.items():
+            if limits.format == file.format and verdict.verdict == "blessed":  # otherwise nothing is pushed
+                timed = devices.measure(host, limits, output / file.path)
+                exports[index] = exports[index].model_copy(update={"devices": [*exports[index].devices, timed]})
+                verdict = gate.extend(verdict, *devices.judge(host, limits, file, timed))
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output, thresholds)
     calling.write(recipe, document, examples, files, borders, output, thresholds)
