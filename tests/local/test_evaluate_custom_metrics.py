@@ -1,5 +1,7 @@
 """The recipe module's own metrics."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,14 @@ def test_own_metrics_are_measured_with_intervals(tmp_path):
     values, bounds = custom_metrics.measure(metrics, PREDICTIONS, 50, seed=1)
     assert values == {"misses": 1.0}
     assert 0 <= bounds["misses"].low <= 1 <= bounds["misses"].high <= 3
+
+
+def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(tmp_path):
+    body = "def metrics(labels, outputs, predicted):\n    return {'found': float(predicted.sum())}\n"
+    metrics = custom_metrics.find(module(tmp_path, body))
+    assert custom_metrics.measure(metrics, PREDICTIONS, 5, seed=1)[0] == {"found": 1.0}
+    lower = replace(PREDICTIONS, thresholds={1: 0.3})
+    assert custom_metrics.measure(metrics, lower, 5, seed=1)[0] == {"found": 2.0}
 
 
 @pytest.mark.parametrize("undefined", ["raise ValueError('one class')", "return {'area': float('nan')}"])

@@ -90,6 +90,7 @@ WINDOW = {
     "model": {"name": "cnn_small"},
 }
 DIGITS = {"name": "digits", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
+DECIDED = DIGITS | {"threshold": {"maximize": "f1", "class": "3"}}
 DRAWN = DIGITS | {"model": {"name": "cnn_small", "blocks": ["conv:32", "pool", "separable:64:2"]}}
 TUNED = {
     "name": "tuned",
@@ -153,7 +154,23 @@ MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
     "recipe": (
         Recipe,
         # The shortest first: of equally near ones the first is tried, with some sixty values.
-        [DIGITS, TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DRAWN, TUNED, TAUGHT, OWN, FOLDER, INLINE],
+        [
+            DIGITS,
+            TABLE,
+            RIDES,
+            ENERGY,
+            SONGS,
+            IMAGES,
+            CLASSES,
+            WINDOW,
+            DECIDED,
+            DRAWN,
+            TUNED,
+            TAUGHT,
+            OWN,
+            FOLDER,
+            INLINE,
+        ],
     ),
     "environment": (Environment, [KUBEFLOW, VERTEX, ELASTIC]),
     "schedule": (Schedule, [SCHEDULE]),
@@ -184,7 +201,9 @@ SYNTAX = [
     "&a [*a]",
     "{a: 1, a: 2}",
 ]
-ALTERNATIVES = frozenset({"min", "max", "min_difference", "max_difference"})  # a gate takes one of them
+ALTERNATIVES = frozenset(
+    {"min", "max", "min_difference", "max_difference", "maximize", "recall", "precision"}
+)  # a gate, and a threshold, take one of them
 PLACEHOLDER = "PUT-HERE"
 LIMITS = ("const", "default", "minimum", "maximum")
 HOSTILE = [*HUGE, *WRONG, *TEXTS, *PLACES, *NUMBERS, *SYNTAX]

@@ -140,8 +140,8 @@ def test_the_largest_gap_is_that_of_scikit_learns_metric_and_its_interval_that_o
         values = [value(answers.take(chosen[mask[chosen]])) for mask in masks.values()]
         return max(values) - min(values)
 
-    taken = {name: answers.take(mask) for name, mask in masks.items()}
-    parts = taken if metric == "accuracy" else {name: part.one_class(1) for name, part in taken.items()}
+    chosen_part = {name: answers.take(mask) for name, mask in masks.items()}
+    parts = chosen_part if metric == "accuracy" else {name: part.one_class(1) for name, part in chosen_part.items()}
     found = largest_gap("classification", metric, parts, masks, 1000, 1, 0.95)
     assert found.value == pytest.approx(gap(np.arange(600)))
     assert found.note.startswith("From 0.") and "in 'sex=c' to 0." in found.note and found.note.endswith("in 'sex=a'.")

@@ -114,10 +114,12 @@ def test_metrics_are_those_of_the_decided_classes_whole_by_class_and_in_parts() 
     decided = decided_class(outputs, {1: 0.2})
     assert decided.tolist() != outputs.argmax(axis=1).tolist()
     for part in (slice(None), slice(0, 50)):
-        taken = judged.take(np.arange(400)[part])
-        assert measure("classification", taken)["accuracy"] == pytest.approx(np.mean(decided[part] == labels[part]))
+        chosen_part = judged.take(np.arange(400)[part])
+        assert measure("classification", chosen_part)["accuracy"] == pytest.approx(
+            np.mean(decided[part] == labels[part])
+        )
         recall = sklearn_metrics.recall_score(labels[part] == 1, decided[part] == 1)
-        assert measure("classification", taken.one_class(1))["recall"] == pytest.approx(recall)
+        assert measure("classification", chosen_part.one_class(1))["recall"] == pytest.approx(recall)
     plain = measure("classification", SplitPredictions(labels, outputs))
     same = ("roc_auc", "pr_auc", "log_loss", "calibration_error")
     assert {name: plain[name] for name in same} == {name: measure("classification", judged)[name] for name in same}

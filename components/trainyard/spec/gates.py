@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self, get_args
 
@@ -186,11 +186,10 @@ class Gate(Strict):
         return self
 
 
-def require_classes(gates: Sequence[Gate], labels: Sequence[str]) -> None:
-    """Raise `ConfigurationError` if one of `gates` is about a class that is none of `labels`."""
-    for index, gate in enumerate(gates):
-        if gate.class_name is not None and gate.class_name not in labels:
+def require_classes(named: Mapping[str, str | None], labels: Sequence[str]) -> None:
+    """Raise `ConfigurationError` if a key of the recipe in `named`, such as evaluate.gates.0.class, names no label."""
+    for key, name in named.items():
+        if name is not None and name not in labels:
             raise ConfigurationError(
-                f"evaluate.gates.{index}.class: no class '{gate.class_name}'.{did_you_mean(gate.class_name, labels)} "
-                f"Known: {listed(labels, _LISTED)}."
+                f"{key}: no class '{name}'.{did_you_mean(name, labels)} Known: {listed(labels, _LISTED)}."
             )

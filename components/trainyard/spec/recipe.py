@@ -432,6 +432,12 @@ class Recipe(Strict):
                 raise ValueError("there is no such file beside the recipe. Name a Python file")
         return module
 
+    @property
+    def named_classes(self) -> dict[str, str | None]:
+        """The classes that keys of the recipe name, by the key."""
+        named = {f"evaluate.gates.{index}.class": gate.class_name for index, gate in enumerate(self.evaluate.gates)}
+        return named | {"threshold.class": self.threshold and self.threshold.class_name}
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if faults := list(contradictions.find_contradictions(self)):

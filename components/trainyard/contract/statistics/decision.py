@@ -23,15 +23,15 @@ def decided_class(probabilities: np.ndarray[Any, Any], thresholds: Mapping[int, 
     [1, 0]
     """
     for id_, threshold in thresholds.items():
-        others = np.array(probabilities)
-        others[:, id_] = -1
-        chosen = np.where(probabilities[:, id_] > np.float32(threshold), id_, np.argmax(others, axis=1))
+        rest = np.array(probabilities)
+        rest[:, id_] = -1
+        chosen = np.where(probabilities[:, id_] > np.float32(threshold), id_, np.argmax(rest, axis=1))
         return chosen.astype(np.int64)
     return np.asarray(np.argmax(probabilities, axis=1), np.int64)
 
 
 def decided_classes(probabilities: np.ndarray[Any, Any], thresholds: Mapping[int, float]) -> np.ndarray[Any, Any]:
-    """Return whether each class is predicted, (n, classes) bool, of multi_label: those above their thresholds.
+    """Return the predicted classes of multi_label, (n, classes) bool: those above their thresholds.
 
     >>> decided_classes(np.array([[0.7, 0.3], [0.4, 0.1]], np.float32), {1: 0.25}).tolist()
     [[True, True], [False, False]]

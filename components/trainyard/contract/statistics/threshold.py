@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.contract.document import FrozenModel
-from trainyard.errors import ConfigurationError, did_you_mean, listed
-from trainyard.spec.gates import ROUNDING
+from trainyard.errors import ConfigurationError
+from trainyard.spec.gates import ROUNDING, require_classes
 from trainyard.spec.threshold import ThresholdAim
-
-_LISTED = 20  # classes in a message; chosen
 
 
 class ClassThreshold(FrozenModel):
@@ -47,11 +45,7 @@ def choose_thresholds(
     (n, classes) of multi_label. probabilities: (n, classes). weights: (n,), of the examples.
     Raises `ConfigurationError` if the class is unknown or has no examples, or no threshold meets the aim.
     """
-    if aim.class_name is not None and aim.class_name not in labels:
-        raise ConfigurationError(
-            f"threshold.class: no class '{aim.class_name}'.{did_you_mean(aim.class_name, labels)} "
-            f"Known: {listed(labels, _LISTED)}."
-        )
+    require_classes({"threshold.class": aim.class_name}, labels)
     counted = np.ones(len(actual)) if weights is None else weights.astype(np.float64)
     chosen = []
     for id_, label in enumerate(labels):
@@ -69,13 +63,13 @@ def _choose(
     """Return the best threshold; of equally good ones the highest."""
     order = np.argsort(-scores, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # the last example of each score
-    found, taken = np.cumsum((weights * has)[order])[ends], np.cumsum(weights[order])[ends]
+    found, counts = np.cumsum((weights * has)[order])[ends], np.cumsum(weights[order])[ends]
     highest = scores[order][ends]
     values = _between(highest, np.append(highest[1:], np.float32(0)))
-    usable = (taken > 0) & (values < highest)  # a class is not predicted with a probability of 0
-    values, found, taken = values[usable], found[usable], taken[usable]
+    usable = (counts > 0) & (values < highest)  # a class is not predicted with a probability of 0
+    values, found, counts = values[usable], found[usable], counts[usable]
     total = float(weights[has].sum())
-    precision, recall, f1 = found / taken, found / total, 2 * found / (taken + total)
+    precision, recall, f1 = found / counts, found / total, 2 * found / (counts + total)
     measured, bound, score = f1, 0.0, f1
     if aim.recall is not None:
         measured, bound, score = recall, aim.recall, precision

@@ -46,7 +46,7 @@ Custom = custom_metrics.Metrics
 def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
     """Write what `run` writes of a model that was trained on the examples."""
     folder = open_examples(examples)
-    require_classes(recipe.evaluate.gates, folder.document.labels or [])
+    require_classes(recipe.named_classes, folder.document.labels or [])
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)
     predict = load_predictor(model, folder)

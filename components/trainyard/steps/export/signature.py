@@ -108,8 +108,8 @@ class _Serving(tf.Module):
 def _decided(outputs: tf.Tensor, thresholds: Mapping[int, float]) -> tf.Tensor:
     """Return the ids of the predicted classes (n,) int64, as `decided_class`."""
     for id_, threshold in thresholds.items():
-        others = tf.where(tf.range(outputs.shape[1]) == id_, tf.constant(-1.0), outputs)
-        likely = tf.argmax(others, axis=-1, output_type=tf.int64)
+        rest = tf.where(tf.range(outputs.shape[1]) == id_, tf.constant(-1.0), outputs)
+        likely = tf.argmax(rest, axis=-1, output_type=tf.int64)
         return tf.where(outputs[:, id_] > tf.constant(threshold, tf.float32), tf.constant(id_, tf.int64), likely)
     return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 

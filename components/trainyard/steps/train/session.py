@@ -184,7 +184,7 @@ def prepare(
     targets: mean and standard deviation of a regression's training targets.
     """
     document = folder.document
-    require_classes(recipe.evaluate.gates, document.labels or [])  # known now, and not after hours
+    require_classes(recipe.named_classes, document.labels or [])  # known now, and not after hours
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)

@@ -80,7 +80,7 @@ class SplitPredictions:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Whether the model answers each example with its label, all of its classes or numbers (n,)."""
+        """True for each example that the model answers with its label, all of its classes or numbers (n,)."""
         result: NDArray[np.bool_] = (self.predicted == self.labels).reshape(len(self), -1).all(axis=1)
         return result
 
