@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,26 @@ def jax_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(shared / "jax")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[None]:
+    """A process that has imported what tests start again and again."""
+    import warm
+
+    end = warm.start()
+    yield
+    end()
+
+
+@pytest.fixture(scope="module")
+def warm_processes(template: None) -> Iterator[None]:
+    """Have the Python processes of a module's tests forked from the template; tests of start-up do without."""
+    import warm
+
+    warm.use()
+    yield
+    warm.use(warm.execute)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

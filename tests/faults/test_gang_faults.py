@@ -22,6 +22,8 @@ from trainyard.contract.artifacts.train import Restart
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 EPOCHS = 18  # 8 steps each
 ELASTIC = {"normalization": True, "epochs": 30}
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step

@@ -26,6 +26,8 @@ from trainyard.storage import storage
 from trainyard_control.api import drawing
 from trainyard_control.cli import screen
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 FEW = ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
 
