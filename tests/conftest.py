@@ -35,6 +35,16 @@ def template() -> Iterator[None]:
     end()
 
 
+@pytest.fixture(scope="session")
+def jax_template() -> Iterator[None]:
+    """A template for what trains with JAX."""
+    import warm
+
+    end = warm.start(**warm.JAX)
+    yield
+    end()
+
+
 @pytest.fixture(scope="module")
 def warm_processes(template: None) -> Iterator[None]:
     """Have the Python processes of a module's tests forked from the template; tests of start-up do without."""

@@ -34,22 +34,44 @@ from typing import Any
 
 from trainyard.steps.train.gang import supervisor
 
-IMPORTED = [
+COMMON = [
     "trainyard.data",
     "tensorflow",
     "keras",
     "trainyard.runtime.step",
     "trainyard_control.cli.main",
+    "trainyard.steps.train.run",
     "trainyard.steps.train.session",
+]
+JAX = {"TRAINYARD_ENGINE": "jax", "KERAS_BACKEND": "jax"}
+IMPORTED_FOR_JAX = [*COMMON, "trainyard.steps.train.engines.jax.jax_engine"]
+IMPORTED = [
+    *COMMON,
     "trainyard.steps.train.engines.tensorflow.tensorflow_engine",
     "apache_beam",
     "tensorflow_transform.beam",
     "trainyard.steps.preprocess.prepare",
-    "sklearn.metrics",
-    *(f"trainyard.steps.{step}.run" for step in ("preprocess", "train", "evaluate", "export", "push")),
+    "sklearn.ensemble",
+    "trainyard.serving.run",
+    "trainyard_control.api.run",
+    *(f"trainyard.steps.{step}.run" for step in ("preprocess", "evaluate", "export", "push")),
 ]
 # Variables that are read when a library is loaded, but for those of TensorFlow and Python that are read later.
-AT_START = ("TF_", "XLA_", "KERAS_", "JAX_", "PYTHON", "LD_", "OMP_", "OPENBLAS_", "LC_", "LANG", "GRPC_", "CUDA_")
+AT_START = (
+    "TRAINYARD_ENGINE",
+    "TF_",
+    "XLA_",
+    "KERAS_",
+    "JAX_",
+    "PYTHON",
+    "LD_",
+    "OMP_",
+    "OPENBLAS_",
+    "LC_",
+    "LANG",
+    "GRPC_",
+    "CUDA_",
+)
 LATER = {"TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PYTHONIOENCODING", "PYTHONUNBUFFERED"}
 LONGEST = 1 << 20  # bytes of a request
 ROOM = 8000  # characters for the command line of a process, in place of the template's
@@ -74,30 +96,34 @@ class Template:
         )
         return {**{name: own[name] for name in self.optional & own.keys()}, **asked} == own
 
-    def fork(self, request: dict[str, Any], files: list[int]) -> int:
-        """Return the id of the new process, which the kernel gives to this one when its own parent ends."""
+    def fork(self, request: dict[str, Any], files: list[int]) -> int | None:
+        """Return the id of the new process, which the kernel gives to this one when its own parent ends.
+
+        None if the template was killed, together with the group of this process say.
+        """
         with self.lock:
             LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
                 socket.send_fds(self.connection, [pickle.dumps(request)], files)
-                return int(self.connection.recv(64))
+                return int(self.connection.recv(64) or b"0") or None
+            except OSError:
+                return None
             finally:
                 LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-template: Template | None = None
+templates: list[Template] = []
 
 
-def start() -> Callable[[], None]:
-    """Start a template for this process; returns what ends it."""
-    global template
+def start(**variables: str) -> Callable[[], None]:
+    """Start a template for this process's own processes that have `variables`; returns what ends it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno()), " " * ROOM]
     # Read by the C library when a process starts, and set by supervisors for their training processes.
-    environment = {**os.environ, **supervisor.HEAP_VARIABLES}
+    environment = {**os.environ, **variables, **supervisor.HEAP_VARIABLES}
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     theirs.close()
-    template = Template(ours, *pickle.loads(ours.recv(LONGEST)))
+    templates.append(Template(ours, *pickle.loads(ours.recv(LONGEST))))
 
     def end() -> None:
         ours.close()
@@ -120,16 +146,15 @@ def fork_exec(*given: Any) -> int:
         del words[1]
     environment = dict(os.environ) if env is None else dict(os.fsdecode(pair).split("=", 1) for pair in env)
     dies_with_parent = getattr(preexec_fn, "__qualname__", "") == "end_with_parent.<locals>.ask_kernel"
+    fitting = [each for each in templates if each.owner == os.getpid() and each.fits(environment)]
     if (
-        template is None
-        or template.owner != os.getpid()
+        not fitting
         or not close_fds
         or not (gid is gids is uid is None and umask == -1)
         or not (preexec_fn is None or dies_with_parent)
         or not _kind(words)
         or "resource_tracker" in words[-1]  # of multiprocessing, which imports nothing
         or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        or not template.fits(environment)
     ):
         return execute(*given)
     streams = [end if end >= 0 else own for own, end in enumerate((p2cread, c2pwrite, errwrite))]
@@ -146,7 +171,7 @@ def fork_exec(*given: Any) -> int:
         "cores": os.sched_getaffinity(0),
         "dies_with_parent": dies_with_parent,
     }
-    return template.fork(request, [*streams, *kept])
+    return fitting[0].fork(request, [*streams, *kept]) or execute(*given)
 
 
 def _kind(words: list[str]) -> str:
@@ -188,7 +213,6 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
 
 def _become(request: dict[str, Any], variables: dict[str, str], optional: set[str]) -> socket.socket | None:
     """Make this process what the request asks for; returns, in the process that is its template, who asks there."""
-    global template
     files, targets = request["files"], [0, 1, 2, *request["kept"]]
     above = max(targets) + 1
     if request["new_session"]:
@@ -196,7 +220,8 @@ def _become(request: dict[str, Any], variables: dict[str, str], optional: set[st
     elif request["group"] >= 0:
         os.setpgid(0, request["group"])
     os.sched_setaffinity(0, request["cores"])
-    keep, template = set(), None
+    keep = set()
+    templates.clear()
     if not any("multiprocessing.forkserver" in word for word in request["words"]):  # whose children ask nobody
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if not os.fork():
@@ -204,8 +229,8 @@ def _become(request: dict[str, Any], variables: dict[str, str], optional: set[st
                 os.close(number)
             return theirs
         theirs.close()
-        template = Template(socket.socket(fileno=_move(ours.detach(), above)), variables, optional)
-        keep = {template.connection.fileno()}
+        templates.append(Template(socket.socket(fileno=_move(ours.detach(), above)), variables, optional))
+        keep = {templates[0].connection.fileno()}
     moved = [_move(number, above) for number in files]
     for entry in list(Path("/proc/self/fd").iterdir()):
         if int(entry.name) not in keep.union(moved):
@@ -309,10 +334,10 @@ def _main() -> None:
     for name in supervisor.HEAP_VARIABLES:
         del os.environ[name]
     before = set(os.environ)
-    for name in IMPORTED:
+    for name in IMPORTED_FOR_JAX if JAX.items() <= os.environ.items() else IMPORTED:
         importlib.import_module(name)
     gc.freeze()
-    variables, optional = dict(os.environ), {*os.environ} - before
+    variables, optional = dict(os.environ), os.environ.keys() - (before - {"KERAS_BACKEND"})  # which JAX's engine sets
     asking: socket.socket | None = socket.socket(fileno=int(sys.argv[1]))
     assert asking
     asking.send(pickle.dumps((variables, optional)))

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from gang_processes import Trained, relative_difference, train_here, train_together, write_recipe
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32
 # keras 3.15 takes the variance as E(x^2) - E(x)^2 over several replicas and as E((x - E(x))^2) on one.
 NORMALIZED_TOLERANCE = 1e-5

@@ -15,6 +15,8 @@ from object_stores import Store
 import trainyard as ty
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
 # Each of these is minutes of work, so one of the stores does it; test_buckets.py holds both to the same behaviour.

@@ -76,7 +76,7 @@ def test_a_forked_process_is_like_an_executed_one(how: str, option: str, tmp_pat
         warm.use(warm.execute)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     assert forked[1].pop("tensorflow") and not executed[1].pop("tensorflow")
-    for name in warm.template.optional - executed[1]["variables"].keys():  # which imports set
+    for name in warm.templates[0].optional - executed[1]["variables"].keys():  # which imports set
         del forked[1]["variables"][name]
     for name in ("LINES", "COLUMNS"):  # which readline sets behind the back of os.environ
         executed[1]["variables"].pop(name, None)
