@@ -17,9 +17,10 @@ UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud
   spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
-# Two processes of tests: many wait for what they started. A module's tests share what it prepares, so they stay
-# together; modules go in the order given, as those with few tests take longest.
-PROCESSES ?= -n 2 $(BY_MODULE)
+# Processes of tests: those of tests/faults wait for half of their time. A module's tests share what it prepares, so
+# they stay together; modules go in the order given, as those with few tests take longest.
+FAST_PROCESSES ?= -n 2 $(BY_MODULE)
+PROCESSES ?= -n 3 $(BY_MODULE)
 CLUSTER_PROCESSES ?= -n 4 $(BY_MODULE)
 BY_MODULE := --dist loadscope --no-loadscope-reorder
 # Chosen: of a step's expressions at most so many in a hundred may be of unknown type; typings/ has those of
@@ -53,7 +54,7 @@ test: test-fast ## Run every test that needs no cluster
 	$(BIN)/pytest $(PROCESSES) tests/faults tests/local tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
-	$(BIN)/pytest $(PROCESSES) tests/golden tests/unit
+	$(BIN)/pytest $(FAST_PROCESSES) tests/golden tests/unit
 
 verify: setup ## Check formatting, lint, spelling, types and import contracts
 	$(BIN)/ruff format --check .
