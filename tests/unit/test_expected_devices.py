@@ -94,7 +94,9 @@ def test_device_files_are_counted_and_their_controls_are_not(tmp_path: Path) -> 
     assert [Path(name).name for name in visible_devices("gpu", root).files] == ["nvidia0", "nvidia1"]
     assert [Path(name).name for name in visible_devices("tpu", root).files] == ["accel0"]
     assert not visible_devices("gpu", root).shared
-    assert visible_devices("gpu", files(root, "dev/nvidia-caps/nvidia-cap1")).shared
+    # Every driver makes the files of MIG's configuration (1) and monitor (2); a partition has others.
+    assert not visible_devices("gpu", files(root, "dev/nvidia-caps/nvidia-cap1", "dev/nvidia-caps/nvidia-cap2")).shared
+    assert visible_devices("gpu", files(root, "dev/nvidia-caps/nvidia-cap12")).shared
 
 
 def test_the_drivers_version_is_read_from_its_kernel_module(tmp_path: Path) -> None:

@@ -128,7 +128,8 @@ def visible_devices(kind: str, root: Path = Path("/")) -> VisibleDevices:
         numbered = [*_device_files(root / "dev", r"accel\d+"), *_device_files(root / "dev/vfio", r"\d+")]
         return VisibleDevices(numbered, None, "")
     files = _device_files(root / "dev", r"nvidia\d+")
-    shared = bool(_device_files(root / "dev/nvidia-caps", r"nvidia-cap\d+"))
+    # 1 and 2 configure and monitor MIG and are there without it (/proc/driver/nvidia-caps/mig-minors, driver 580).
+    shared = bool(_device_files(root / "dev/nvidia-caps", r"nvidia-cap(?![12]$)\d+"))
     gpus, driver = _nvml()
     return VisibleDevices(files, gpus, driver or _driver_file(root), shared)
 
