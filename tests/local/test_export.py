@@ -160,6 +160,11 @@ def test_a_path_that_answers_otherwise_refuses_with_its_record_and_column(
         assert re.match(sentence, paths[1].path + ": " + paths[1].note)
         assert re.search(rf"difference / bound <= 1, was [\d.e+]+: {sentence}; onnx", refusal.why([threshold]))
         (tmp_path / "other" / name).write_text(right)
+    runtime = (exported_table / "preprocess.py").read_text()
+    (tmp_path / "other" / "preprocess.py").write_text(runtime.replace("if found is None:", "if True:", 1))
+    paths, _ = prove(tmp_path / "other")
+    assert paths[1].difference is None and re.match("refuses record 'row \\d+': 'age': a number is", paths[1].note)
+    (tmp_path / "other" / "preprocess.py").write_text(runtime)
     (tmp_path / "other" / "saved_model" / "saved_model.pb").write_bytes(b"no model")
     [server] = skew.compare_paths(tmp_path / "other", settings, folder, [], model, True)
     assert not server.passed and server.difference is None and "its SavedModel cannot be loaded" in server.note

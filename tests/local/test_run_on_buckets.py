@@ -60,6 +60,8 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     assert other["pushed"]["version"] == 2 and other["pushed"]["path"].endswith("/models/2")
     versions = ty.versions(version.rpartition("/")[0])
     restored = versions.rollback()
+    index = storage.read_text(f"{version.partition('/digits/')[0]}/index.html") or ""
+    assert "digits@3" in index and f'"digits/runs/{folder.rpartition("/")[2]}/report.html"' in index
     assert (restored.version, restored.restored, versions["3"].serves) == (3, 1, True)
     copies = [storage.require(item.folder, "push") for item in (versions["1"], versions["3"])]
     assert copies[0] == copies[1] and versions["3"].record.fingerprint == first["data"]["fingerprint"]
@@ -111,3 +113,4 @@ def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(sto
     assert record["failure"] is None and record["gate"]["verdict"] == "blessed"
     assert record["pushed"]["path"] == f"{root}/digits/models/1"
     assert "saved_model.pb" in storage.children(f"{root}/digits/models/1")
+    assert f'"digits/runs/{run}/report.html"' in (storage.read_text(f"{root}/index.html") or "")

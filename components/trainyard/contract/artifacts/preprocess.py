@@ -140,6 +140,11 @@ class Examples(Document):
     window: Window | None = None
 
     @property
+    def columns(self) -> list[RawFeature | ComputedFeature]:
+        """The raw features, and those computed from them."""
+        return [*self.raw_features, *self.computed_features]
+
+    @property
     def outputs(self) -> int:
         """The number of model outputs per example: logits of the classes, or predictions."""
         return len(self.labels or self.targets) or 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -40,12 +40,12 @@ class _Records:
     features: Tensors
     keys: list[str]
 
-    def differing(self, features: Tensors, row: int, document: Examples) -> str:
+    def differing(self, features: Mapping[str, Any], row: int, document: Examples) -> str:
         """Return the column of record `row` whose `features` differ from those of preprocess; '' if none do."""
-        columns = [feature.name for feature in (*document.raw_features, *document.computed_features)]
+        columns = [feature.name for feature in document.columns]
         for name, expected in self.features.items():
-            if not np.allclose(np.asarray(features[name])[row], np.asarray(expected)[row], 1e-5, 1e-5):
-                return next((column for column in columns if f"{name}_".startswith(f"{column}_")), name)
+            if not np.allclose(np.asarray(features[name])[row], np.asarray(expected)[row], 1e-5, 1e-5, equal_nan=True):
+                return max((column for column in columns if f"{name}_".startswith(f"{column}_")), key=len, default=name)
         return ""
 
 
@@ -123,25 +123,26 @@ class _Comparison:
         columns = {name: tensor.numpy().tolist() for name, tensor in self.records.raw.items()}
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         examples = [_example(row, is_image=self.folder.document.image is not None) for row in rows]
-        try:
-            inputs = [runtime.inputs(example, file) for example in examples]
-            answers = np.array([_numbers(runtime.answer(ask(each), file)) for each in inputs], np.float32)
-        except ValueError as error:
-            return self.failure(path, bound, str(error))
+        answers = []
+        for key, example in zip(self.records.keys, examples, strict=True):
+            try:
+                answers.append(_numbers(runtime.answer(ask(runtime.inputs(example, file)), file)))
+            except ValueError as error:
+                return self.failure(path, bound, f"refuses record '{key[:_KEY_CHARACTERS]}': {error}")
 
-        def path_features() -> Tensors:
+        def path_features() -> dict[str, Array]:
             features = [runtime.features(example) for example in examples]
             return {name: np.concatenate([each[name] for each in features]) for name in features[0]}
 
         own = candidate.predict(self.records.features, self.records.raw)
-        return self._path(path, bound, answers, own, path_features)
+        return self._path(path, bound, np.array(answers, np.float32), own, path_features)
 
     def failure(self, path: str, bound: float, note: str) -> SkewPath:
         """Return a path that gave no answers, for the reason in `note`."""
         return SkewPath(path=path, records=len(self.records.keys), bound=bound, passed=False, note=note)
 
     def _path(
-        self, path: str, bound: float, answers: Array, expected: Array, path_features: Callable[[], Tensors]
+        self, path: str, bound: float, answers: Array, expected: Array, path_features: Callable[[], Mapping[str, Any]]
     ) -> SkewPath:
         """Compare `answers` with those `expected`. path_features: returns the features that the path has in between."""
         differences = self._differences(answers, expected)

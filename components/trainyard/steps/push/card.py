@@ -124,7 +124,7 @@ def _columns(recipe: Recipe, outputs: Outputs) -> list[_ColumnLimits]:
     counts = outputs.evaluation.unknown if outputs.evaluation else {}
     types = {name: column.type for name, column in (recipe.data.features | recipe.data.inputs).items()}
     rows = []
-    for feature in [*examples.raw_features, *examples.computed_features] if examples else []:
+    for feature in examples.columns if examples else []:
         if (learned := feature.learned) is None:
             continue
         type, seen = types.get(feature.name, ""), counts.get(feature.name)
