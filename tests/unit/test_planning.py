@@ -272,11 +272,11 @@ def test_a_range_of_workers_is_priced_with_the_most_and_with_the_fewest_of_which
     ranged = environment.pools["a100"].model_copy(update={"workers": WorkerRange(min=1, max=2)})
     elastic = environment.model_copy(update={"pools": {"a100": ranged}})
     known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
-    most, fewest = choose(candidates(recipe, elastic, known, RESNET, []), None, None)
-    assert [row.workers for row in (most, fewest)] == [2, 1] and (most.chosen, fewest.chosen) == (True, False)
+    full, fewest = choose(candidates(recipe, elastic, known, RESNET, []), None, None)
+    assert [row.workers for row in (full, fewest)] == [2, 1] and (full.chosen, fewest.chosen) == (True, False)
     assert fewest.why == "with 1 worker, if no other comes"
-    assert most.hours and fewest.hours and most.hours.expected != fewest.hours.expected
-    assert most.cost_usd and fewest.cost_usd and most.cost_usd > fewest.cost_usd
+    assert full.hours and fewest.hours and full.hours.expected != fewest.hours.expected
+    assert full.cost_usd and fewest.cost_usd and full.cost_usd > fewest.cost_usd
 
 
 def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
