@@ -482,3 +482,21 @@ def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(counts: list[i
     assert f"waiting for worker {missing} for 1 s, the deadline" in ends[0]["message"]
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_the_numbers_of_workers_are_kept_for_another_node_whoever_says_first_that_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(tmp_path / "gang" / "launcher"))
+    gang = Elastic(replace_seconds=0.2)
+    gang.come(0, 1)
+    gang.hear("start", 0, 1)
+    gang.callers[1].send(type="began", generation=1, step=1, began_at=0)
+    count = {"workers": 2, "maximum": 4, "step": 0, "seconds": 7.0}
+    gang.callers[0].send(type="workers", generation=1, step=1, count=count)
+    gang.callers[0].send(type="began", generation=1, step=1, began_at=0)
+    kept, deadline = tmp_path / "gang" / "launcher.past", time.monotonic() + 5
+    while not kept.exists() or json.loads(kept.read_text())["past"]["worker_counts"] != [count]:
+        assert time.monotonic() < deadline, kept.read_text()
+        time.sleep(0.02)
+    gang.end(generation=1)

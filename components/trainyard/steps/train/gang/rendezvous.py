@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any
@@ -55,12 +56,12 @@ def _read_past(token: str) -> Past:
         return Past()
 
 
-def _keep_past(token: str, past: Past, step: int) -> None:
-    """Write `past` and the newest `step` in a new thread, because the caller must answer the workers."""
+def _keep_past(token: str, past: Past, step: int, writer: Executor) -> None:
+    """Write `past` and the newest `step` by `writer`, because the caller must answer the workers."""
     if uri := _past_uri():
         elapsed = time.monotonic() - past.started
         kept = {"token": token, "past": past.model_dump(), "step": step, "elapsed": elapsed, "time": time.time()}
-        threading.Thread(target=_write_past, args=(uri, json.dumps(kept)), daemon=True).start()
+        writer.submit(_write_past, uri, json.dumps(kept))
 
 
 def _write_past(uri: str, text: str) -> None:
@@ -119,6 +120,9 @@ class Rendezvous:
     _joined_at: float = 0.0
     _waiting_since: float = field(default_factory=time.monotonic)
     _past: Past = field(default_factory=Past)
+    _writer: Executor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "past")
+    )  # one, so that the last is the newest
     _beat_at: float = 0.0
     _step: int = 0
     _step_at_start: int = 0
@@ -196,16 +200,17 @@ class Rendezvous:
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "workers":
             self._past.worker_counts.append(WorkerCount.model_validate(message["count"]))
+            _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "began":
             self._trains = True
             if self._past.began_at is None:  # every start of a worker other than the chief says that it began
                 self._past.began_at = _natural_number(message["began_at"])
-                _keep_past(self.token, self._past, self._step)
+                _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "recovered":
             self._trains = True
             self._past.restarts.append(Restart.model_validate(message["restart"]))
             self._past.last_break = None
-            _keep_past(self.token, self._past, self._step)
+            _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "broke":
             self._handle_break(message)
 
