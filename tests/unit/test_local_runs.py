@@ -116,6 +116,24 @@ def test_runs_judged_on_the_same_examples_are_compared_pair_by_pair(root: Path) 
     assert "(paired on the same test examples): accuracy" in compared.page()
 
 
+def test_each_run_of_a_pair_predicts_by_its_own_threshold(root: Path) -> None:
+    first, second = (local_runs.find(str(root), name) for name in (FIRST, THIRD))
+    keys = [f"a:{number:03}" for number in range(400)]
+    odd = np.array([int(key[-1]) % 2 for key in keys])
+    outputs = np.stack([1 - 0.4 * odd, 0.4 * odd], axis=1)  # every 1 has 0.4, every 0 has 0
+    for run in (first, second):
+        save_predictions(run, keys, outputs)
+    assert comparison.compare([first, second]).metrics[0].certain == [False, False]
+    file = Path(second.record["folders"]["evaluate"]) / "evaluation.json"
+    one = {"precision": 1, "recall": 1, "f1": 1}
+    decided = {
+        "classes": [{"label": label, "examples": 200, **one} for label in ("even", "odd")],
+        "thresholds": [{"label": "odd", "value": 0.25, **one}],
+    }
+    file.write_text(json.dumps(json.loads(file.read_text()) | decided))
+    assert comparison.compare([first, second]).metrics[0].certain == [False, True]
+
+
 def test_runs_that_other_examples_judged_are_compared_with_a_caution(root: Path) -> None:
     first, second = (local_runs.find(str(root), name) for name in (FIRST, SECOND))
     save_predictions(first, ["a:2", "a:3"], np.eye(2))

@@ -436,7 +436,7 @@ class Recipe(Strict):
     def named_classes(self) -> dict[str, str | None]:
         """The classes that keys of the recipe name, by the key."""
         named = {f"evaluate.gates.{index}.class": gate.class_name for index, gate in enumerate(self.evaluate.gates)}
-        return named | {"threshold.class": self.threshold and self.threshold.class_name}
+        return named | {"threshold.class": self.threshold.class_name if self.threshold else None}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
