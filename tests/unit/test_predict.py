@@ -254,6 +254,10 @@ def test_of_many_classes_the_best_five_are_written_and_of_a_regression_the_numbe
     assert len(row) == 3 + 2 * 4
     assert [row["prediction"], row["prediction_2"], row["prediction_3"]] == ["class 7", "class 3", "class 9"]
     assert [row["score"], row["score_2"], row["score_3"]] == [0.5, 0.25, 0.125]
+    decided = results.Form(gives(labels).model_copy(update={"thresholds": ((9, 0.1),)}))
+    (row,) = decided.batch(pa.array(["a"]), scores).to_pylist()
+    assert [row["prediction"], row["prediction_2"], row["prediction_3"]] == ["class 9", "class 7", "class 3"]
+    assert [row["score"], row["score_2"], row["score_3"]] == [0.125, 0.5, 0.25]
     assert parquet.read_table(tmp_path / "one.parquet").to_pylist() == [{"key": "a", "prediction": 0.5}]
 
 
