@@ -23,6 +23,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.steps.train.custom_program.model import check_model
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md"
 
 RECIPE = """
