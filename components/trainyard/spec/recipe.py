@@ -324,7 +324,7 @@ LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "lite
 
 
 class DeviceLimits(Strict):
-    """What a file may cost on a machine, measured there over SSH."""
+    """A machine that measures a file over SSH, and the limits of the file."""
 
     format: LiteFormat = Field("litert_int8", description="The file that is measured.")
     python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_~/.][A-Za-z0-9_~/. -]{0,254}$")] = Field(
