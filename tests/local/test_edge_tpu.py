@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -135,6 +137,19 @@ def test_a_file_whose_multiply_adds_are_not_known_is_refused_and_says_so() -> No
     threshold = gate.judge_mapping(mapping, 0.1)
     assert not threshold.passed and threshold.value is None
     assert threshold.note == "the multiply-adds in its loops cannot be counted"
+
+
+def test_a_compiler_that_fails_maps_nothing_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "edgetpu_compiler").symlink_to(shutil.which("false"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    model = tmp_path / "model.tflite"
+    network = keras.Sequential([keras.Input((4,), batch_size=1), keras.layers.Dense(2)])
+    model.write_bytes(tf.lite.TFLiteConverter.from_keras_model(network).convert())
+    mapping = edge_tpu.map_file(model, tmp_path / "edge_tpu")
+    assert (mapping.source, mapping.mapped_operations, mapping.multiply_adds) == ("compiler", 0, 8)
+    assert mapping.first_unmapped == "edgetpu_compiler: wrote no log" and not (tmp_path / "edge_tpu").exists()
 
 
 def operation(name: str, shape: tuple[int, ...], *constants: list[int], **options: Any) -> edge_tpu.Operation:

@@ -75,19 +75,19 @@ def judge(name: str, limits: DeviceLimits, file: ExportedFile, timed: DeviceTimi
 
 
 def _failure(name: str, limits: DeviceLimits, code: int, said: str) -> TrainyardError:
-    where, last = f"export.devices.{name}", (said.splitlines() or ["no message"])[-1]
+    prefix, last = f"export.devices.{name}", (said.splitlines() or ["no message"])[-1]
     if code == _NO_PROGRAM:
         return _unfit(name, limits, f"does not start ({last})")
     if code != _NO_CONNECTION:
         return _unfit(name, limits, f"ended with {code} ({last})")
     if "Host key verification failed" in said:
         return InfrastructureError(
-            f"{where}: its host key is not the known one. Compare the machine's key with the one that `ssh {name}` "
+            f"{prefix}: its host key is not the known one. Compare the machine's key with the one that `ssh {name}` "
             f"shows; if the machine is new, run `ssh-keygen -R {name}` and connect once."
         )
     if "Permission denied" in said:
-        return InfrastructureError(f"{where}: refuses the login ({last}). Run `ssh-copy-id {name}`.")
-    return TransientError(f"{where}: cannot be reached ({last}). Check it with `ssh {name}`, and run again.")
+        return InfrastructureError(f"{prefix}: refuses the login ({last}). Run `ssh-copy-id {name}`.")
+    return TransientError(f"{prefix}: cannot be reached ({last}). Check it with `ssh {name}`, and run again.")
 
 
 def _unfit(name: str, limits: DeviceLimits, fault: str) -> ConfigurationError:
