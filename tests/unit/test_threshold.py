@@ -11,7 +11,8 @@ from sklearn import metrics as sklearn_metrics
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.statistics.decision import decided_class, decided_classes
-from trainyard.contract.statistics.threshold import ClassThreshold, choose_thresholds
+from trainyard.contract.statistics.threshold import ClassThreshold
+from trainyard.contract.statistics.threshold_choice import choose_thresholds
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe

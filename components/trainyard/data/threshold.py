@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from trainyard.contract.statistics.threshold import ClassThreshold, choose_thresholds
+from trainyard.contract.statistics.threshold import ClassThreshold
+from trainyard.contract.statistics.threshold_choice import choose_thresholds
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import DataError
