@@ -159,6 +159,9 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
     assert recall.name == "recall of malignant >= 0.1 by its 90 % interval"
     [malignant] = [each for each in evaluation.classes if each.label == "malignant"]
     assert recall.value == pytest.approx(malignant.recall) and recall.interval.low < recall.value
+    for name in ("precision", "recall", "f1"):
+        assert malignant.intervals[name].low <= getattr(malignant, name) <= malignant.intervals[name].high
+    assert malignant.intervals["recall"].low <= recall.interval.low, "95 % is wider than 90 %"
     assert area.name == "pr_auc of malignant >= 0.3" and area.interval.low < area.value <= area.interval.high
     assert f1.name == "f1 of benign [clinic=north] >= 0.1" and 0 < f1.value <= 1
     assert [curve.label for curve in evaluation.roc] == ["benign"]

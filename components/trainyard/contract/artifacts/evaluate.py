@@ -22,13 +22,17 @@ class SliceMetrics(FrozenModel):
 
 
 class ClassMetrics(FrozenModel):
-    """Precision, recall and F1 of one class, and its number of examples."""
+    """Precision, recall and F1 of one class, and its number of examples.
+
+    intervals: of those by their names; {} if the split has too many examples and classes.
+    """
 
     label: str
     precision: float
     recall: float
     f1: float
     examples: int
+    intervals: dict[str, Interval] = {}
 
 
 class Roc(FrozenModel):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import events
-from trainyard.contract.artifacts.evaluate import Boosted, Evaluation, TargetMetrics
+from trainyard.contract.artifacts.evaluate import Boosted, ClassMetrics, Evaluation, TargetMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.document import Split
 from trainyard.contract.statistics.threshold import by_id
@@ -39,6 +39,9 @@ from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage
 
 SPLIT: Split = "test"
+
+_CLASS_METRICS = ("precision", "recall", "f1")
+_MOST_CLASS_EXAMPLES = 1_000_000  # times the classes; chosen: some 20 s with 1,000 resamples
 
 Custom = custom_metrics.Metrics
 
@@ -74,7 +77,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         examples=len(keys),
         metrics=metrics,
         intervals=bounds,
-        classes=curves.class_metrics(candidate, labels) if labels else [],
+        classes=_classes(recipe, candidate, labels) if labels else [],
         confusion=curves.confusion(candidate, len(labels)) if labels and is_class else [],
         roc=curves.roc_curves(candidate, labels) if labels else [],
         slices=slice_metrics(recipe, masks, candidate),
@@ -135,6 +138,19 @@ def _metrics(
         values, custom_bounds = custom_metrics.measure(custom, candidate, resamples, recipe.seed)
         metrics, bounds = {**metrics, **values}, {**bounds, **custom_bounds}
     return metrics, bounds
+
+
+def _classes(recipe: Recipe, candidate: SplitPredictions, labels: list[str]) -> list[ClassMetrics]:
+    """Return the metrics of each class, with their intervals if these take seconds."""
+    classes = curves.class_metrics(candidate, labels)
+    if len(labels) * len(candidate) > _MOST_CLASS_EXAMPLES:
+        return classes
+    drawn = recipe.evaluate.bootstrap, recipe.seed
+    for index, each in enumerate(classes):
+        one = candidate.one_class(index)
+        bounds = intervals(recipe.task, one, measure(recipe.task, one, _CLASS_METRICS), *drawn)
+        classes[index] = each.model_copy(update={"intervals": bounds})
+    return classes
 
 
 def _target(recipe: Recipe, name: str, candidate: SplitPredictions) -> TargetMetrics:
