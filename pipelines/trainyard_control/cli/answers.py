@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -58,7 +59,7 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
 
     Raises `ConfigurationError` if it cannot be written.
     """
-    done = "replaced" if file.exists() else "wrote"
+    done = "replaced" if os.path.exists(file) else "wrote"  # noqa: PTH110 - Path's raises for a name too long
     try:
         with file.open(mode, encoding="utf-8") as stream:
             stream.write(text)

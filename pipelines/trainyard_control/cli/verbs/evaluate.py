@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Label, Output, OutputFormat
 
@@ -33,8 +32,6 @@ def evaluate(
     """
     from trainyard_control.api.evaluation import evaluate as evaluated
 
-    if html is not None and html.exists():
-        raise ConfigurationError(f"--html {html}: already exists. Name another file.")
     found = evaluated(model, data, label=label, environment=environment)
     write_page(html, found.page)
     print_answer(output, found.document(), lambda: _show(found))
