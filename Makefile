@@ -72,19 +72,20 @@ update: setup ## Resolve the locked requirements again
 	$(COMPILE) $(IMAGE_LOCK) --extra gpu -c locks/dev.txt pyproject.toml -o locks/gpu.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra tpu pyproject.toml -o locks/tpu.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra jax -c locks/dev.txt pyproject.toml -o locks/jax.txt
+	$(COMPILE) $(IMAGE_LOCK) --extra jax-gpu -c locks/dev.txt pyproject.toml -o locks/jax-gpu.txt
 	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 	echo "uv" | $(COMPILE) - -o locks/uv.txt
 	printf 'ai-edge-litert\nnumpy\npillow\n' | $(COMPILE) -c locks/dev.txt - -o locks/device.txt
 
-images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax), or of Flink (flink)
+images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax|jax-gpu), or of Flink (flink)
 	bash images/build.sh $(VARIANT) $(IMAGE)
 
 sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds to sbom/, as CycloneDX
 	test -x .sbom/bin/python || $(UV) venv --quiet --python $(PYTHON) .sbom
 	VIRTUAL_ENV=.sbom $(UV) pip sync --quiet --require-hashes locks/sbom.txt
 	mkdir -p sbom
-	for variant in cpu gpu tpu jax; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
+	for variant in cpu gpu tpu jax jax-gpu; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
 	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
 
 wheel: setup ## Build the wheel and the sdist into dist/

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the image VARIANT (cpu, gpu, tpu, jax or flink) as NAME, with docker, podman or buildah, whichever there is,
+# Builds the image VARIANT (cpu, gpu, tpu, jax, jax-gpu or flink) as NAME, with docker, podman or buildah, whichever there is,
 # and prints its size. BASE_IMAGE names another one to build on than the Dockerfile does.
 set -euo pipefail
 cd "$(dirname "$0")/.."

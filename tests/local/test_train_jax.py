@@ -191,19 +191,27 @@ def test_what_jax_does_not_do_is_refused(examples: str, tmp_path: Path) -> None:
     assert "train.precision: float16 needs loss scaling" in gang.events("failed")[-1]["message"]
 
 
-def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
+def test_devices_that_jax_does_not_find_end_the_step_with_40_and_a_gang_on_gpus_is_refused() -> None:
     program = (
-        "import sys\nfrom trainyard.errors import InfrastructureError\n"
+        "import json, os, sys\nfrom trainyard.errors import TrainyardError\n"
         "from trainyard.steps.train.engines import engine\n"
-        "engine.prepare()\nmade = engine.create_engine()\nmade.check()\n"
-        "try:\n    made.join()\nexcept InfrastructureError as error:\n    sys.exit(f'{int(error.exit_code)} {error}')\n"
+        "engine.prepare()\n"
+        "for devices, workers in json.loads(sys.argv[1]):\n"
+        "    os.environ['TRAINYARD_DEVICES'] = json.dumps(devices)\n"
+        "    cluster = {'worker': [f'127.0.0.1:{port}' for port in range(1, workers + 1)]}\n"
+        "    os.environ['TF_CONFIG'] = json.dumps({'cluster': cluster, 'task': {'type': 'worker', 'index': 0}})\n"
+        "    made = engine.create_engine()\n"
+        "    try:\n        made.check()\n        made.join()\n"
+        "    except TrainyardError as error:\n        print(int(error.exit_code), error)\n"
     )
-    expected = json.dumps({"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4})
-    variables = {**os.environ, **JAX, "TRAINYARD_DEVICES": expected}
-    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=120)
-    assert (
-        "40 devices: the pool should have 4 tpu-v6e-slice, JAX" in done.stderr and "could not start them" in done.stderr
-    )
+    tpu = {"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4}
+    gpu = {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}
+    command = [sys.executable, "-c", program, json.dumps([(tpu, 1), (gpu, 1), (gpu, 2)])]
+    done = subprocess.run(command, env={**os.environ, **JAX}, capture_output=True, text=True, timeout=120)
+    no_tpu, no_gpu, gang = done.stdout.splitlines()
+    assert no_tpu.startswith("40 devices: the pool should have 4 tpu-v6e-slice, JAX") and "not start them" in no_tpu
+    assert no_gpu.startswith("40 devices: the pool should have 1 nvidia-l4, JAX")  # it has no CUDA, or no driver
+    assert gang.startswith("20 TRAINYARD_ENGINE: JAX trains on the GPUs of one worker, and this gang has 2.")
 
 
 def test_tensorflow_trains_without_jax_and_imports_nothing_else_that_no_step_calls() -> None:

@@ -298,7 +298,7 @@ def test_a_slice_that_would_stay_pending_for_ever_is_refused(
 @pytest.mark.parametrize(
     ("pool", "sentence"),
     [
-        ("kind: cpu\n    engine: jax", "engine: JAX trains on tpu pools. Leave it out"),
+        ("kind: cpu\n    engine: jax", "engine: JAX trains on gpu and tpu pools. Leave it out"),
         (
             "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4\n    workers: 4\n"
             "    engine: tensorflow",
@@ -311,6 +311,14 @@ def test_a_slice_that_would_stay_pending_for_ever_is_refused(
         (
             "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 2x2\n    count: 4\n    engine: jax",
             "images.jax: is required, for steps are placed on the jax pool 'cpu'",
+        ),
+        (
+            "kind: gpu\n    accelerator: nvidia-l4\n    count: 1\n    engine: jax",
+            "images.jax-gpu: is required, for steps are placed on the jax-gpu pool 'cpu'",
+        ),
+        (
+            "kind: gpu\n    accelerator: nvidia-l4\n    count: 1\n    workers: {min: 1, max: 2}\n    engine: jax",
+            "engine: JAX trains on the GPUs of one node, and 2 workers are given. Give 1 worker, or leave engine out",
         ),
     ],
 )

@@ -132,7 +132,9 @@ def test_the_engine_that_trains_counts_and_its_own_libraries(package: Path, monk
     assert provenance.provenance(RECIPE, "evaluate").engine == ""
 
 
-@pytest.mark.parametrize(("variant", "library", "pinned"), [("tpu", "tensorflow", "2.20.0"), ("jax", "jax", None)])
+@pytest.mark.parametrize(
+    ("variant", "library", "pinned"), [("tpu", "tensorflow", "2.20.0"), ("jax", "jax", None), ("jax-gpu", "jax", None)]
+)
 def test_a_step_that_plans_the_training_of_another_image_counts_that_image_s_libraries(
     variant: str, library: str, pinned: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +149,7 @@ def test_a_step_that_plans_the_training_of_another_image_counts_that_image_s_lib
     lock = (ROOT / "locks" / f"{variant}.txt").read_text()
     assert re.search(rf"^{library}(-tpu)?=={re.escape(planned.libraries[library])}\b", lock, re.MULTILINE)
     assert planned.libraries[library] == (pinned or planned.libraries[library])
-    assert planned.engine == ("jax" if variant == "jax" else "tensorflow")
+    assert planned.engine == ("tensorflow" if variant == "tpu" else "jax")
 
 
 HOOKS = """

@@ -384,12 +384,18 @@ def test_quantities_have_the_value_that_kfp_gives_them(cpu: str, cores: float, m
     assert written["memoryLimit"] == pytest.approx(gigabytes)
 
 
-@pytest.mark.parametrize(("changes", "variant"), [({}, "tpu"), ({"engine": "jax"}, "jax")])
-def test_every_step_knows_the_image_that_trains_if_its_libraries_are_others(changes: Any, variant: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changes", "variant"),
+    [("tpu", {}, "tpu"), ("tpu", {"engine": "jax"}, "jax"), ("gpu", {"engine": "jax"}, "jax-gpu")],
+)
+def test_every_step_knows_the_image_that_trains_if_its_libraries_are_others(
+    kind: str, changes: Any, variant: str
+) -> None:
     gke = environments.load("gke")
-    name, pool = next((name, pool) for name, pool in gke.pools.items() if pool.kind == "tpu")
-    pools = gke.pools | {name: pool.model_copy(update=changes)}
-    gke = gke.model_copy(update={"pools": pools, "placement": gke.placement | {"train": name}})
+    name, pool = next((name, pool) for name, pool in gke.pools.items() if pool.kind == kind)
+    pools, images = gke.pools | {name: pool.model_copy(update=changes)}, gke.images | {"jax-gpu": "example/jax-gpu:1"}
+    placement = gke.placement | {"train": name}
+    gke = gke.model_copy(update={"pools": pools, "placement": placement, "images": images})
     executors = place(documents(train_pipeline)[0], gke).pipeline["deploymentSpec"]["executors"].values()
     trainer = {"name": "TRAINYARD_TRAINER", "value": variant}
     assert all(trainer in executor["container"]["env"] for executor in executors)

@@ -119,7 +119,7 @@ def missing(requirements: list[Requirement], versions: dict[str, str], left_out:
     return faults
 
 
-@pytest.mark.parametrize("extra", ["dev", "cpu", "gpu", "tpu", "jax"])
+@pytest.mark.parametrize("extra", ["dev", "cpu", "gpu", "tpu", "jax", "jax-gpu"])
 def test_each_lock_holds_all_that_pyproject_asks_for_and_nothing_that_nobody_asks_for(extra: str) -> None:
     versions, via, left_out = parts(ROOT / "locks" / f"{extra}.txt")
     requirements = asked(extra)
@@ -141,8 +141,8 @@ def test_a_requirement_of_a_requirement_that_a_lock_has_not_is_found() -> None:
 def test_one_command_writes_every_lock_and_with_it_nothing_is_left_out_that_pyproject_names() -> None:
     makefile = (ROOT / "Makefile").read_text()
     recipe = makefile.partition("\nupdate:")[2].partition("\n\n")[0]
-    assert sorted(re.findall(r"-o locks/(\w+)\.txt$", recipe, re.MULTILINE)) == [lock.stem for lock in LOCKS]
-    images = {requirement.name for extra in ("cpu", "gpu", "tpu", "jax") for requirement in asked(extra)}
+    assert sorted(re.findall(r"-o locks/([\w-]+)\.txt$", recipe, re.MULTILINE)) == sorted(lock.stem for lock in LOCKS)
+    images = {requirement.name for extra in ("cpu", "gpu", "tpu", "jax", "jax-gpu") for requirement in asked(extra)}
     assert not images & parts(ROOT / "locks/cpu.txt")[2]
 
 

@@ -116,7 +116,7 @@ class Provenance(BaseModel):
 def provenance(recipe: Recipe, step: str) -> Provenance:
     """Return the provenance of `step`'s output. Raises `ConfigurationError` if the recipe's module cannot be read."""
     variant = os.environ.get(TRAINER_VARIABLE, "") if step == "train" else ""
-    engine = os.environ.get(ENGINE_VARIABLE) or ("jax" if variant == "jax" else "tensorflow")
+    engine = os.environ.get(ENGINE_VARIABLE) or ("jax" if variant in ("jax", "jax-gpu") else "tensorflow")
     modules, imported = _closure(_PACKAGE, entry_point(step), _other_engines(engine))
     if _NETWORKS in modules and recipe.model.name:
         network, more = _closure(_PACKAGE, recipe.model.network_module, frozenset())

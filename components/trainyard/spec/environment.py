@@ -125,7 +125,9 @@ class Environment(Strict):
     )
     storage: Output = Field(description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder.")
     images: dict[Variant, Image] = Field(
-        {}, description="Container image of each variant: the pool kinds, and jax if JAX trains."
+        {},
+        description="Container image of each variant: the pool kinds, and jax or jax-gpu if JAX trains on a tpu or gpu "
+        "pool.",
     )
     beam: Beam = Beam()
     namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs.")

@@ -302,7 +302,7 @@ def _place_container(container: Spec, placement: _StepPlacement, environment: En
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
     added = device_variables(placement.pool) if placement.step == TRAIN else {}
     trainer = environment.pool_of(TRAIN).variant
-    if placement.ours and trainer in ("tpu", "jax"):
+    if placement.ours and trainer in ("tpu", "jax", "jax-gpu"):
         added = added | {TRAINER_VARIABLE: trainer}
     if environment.target == "vertex" and placement.seconds:
         added = added | {TIMEOUT_VARIABLE: str(placement.seconds)}  # it has no timeout of a task: the step ends itself

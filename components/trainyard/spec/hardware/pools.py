@@ -32,7 +32,7 @@ TRAINER_VARIABLE = "TRAINYARD_TRAINER"  # tells every step which image trains, i
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
 EngineName = Literal["tensorflow", "jax"]
-Variant = Literal["cpu", "gpu", "tpu", "jax"]
+Variant = Literal["cpu", "gpu", "tpu", "jax", "jax-gpu"]
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,8 @@ class Pool(Strict):
     )
     engine: Literal["auto", "tensorflow", "jax"] = Field(
         "auto",
-        description="tpu: training engine. auto: JAX on slices of several hosts or if TensorFlow has no build, "
-        "otherwise TensorFlow.",
+        description="tpu and gpu: training engine. auto: JAX on slices of several hosts or if TensorFlow has no build, "
+        "otherwise TensorFlow. gpu: JAX with one worker.",
     )
     trains: bool = Field(True, description="false: only evaluate, export and predict run here.")
     spot: bool = Field(False, description="Spot nodes, which may be preempted at any time.")
@@ -267,7 +267,9 @@ class Pool(Strict):
         """The image variant that the pool's pods need."""
         if self.kind == "npu":  # runs beside it; no step of ours computes on it
             return "cpu"
-        return "jax" if self.trained_by == "jax" else self.kind
+        if self.trained_by == "jax":
+            return "jax-gpu" if self.kind == "gpu" else "jax"
+        return self.kind
 
     @property
     def why_no_training(self) -> str:
@@ -301,8 +303,13 @@ class Pool(Strict):
     @model_validator(mode="after")
     def _hardware(self) -> Self:
         known = {name: entry for name, entry in catalog().accelerators.items() if entry.kind == self.kind}
-        if self.kind != "tpu" and self.engine == "jax":
-            raise ValueError("engine: JAX trains on tpu pools. Leave it out")
+        if self.kind not in ("gpu", "tpu") and self.engine == "jax":
+            raise ValueError("engine: JAX trains on gpu and tpu pools. Leave it out")
+        if self.kind == "gpu" and self.engine == "jax" and self.max_workers > 1:
+            raise ValueError(
+                f"engine: JAX trains on the GPUs of one node, and {self.max_workers} workers are given. Give 1 worker, "
+                "or leave engine out"
+            )
         if self.kind == "cpu":
             if self.accelerator or self.count or self.topology:
                 raise ValueError("a cpu pool has no accelerator, count or topology")

@@ -1,4 +1,4 @@
-"""The framework that trains: TensorFlow, or JAX on chips for which TensorFlow has no build.
+"""The framework that trains: TensorFlow, or JAX on chips for which TensorFlow has no build and where a pool says so.
 
 A process has one engine, chosen before it imports Keras, whose layers then use it. All else is shared: input,
 checkpoints, schedule, gang, records, and a model.keras that evaluation and export open with TensorFlow.
@@ -28,7 +28,9 @@ def engine_name() -> EngineName:
     """
     name = os.environ.get(ENGINE_VARIABLE) or "tensorflow"
     if name == "jax" and find_spec("jax") is None:
-        raise ConfigurationError(f"{ENGINE_VARIABLE}: JAX is not installed here. Name the image jax, or leave it out.")
+        raise ConfigurationError(
+            f"{ENGINE_VARIABLE}: JAX is not installed here. Name the image jax or jax-gpu, or leave it out."
+        )
     if name not in get_args(EngineName):
         raise ConfigurationError(f"{ENGINE_VARIABLE}: no engine '{name}'. Known: {', '.join(get_args(EngineName))}.")
     return cast(EngineName, name)

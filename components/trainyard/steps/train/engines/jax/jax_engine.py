@@ -26,7 +26,7 @@ from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
-from trainyard.steps.train.expected_devices import devices_error, expected_devices
+from trainyard.steps.train.expected_devices import devices_error, expected_devices, visible_devices
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
@@ -40,12 +40,15 @@ _PEER_ERRORS = (
     "FAILED_PRECONDITION",
     "UNKNOWN",
 )
+# JAX's name of a platform, if it is not the kind of its devices.
+_PLATFORMS = {"gpu": "cuda"}
 # Chosen: edge of the random tile of the probe's matrix, the size of a CPU's matrix.
 _TILE = 512
 
 
 class JaxEngine:
-    """Trains on TPU slices of several hosts, on TPUs without a TensorFlow build, and on CPUs in tests.
+    """Trains on TPU slices of several hosts, on chips without a TensorFlow build, on the GPUs of one process where a
+    pool says so, and on CPUs in tests.
 
     Every process sees all devices of the gang, so batch statistics, dropout and gradients are those of the global batch
     without code of ours.
@@ -54,20 +57,22 @@ class JaxEngine:
     replicas = 1
 
     def check(self) -> None:
-        """Raise `ConfigurationError` if GPUs are expected. JAX lists devices by starting them: see `join`."""
-        expected = expected_devices()
-        if expected is not None and expected.kind != "tpu":
-            raise ConfigurationError(
-                f"{ENGINE_VARIABLE}: JAX trains on TPUs here, and the pool should have {expected}. "
-                "Leave the variable out."
-            )
+        """Raise `ConfigurationError` if a gang expects GPUs. JAX lists devices by starting them: see `join`."""
+        expected, workers = expected_devices(), current_rank().workers
+        if expected is not None and expected.kind == "gpu" and workers > 1:
+            raise _several_workers(workers)
 
     def join(self) -> None:
-        """Start the devices; the gang's chief is JAX's coordinator, at its address in TF_CONFIG."""
+        """Start the devices; the gang's chief is JAX's coordinator, at its address in TF_CONFIG.
+
+        Raises `InfrastructureError` if they are not the expected ones, and `ConfigurationError` for a gang on GPUs.
+        """
         rank, expected = current_rank(), expected_devices()
+        # TensorFlow reads the examples on the CPU; it would take the memory of a GPU at the first operation.
+        tf.config.set_visible_devices([], "GPU")
         if expected is not None:
-            # By default JAX would use the CPU if a TPU does not start; it requires all of a list and uses the first.
-            jax.config.update("jax_platforms", f"{expected.kind},cpu")
+            # By default JAX would use the CPU if a device does not start; it requires all of a list and uses the first.
+            jax.config.update("jax_platforms", f"{_PLATFORMS.get(expected.kind, expected.kind)},cpu")
         if rank.workers > 1:
             # For CPUs; TPUs use their own links. The preemption service would take SIGTERM from the loop.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -85,8 +90,14 @@ class JaxEngine:
                 raise
             text = str(error).partition("\n")[0]
             raise devices_error(expected, f"JAX {jax.__version__} could not start them ({text})") from error
-        if expected is not None and len(devices) % expected.count:  # one or two cores a chip
-            raise devices_error(expected, f"JAX {jax.__version__} lists {len(devices)} cores")
+        platform, count = devices[0].platform, len(devices)
+        if platform == "gpu" and rank.workers > 1:  # without expected devices: each process would take the same GPUs
+            raise _several_workers(rank.workers)
+        # JAX without CUDA's plugin uses the CPU. A TPU chip has one or two cores.
+        if expected is not None and (
+            platform != expected.kind or (count != expected.count if platform == "gpu" else count % expected.count)
+        ):
+            raise devices_error(expected, f"JAX {jax.__version__} lists {platform.upper()}: {count}")
         if jax.process_index() != rank.index or jax.process_count() != rank.workers:
             raise InfrastructureError(
                 f"devices: this is worker {rank.index} of {rank.workers}, and its devices are those of process "
@@ -105,10 +116,12 @@ class JaxEngine:
 
     def hardware(self) -> str:
         expected, device = expected_devices(), _local_devices()[0]
-        return expected.accelerator if expected else "CPU" if device.platform == "cpu" else device.device_kind
+        if expected is not None and device.platform == "tpu":
+            return expected.accelerator
+        return "CPU" if device.platform == "cpu" else device.device_kind
 
     def precision(self, train: Train) -> str:
-        """Return the recipe's precision, by default bfloat16 on a TPU.
+        """Return the recipe's precision, by default bfloat16 on a TPU and on a GPU of compute capability 8 or more.
 
         Raises `ConfigurationError` for float16, and for batch statistics by worker.
         """
@@ -127,9 +140,11 @@ class JaxEngine:
         return probe.report(devices, self.versions())
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of JAX, its platform, and TensorFlow, which reads the examples."""
+        """Return the versions of JAX, its platform, a GPU's driver, and TensorFlow, which reads the examples."""
         versions = {"jax": jax.__version__, "jaxlib": jaxlib_version, "tensorflow": tf.version.VERSION}
-        return versions | {"platform": jax.local_devices()[0].client.platform_version.partition("\n")[0]}
+        device = jax.local_devices()[0]
+        versions["platform"] = device.client.platform_version.partition("\n")[0]
+        return versions | ({"driver": visible_devices("gpu").driver} if device.platform == "gpu" else {})
 
     def steps(
         self,
@@ -158,6 +173,7 @@ class _Device(Protocol):
 
     platform: str
     device_kind: str
+    local_hardware_id: int | None
 
     def memory_stats(self) -> dict[str, int] | None: ...
     def __hash__(self) -> int: ...
@@ -169,7 +185,17 @@ def _local_devices() -> list[_Device]:
 
 
 def _native_precision() -> str:
-    return "bfloat16" if _local_devices()[0].platform == "tpu" else "float32"
+    device = _local_devices()[0]
+    if device.platform == "gpu":  # before 8 it computes mixed only in float16, which is refused
+        return "bfloat16" if float(getattr(device, "compute_capability", 0)) >= 8 else "float32"
+    return "bfloat16" if device.platform == "tpu" else "float32"
+
+
+def _several_workers(workers: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"{ENGINE_VARIABLE}: JAX trains on the GPUs of one worker, and this gang has {workers}. "
+        "Give one worker, or leave the variable (engine of the pool) out."
+    )
 
 
 @cache  # a process that trains again has the same devices
@@ -183,5 +209,9 @@ def _measure_device(name: str, device: _Device) -> Device:
         matrix = jnp.asarray(np.tile(tile, (edge // _TILE, edge // _TILE)))
         products = probe.calls_per_second(jax.jit(lambda x: matrix @ x), matrix, jax.block_until_ready)
         copies = probe.calls_per_second(jax.jit(lambda x: x + 1.0), jnp.zeros(size // 4), jax.block_until_ready)
-    memory = (device.memory_stats() or {}).get("bytes_limit", 0)
+    # JAX's limit is the share of a GPU's memory that it takes at its start.
+    gpus = (visible_devices("gpu").gpus or []) if kind == "GPU" else []
+    number = device.local_hardware_id or 0
+    limit = (device.memory_stats() or {}).get("bytes_limit", 0)
+    memory = gpus[number].memory_bytes if number < len(gpus) else limit
     return probe.device_record(name, kind if kind == "CPU" else device.device_kind, memory, products, copies)
