@@ -24,21 +24,24 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 def main() -> None:
     """Measure, and write the page after each benchmark: what was measured is kept where a later one fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
-    wanted = parser.parse_args().names or [*BENCHMARKS]
+    usual = [name for name in BENCHMARKS if name not in ACCELERATED]
+    shown = f"of {', '.join(BENCHMARKS)}; by default all but {', '.join(ACCELERATED)}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=shown)
+    wanted = parser.parse_args().names or usual
     if unknown := sorted(set(wanted) - set(BENCHMARKS)):
         parser.error(f"no benchmark {', '.join(unknown)}. There are {', '.join(BENCHMARKS)}.")
     for name in wanted:
         print(f"· {name}", file=sys.stderr)
         result = BENCHMARKS[name]()
         texts = result if isinstance(result, dict) else {name: result}
-        parts = {part: f"{text.strip()}\n\n{_measured()}" for part, text in texts.items()}
+        parts = {part: f"{text.strip()}\n\n{_measured(name)}" for part, text in texts.items()}
         PAGE.write_text(page.with_parts(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
         print("\n\n".join(parts.values()))
 
 
-def _measured() -> str:
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, no accelerator, "
+def _measured(name: str) -> str:
+    accelerator = "an accelerator" if name in ACCELERATED else "no accelerator"
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {accelerator}, "
     machine += f"a load of {os.getloadavg()[0]:.0f} afterwards"
     return f"Measured on {date.today()}: {machine}."
 
@@ -74,7 +77,10 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "serving": partial(_process_output, "commands.serving"),
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
+    "accelerator": partial(_process_output, "training.accelerator"),
 }
+ACCELERATED = ("accelerator",)
+"""Benchmarks that need a GPU or TPU."""
 
 
 if __name__ == "__main__":

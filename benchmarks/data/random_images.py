@@ -95,4 +95,7 @@ def _example(image: bytes, label: int) -> bytes:
 
 
 if __name__ == "__main__":
-    write(sys.argv[1], 96, {"train": 512, "eval": 64, "test": 64})
+    if len(sys.argv) == 2:
+        write(sys.argv[1], 96, {"train": 512, "eval": 64, "test": 64})
+    else:
+        write_photographs(sys.argv[1], *map(int, sys.argv[2:]))
