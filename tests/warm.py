@@ -154,7 +154,6 @@ def fork_exec(*given: Any) -> int:
         or not (preexec_fn is None or dies_with_parent)
         or not _kind(words)
         or "resource_tracker" in words[-1]  # of multiprocessing, which imports nothing
-        or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):
         return execute(*given)
     streams = [end if end >= 0 else own for own, end in enumerate((p2cread, c2pwrite, errwrite))]
@@ -167,6 +166,7 @@ def fork_exec(*given: Any) -> int:
         "kept": kept,
         "new_session": new_session,
         "group": group,
+        "interrupts": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, []),
         "cores": os.sched_getaffinity(0),
         "dies_with_parent": dies_with_parent,
@@ -247,6 +247,7 @@ def _become(request: dict[str, Any], variables: dict[str, str], optional: set[st
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["parent"]:  # it has died meanwhile
         os._exit(255)
+    signal.signal(signal.SIGINT, signal.default_int_handler if request["interrupts"] else signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
     return None
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from gang_processes import Gang, start
 
+pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
+
 JAX = {"TRAINYARD_ENGINE": "jax"}
 EPOCHS = 15  # 8 steps each
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step

@@ -18,6 +18,8 @@ from trainyard.spec.plain_yaml import MAX_BYTES
 from trainyard.storage import storage
 from trainyard_control.kubeflow import schedules
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 SCRIPTED = """name: scripted
 data: {format: image_folder, bundled: digits}
 train: {command: [python, my_train.py]}

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "taxi.md"
 ROWS = 12_000
 

@@ -18,6 +18,8 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 RECIPE = """
 name: tiny
 seed: 3

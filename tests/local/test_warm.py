@@ -46,6 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "session": {"start_new_session": True, "stdin": subprocess.DEVNULL},
     "group": {"process_group": 0},
+    "interrupts-ignored": {},
     "variables": {"env": {"PYTHONIOENCODING": "utf-8:backslashreplace", "HOME": "/elsewhere", "TF_CONFIG": "{}"}},
 }
 HOWS = {"-c": ["-c", PROBE], "-m": ["-m", "probe"], "script": ["probe.py"]}
@@ -68,12 +69,16 @@ def test_a_forked_process_is_like_an_executed_one(how: str, option: str, tmp_pat
     if "env" in options:
         options["env"] = os.environ | options["env"]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.getsignal(signal.SIGINT)
+    if option == "interrupts-ignored":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         executed = _ended(HOWS[how], "0", options)
         warm.use()
         forked = _ended(HOWS[how], "0", options)
     finally:
         warm.use(warm.execute)
+        signal.signal(signal.SIGINT, before)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     assert forked[1].pop("tensorflow") and not executed[1].pop("tensorflow")
     for name in warm.templates[0].optional - executed[1]["variables"].keys():  # which imports set
