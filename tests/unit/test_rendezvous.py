@@ -422,6 +422,8 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     assert (start["rank"], other["rank"], start["generation"]) == (0, 1, 2)
     assert start["addresses"] == other["addresses"] == ["host:0", "host:3"]  # worker 3 is the second now
     gang.come(1, 2)  # late: they do not train before the others have stopped
+    gang.callers[3].send(type="began", generation=2, step=4, began_at=2)
+    time.sleep(0.5)  # nor before the chief has told what the loss cost
     count = {"workers": 2, "maximum": 4, "step": 2, "seconds": 7.0}
     gang.callers[0].send(type="workers", generation=2, step=4, count=count)
     restart = {"reason": "worker 1 is lost", "step": 3, "resumed_at": 2, "lost_steps": 1, "seconds": 3.0}

@@ -116,7 +116,7 @@ class Rendezvous:
     _newest: int = 0  # generation that any worker has seen
     _team: list[int] = field(default_factory=list)
     _running: bool = False
-    _trains: bool = False  # the generation has taken a new step
+    _trains: bool = False  # the generation has taken a new step, and the chief has told what its start cost
     _joined_at: float = 0.0
     _waiting_since: float = field(default_factory=time.monotonic)
     _past: Past = field(default_factory=Past)
@@ -202,17 +202,17 @@ class Rendezvous:
             self._past.worker_counts.append(WorkerCount.model_validate(message["count"]))
             _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "began":
-            self._trains = True
             if self._past.began_at is None:  # every start of a worker other than the chief says that it began
                 self._past.began_at = _natural_number(message["began_at"])
                 _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "recovered":
-            self._trains = True
             self._past.restarts.append(Restart.model_validate(message["restart"]))
             self._past.last_break = None
             _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "broke":
             self._handle_break(message)
+        if kind in ("began", "recovered") and self._worker(stream) == 0:
+            self._trains = True
 
     def _handle_ready(self, stream: MessageStream, message: Message) -> None:
         worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
