@@ -121,8 +121,8 @@ def test_the_worst_examples_are_images_of_what_the_model_saw(digits, tmp_path):
     assert [example.key.encode() for example in evaluation.worst] == predictions["keys"][order].tolist()
     assert [example.label for example in evaluation.worst] == [NAMES[label] for label in predictions["labels"][order]]
     for rank, mistake in enumerate(evaluation.worst):
-        assert mistake.picture == f"worst/{rank:02d}.png"
-        image = np.asarray(Image.open(tmp_path / "out" / mistake.picture))
+        assert mistake.image == f"worst/{rank:02d}.png"
+        image = np.asarray(Image.open(tmp_path / "out" / mistake.image))
         assert image.shape == (112, 112)
         original = load_digits().images[int(mistake.key[:4])] * 15
         assert (image[::14, ::14] == original.astype(np.uint8)).all()
@@ -177,7 +177,7 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
     assert gap.name == "largest gap of recall of malignant between clinic <= 0.9"
     assert gap.value == pytest.approx(max(recalls) - min(recalls)) and gap.interval.low <= gap.value
     assert evaluation.remark.startswith("'malignant' is predicted if its probability is above 0.")
-    assert evaluation.worst[0].picture is None and not (tmp_path / "out/worst").exists()
+    assert evaluation.worst[0].image is None and not (tmp_path / "out/worst").exists()
     assert evaluation.boosted.examples == 342 and evaluation.boosted.metrics["roc_auc"] > 0.97  # measured: 0.99
     names = [effect.column for effect in evaluation.importance]
     assert len(names) == len(set(names)) == 30, "of the numbers, which the model takes"

@@ -140,7 +140,7 @@ def evaluation(text: str) -> Evaluation:
                 name=f"label={text}", examples=6, metrics={"accuracy": 5 / 6}, interval=Interval(low=0.5, high=1.0)
             )
         ],
-        worst=[Mistake(key=f"{text}/0.png", label=text, predicted="other", loss=2.5, picture="worst/00.png")],
+        worst=[Mistake(key=f"{text}/0.png", label=text, predicted="other", loss=2.5, image="worst/00.png")],
         champion=f"models/{text}",
         gate=Verdict(verdict="blessed", thresholds=[passed]),
         champion_metrics={"accuracy": 0.85},

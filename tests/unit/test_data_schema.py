@@ -126,14 +126,14 @@ def test_what_batches_say_adds_up_in_any_order(schema: Path) -> None:
 def test_a_file_that_is_no_schema_of_these_data_is_refused(schema: Path, tmp_path: Path) -> None:
     file = tmp_path / "other.yaml"
     for text, expected in (
-        ("name: digits\n", "schema_of: no such key, but name. Allowed: table, pictures"),
+        ("name: digits\n", "schema_of: no such key, but name. Allowed: table, images"),
         ("schema_of: table\ncolumns:\n  age: {type: integer, min: 9, max: 1}\n", "min 9 is greater than max 1"),
         ("schema_of: table\ncolumns:\n  age: {type: integer, mim: 9}\n", "other.yaml:3: .*Did you mean 'min'"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigurationError, match=expected):
             load_schema(file)
-    file.write_text("schema_of: pictures\nclasses: [cat]\n")
+    file.write_text("schema_of: images\nclasses: [cat]\n")
     with pytest.raises(ConfigurationError, match=r"a.csv is a table, and the schema that of images"):
         check_source(load_schema(file), find_source(str(tmp_path / "a.csv")))
 

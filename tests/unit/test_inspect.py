@@ -147,20 +147,20 @@ def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp
     rows = [f"{a:.3f},{b:.3f},k{c},{'xyz'[label]}" for a, b, c, label in zip(*columns, labels, strict=True)]
     text = "\n".join(["a,b,c,kind", *rows])
     profile = inspect(written(tmp_path, text), "kind")
-    named = {int(name.partition(":")[2]) - 2: (label, likely) for name, label, likely in profile.mislabelled}
+    named = {int(name.partition(":")[2]) - 2: (label, likely) for name, label, likely in profile.label_errors}
     flipped = set(np.flatnonzero(wrong).tolist())
     assert len(named.keys() & flipped) > 0.8 * len(flipped) and len(named.keys() - flipped) < 0.05 * len(named)
     assert all(named[row] == ("xyz"[labels[row]], "xyz"[classes[row]]) for row in named.keys() & flipped)
     assert f"{len(named)} rows look mislabeled or rare" in " ".join(profile.findings)
     draw.shuffle(rows)
     at_random = [f"{row.rpartition(',')[0]},{'xyz'[draw.integers(3)]}" for row in rows]
-    assert inspect(written(tmp_path, "\n".join(["a,b,c,kind", *at_random])), "kind").mislabelled == []
+    assert inspect(written(tmp_path, "\n".join(["a,b,c,kind", *at_random])), "kind").label_errors == []
 
 
 def test_a_rare_class_that_no_column_tells_is_not_called_mislabelled_as_a_whole(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     rows = [f"{random.integers(9)},{random.integers(9)},{'yes' if row % 100 == 0 else 'no'}" for row in range(3000)]
-    assert inspect(written(tmp_path, "\n".join(["a,b,fraud", *rows])), "fraud").mislabelled == []
+    assert inspect(written(tmp_path, "\n".join(["a,b,fraud", *rows])), "fraud").label_errors == []
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,9 @@ def test_a_folder_of_images_has_classes_broken_files_and_copies(tmp_path: Path) 
     (tmp_path / "dog" / "none.png").write_bytes(b"no image")
     (tmp_path / "cat" / "notes.txt").write_text("x")
     profile = inspect(str(tmp_path))
-    assert profile.classes == {"dog": 6, "cat": 4} and profile.pictures is not None
-    assert sum(profile.pictures.broken.values()) == 2
-    assert ["cat/2.jpg", "dog/small.jpg"] in profile.pictures.near and profile.pictures.near_count == 2
+    assert profile.classes == {"dog": 6, "cat": 4} and profile.images is not None
+    assert sum(profile.images.broken.values()) == 2
+    assert ["cat/2.jpg", "dog/small.jpg"] in profile.images.near and profile.images.near_count == 2
     sentence = " ".join(profile.findings)
     assert "1 image lies in several classes, such as cat/0.jpg = dog/same.jpg" in sentence
     assert "cat/2.jpg ≈ dog/small.jpg" in sentence and "notes.txt" in sentence
@@ -272,9 +272,9 @@ def test_an_image_of_16_bits_or_on_its_side_is_looked_at_as_preprocess_makes_it(
     shown.paste("blue", (200, 0, 400, 200))
     shown.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "cat" / "turned.jpg", exif=turned)
     profile = inspect(str(tmp_path))
-    assert profile.pictures is not None and profile.pictures.broken == {}
-    assert sorted(profile.pictures.near) == [["cat/16.png", "cat/8.png"], ["dog/16.png", "dog/8.png"]]
-    sheet = {item.name: Image.open(io.BytesIO(base64.b64decode(item.thumbnail))) for item in profile.pictures.sheet}
+    assert profile.images is not None and profile.images.broken == {}
+    assert sorted(profile.images.near) == [["cat/16.png", "cat/8.png"], ["dog/16.png", "dog/8.png"]]
+    sheet = {item.name: Image.open(io.BytesIO(base64.b64decode(item.thumbnail))) for item in profile.images.sheet}
     assert 100 < np.asarray(sheet["cat/16.png"]).mean() < 155, "not white"
     assert sheet["cat/turned.jpg"].size == (96, 48) and sheet["cat/turned.jpg"].getpixel((90, 24))[2] > 200
 
@@ -355,15 +355,15 @@ def test_images_that_lose_their_content_are_said(tmp_path: Path) -> None:
             (tmp_path / label).mkdir(exist_ok=True)
             image.save(tmp_path / label / f"{index}.{'tif' if label == 'float' else 'png'}")
     profile = inspect(str(tmp_path))
-    assert profile.pictures is not None
-    assert profile.pictures.broken == {"unscaled_image": 3}
+    assert profile.images is not None
+    assert profile.images.broken == {"unscaled_image": 3}
     said = " ".join(profile.findings)
     assert "floating-point numbers from 0 to 1. Set data.white_level" in said
     assert "use values up to about 1023 of 65535, so 4 levels are left" in said and "such as 1023" in said
     assert "3 images are one color after decoding, such as alpha/0.png, alpha/1.png" in said
     source = {"format": "image_folder", "path": str(tmp_path), "white_level": 1020}
     named = inspect_recipe(Recipe.model_validate({"name": "pics", "data": source, "model": {"name": "cnn_small"}}))
-    assert named.pictures is not None and named.pictures.level == -1 and not named.pictures.broken
+    assert named.images is not None and named.images.level == -1 and not named.images.broken
 
 
 def test_a_table_of_too_many_columns_is_refused_before_they_are_counted(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_what_an_input_is_shows_in_names_or_in_the_first_bytes(tmp_path: Path) -
     kinds = {
         name: source.find_source(str(tmp_path / name), images=name == "three").kind for name in ("one", "two", "three")
     }
-    assert kinds == {"one": "parquet", "two": "csv", "three": "pictures"}
+    assert kinds == {"one": "parquet", "two": "csv", "three": "images"}
     with pytest.raises(DataError, match="the model takes images"):
         source.find_source(str(tmp_path / "two"), images=True)
     with pytest.raises(DataError, match="no files found"):

@@ -213,7 +213,7 @@ def test_archives_are_held_against_a_recipe_by_their_first_members(tmp_path: Pat
     result = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
     assert result.exit_code == 0 and "✓ 64 of 99 images in 3 classes fit it" in result.stderr, result
     profile = inspect_recipe(recipes.load(str(file)))
-    assert profile.rows == 99 and profile.pictures is not None and profile.pictures.formats == {"JPEG": 99}
+    assert profile.rows == 99 and profile.images is not None and profile.images.formats == {"JPEG": 99}
     assert profile.classes == {name: 30 for name in made_imagenet.CLASSES[:3]}, "those of val lie in no class folder"
     one = tmp_path / "data" / "ILSVRC2012_img_train.tar"
     assert inspect(str(one)).classes == profile.classes, "an archive that is the source is its root"
@@ -343,7 +343,7 @@ def test_a_column_without_a_name_is_called_by_its_place_and_left_out(
 def test_a_row_repeats_another_whatever_its_index_is_and_no_index_makes_it_look_mislabelled(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text(",z,kept\n" + "".join(f"{row},{row % 40},{row // 20 % 2}\n" for row in range(400)))
     profile = inspect(str(tmp_path / "d.csv"), "kept")
-    assert profile.repeated.repeats == 360 and profile.mislabelled == []
+    assert profile.repeated.repeats == 360 and profile.label_errors == []
     named = {"format": "csv", "path": "d.csv", "label": "kept", "features": {"column 1": {"type": "numeric"}}}
     document = {"name": "members", "model": {"name": "mlp"}, "data": named}
     assert inspect_recipe(recipe(tmp_path, json.dumps(document))).repeated.repeats == 0

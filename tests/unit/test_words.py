@@ -101,7 +101,7 @@ NOT_NAMES = {
 NAME = re.compile(rf"_*({'|'.join(NOT_NAMES)})", re.IGNORECASE)
 MAY_DEFINE = re.compile(rf"(?<![\w'\"]){NAME.pattern}\b( in\b|\s*[=:,()\]])", re.IGNORECASE)
 # Keys of recipes and of written documents.
-KEYS = {("recipe.py", "where"), ("profile.py", "pictures"), ("profile.py", "others"), ("evaluate.py", "picture")}
+KEYS = {("recipe.py", "where")}
 
 
 def identifiers(module: ast.Module) -> Iterator[str]:

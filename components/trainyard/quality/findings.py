@@ -57,12 +57,12 @@ def table_findings(profile: Profile, leaks: dict[str, float], exact: bool, data:
             f"{about}{_count(repeated.conflicts, 'row is', 'rows are')} equal to another one in all but the label "
             f"'{profile.label}'. No model can tell them apart; check which label is right."
         )
-    if profile.mislabelled:
+    if profile.label_errors:
         such_as = "; ".join(
-            f"{name} ('{label}', rather '{likely}')" for name, label, likely in profile.mislabelled[:_SHOWN]
+            f"{name} ('{label}', rather '{likely}')" for name, label, likely in profile.label_errors[:_SHOWN]
         )
         sentences.append(
-            f"{_count(len(profile.mislabelled), 'row looks', 'rows look')} mislabeled or rare: rows with similar "
+            f"{_count(len(profile.label_errors), 'row looks', 'rows look')} mislabeled or rare: rows with similar "
             f"values nearly all have another label, such as {such_as}. Check which is right."
         )
     sentences += [
@@ -75,7 +75,7 @@ def table_findings(profile: Profile, leaks: dict[str, float], exact: bool, data:
 def image_findings(profile: Profile) -> list[str]:
     """Return findings about images, most severe first."""
     sentences = []
-    images = profile.pictures
+    images = profile.images
     assert images is not None  # noqa: S101 - of images alone
     if images.broken:
         total = sum(images.broken.values())
@@ -108,8 +108,8 @@ def image_findings(profile: Profile) -> list[str]:
         modes = ", ".join(f"{mode} {count}" for mode, count in images.modes.items())
         sentences.append(f"The images are of different kinds: {modes}. data.channels decides what all are read as.")
     sentences += _other_files(profile)
-    bad = sum(images.broken.values()) + len(profile.others)
-    if bad > MAX_BAD * (profile.files + len(profile.others)):
+    bad = sum(images.broken.values()) + len(profile.other_files)
+    if bad > MAX_BAD * (profile.files + len(profile.other_files)):
         sentences.append(
             f"{_count(bad, 'file is', 'files are')} bad for preprocess, broken ones and others, more than "
             f"data.max_bad_fraction allows by default ({MAX_BAD:.0%}), and a run ends. Repair or remove them, or "
@@ -223,10 +223,10 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
 
 
 def _other_files(profile: Profile) -> list[str]:
-    if not profile.others:
+    if not profile.other_files:
         return []
-    number = len(profile.others)
-    return [f"{_count(number, 'other file is', 'other files are')} not read: {listed(profile.others, _SHOWN)}."]
+    number = len(profile.other_files)
+    return [f"{_count(number, 'other file is', 'other files are')} not read: {listed(profile.other_files, _SHOWN)}."]
 
 
 def _article(kind: str) -> str:

@@ -132,8 +132,8 @@ class Profile(FrozenModel):
     """The profile of a source. ragged counts the rows whose number of cells differs from the header's.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
-    giveaways: columns that tell the label alone. lists: columns of Parquet with several values a row. unread: those
-    that are read by nothing, and their types. mislabelled: of likely mislabelled rows the name, the label and the
+    target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread: those
+    that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label and the
     likely class, the surest first.
     findings: what is worth a look, a sentence each.
     """
@@ -152,13 +152,13 @@ class Profile(FrozenModel):
     columns: list[ColumnProfile]
     first: list[list[str]]
     repeated: Repeats
-    giveaways: list[str] = []
+    target_leakage: list[str] = []
     lists: list[str] = []
     unread: dict[str, str] = {}
-    mislabelled: list[tuple[str, str, str]] = []
-    pictures: ImageProfile | None
+    label_errors: list[tuple[str, str, str]] = []
+    images: ImageProfile | None
     findings: list[str]
-    others: list[str]
+    other_files: list[str]
 
     def statistics(self, other: Statistics | None = None) -> Statistics:
         """Return the statistics to compare with another data set's.

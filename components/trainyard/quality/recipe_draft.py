@@ -42,7 +42,7 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     guesses = content.pop("guesses")
     delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}
     content["data"] = {"format": profile.kind, "path": path, **delimiter, **content["data"]}
-    unit = "images" if profile.pictures else "rows"
+    unit = "images" if profile.images else "rows"
     head = [plain_yaml.comment(f"Drafted from {profile.rows:,} {unit}; correct what is wrong:")]
     head += [plain_yaml.comment(guess, indent=3) for guess in guesses]
     return "\n".join(
@@ -59,8 +59,8 @@ def _image_content(profile: Profile) -> dict[str, Any]:
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
     network = suggested(side)
-    gray = profile.pictures is not None and set(profile.pictures.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
-    level = profile.pictures.level if profile.pictures else -1
+    gray = profile.images is not None and set(profile.images.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
+    level = profile.images.level if profile.images else -1
     white = {"white_level": likely_white(level)} if 0 <= level <= FEW_LEVELS else {}
     return {
         "task": "classification",
@@ -88,7 +88,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
     if fault := name_fault(profile.label):
         raise ConfigurationError(f"{profile.source}: the label '{profile.label[:80]}' cannot be used: {fault}.")
     why = {column.name: _useless(column, profile) for column in profile.columns if column.name != profile.label}
-    why |= dict.fromkeys(profile.giveaways, "tells the label alone")
+    why |= dict.fromkeys(profile.target_leakage, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
     types |= {column.name: "text" for column in profile.columns if column.is_prose}
     features = {
@@ -283,7 +283,7 @@ def _train(examples: int) -> dict[str, Any]:
 def _split(profile: Profile, features: Iterable[str] = ()) -> dict[str, Any]:
     """Return the split settings; a small table gets splits that are unlikely to be empty."""
     shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
-    is_coarse = profile.pictures is None and _combinations(profile, features) < min(_SMALL, profile.rows)
+    is_coarse = profile.images is None and _combinations(profile, features) < min(_SMALL, profile.rows)
     by = {"by": "class"} if _rarest(profile) or (profile.classes and is_coarse) else {}
     if not profile.classes and is_coarse and (index := _index(profile)):
         by = {"by": "group", "column": index}

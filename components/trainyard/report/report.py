@@ -138,8 +138,8 @@ def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[di
     mistakes = []
     for mistake in evaluation.worst:
         source = None
-        if mistake.picture is not None:
-            content = storage.read(folders["evaluate"], mistake.picture) or b""
+        if mistake.image is not None:
+            content = storage.read(folders["evaluate"], mistake.image) or b""
             source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
         mistakes.append({**mistake.model_dump(), "source": source})
     return mistakes

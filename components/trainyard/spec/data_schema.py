@@ -88,13 +88,13 @@ class TableSchema(Strict):
 class ImageSchema(Strict):
     """Expected images, with one folder per class."""
 
-    schema_of: Literal["pictures"] = Field(description="The schema of images.")
+    schema_of: Literal["images"] = Field(description="The schema of images.")
     classes: list[Name] = Field(min_length=1, max_length=10_000, description="Allowed classes.")
     min_side: Pixels = Field(1, description="Minimum pixels of a side.")
     max_side: Pixels = Field(100_000, description="Maximum pixels of a side.")
 
 
-_KINDS: dict[str, type[TableSchema] | type[ImageSchema]] = {"table": TableSchema, "pictures": ImageSchema}
+_KINDS: dict[str, type[TableSchema] | type[ImageSchema]] = {"table": TableSchema, "images": ImageSchema}
 
 
 def load_schema(path: Path) -> TableSchema | ImageSchema:

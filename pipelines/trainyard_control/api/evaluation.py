@@ -95,7 +95,7 @@ class LabelledEvaluation:
             "metrics": self.metrics,
             "intervals": {name: interval.model_dump() for name, interval in self.intervals.items()},
             "slices": [part.model_dump() for part in self.slices],
-            "worst": [item.model_dump(exclude={"picture"}) for item in self.worst],
+            "worst": [item.model_dump(exclude={"image"}) for item in self.worst],
             "test": record.model_dump(mode="json", include={"metrics", "intervals", "slices"}),
         }
 
@@ -235,7 +235,7 @@ def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
 
         weight = [recipe.data.weight] if recipe.data.weight else []
         return read_rows(source, pushed, None, [*recipe.data.labels, *weight])
-    if source.kind != "pictures" or pushed.labels is None:
+    if source.kind != "images" or pushed.labels is None:
         raise DataError(f"{path}: the labels of images are unknown. Name a folder with a folder of images per class.")
     return _named_by_folder(pushed, recipe, source)
 

@@ -59,7 +59,7 @@ class Mistake(FrozenModel):
     label: str
     predicted: str
     loss: float
-    picture: str | None
+    image: str | None
 
 
 class Baseline(FrozenModel):

@@ -98,7 +98,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
             conflicts=counts.conflicts,
             conflicts_such_as=counts.conflicting,
         ),
-        pictures=ImageProfile(
+        images=ImageProfile(
             formats=dict(counts.formats.most_common()),
             modes=dict(counts.modes.most_common()),
             broken=dict(counts.broken.most_common()),
@@ -112,7 +112,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
             sheet=[image for label in sorted(counts.sheet) for image in counts.sheet[label]][:_SHEET],
         ),
         findings=[],
-        others=source.other_files,
+        other_files=source.other_files,
     )
     return profile.model_copy(update={"findings": findings.image_findings(profile)})
 

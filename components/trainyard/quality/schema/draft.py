@@ -42,7 +42,7 @@ def _content(profile: Profile) -> dict[str, Any]:
         sizes = {column.name: column.statistics for column in profile.columns}
         sides = [sizes["height"], sizes["width"]]
         return {
-            "schema_of": "pictures",
+            "schema_of": "images",
             "classes": sorted(profile.classes),
             "min_side": int(min(side.min or 1 for side in sides)),
             "max_side": int(max(side.max or 1 for side in sides)),

@@ -95,13 +95,13 @@ def profile_table(
         columns=columns,
         first=counts.first,
         repeated=repeated,
-        giveaways=list(certainty),
+        target_leakage=list(certainty),
         lists=[name for name, kind in kinds.items() if is_readable(kind)],
         unread={name: f"{kind}"[:80] for name, kind in kinds.items() if not is_readable(kind)},
-        mislabelled=counts.mislabelled(telling, label_name) if label_name and classes else [],
-        pictures=None,
+        label_errors=counts.label_errors(telling, label_name) if label_name and classes else [],
+        images=None,
         findings=[],
-        others=source.other_files,
+        other_files=source.other_files,
     )
     return profile.model_copy(
         update={"findings": findings.table_findings(profile, certainty, counts.whole.exact, data)}
@@ -168,7 +168,7 @@ class _ColumnCounters:
         table = self.sample.table()
         return {name: cells(table[name], self.zone) for name in table.column_names if self._tells(name)}
 
-    def mislabelled(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
+    def label_errors(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
         ids = self.sample.ids()

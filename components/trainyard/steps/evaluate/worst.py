@@ -59,7 +59,7 @@ def mistake(
         label=_name(predictions.labels[index], labels),
         predicted=_name(predictions.predicted[index], labels),
         loss=float(predictions.losses[index]),
-        picture=image,
+        image=image,
     )
 
 

@@ -139,8 +139,8 @@ class _Reporter:
     """Tells of progress, at most a few times a second."""
 
     def __init__(self, source: InputFiles, progress: Progress) -> None:
-        self._total = len(source.files) if source.kind == "pictures" else 0
-        self._unit = "images" if source.kind == "pictures" else "rows"
+        self._total = len(source.files) if source.kind == "images" else 0
+        self._unit = "images" if source.kind == "images" else "rows"
         self._progress = progress
         self._at = 0.0
 

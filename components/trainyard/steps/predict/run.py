@@ -86,7 +86,7 @@ def _require_own(output: str) -> None:
 def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_options: str, folder: Path) -> Predicted:
     # Faults of the first file end here, before there are workers.
     next(iter(source_items(dataclasses.replace(source, files=source.files[:1]), model, key)), None)
-    size = _IMAGES if source.kind == "pictures" else 1
+    size = _IMAGES if source.kind == "images" else 1
     groups = [source.files[start : start + size] for start in range(0, len(source.files), size)]
     tasks = list(enumerate(groups))
     do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))

@@ -186,9 +186,9 @@ def _show(profile: Profile) -> None:
     if profile.label and profile.classes:
         guess = " (a guess; --label names another)" if profile.label_is_guessed else ""
         console.print(f"\nlabel [bold]{markup(profile.label)}[/]{guess}: {markup(counts_text(profile.classes))}")
-    if profile.pictures:
-        formats = ", ".join(f"{name} {count:,}" for name, count in profile.pictures.formats.items())
-        console.print(f"formats: {markup(formats)}; {profile.pictures.hashed:,} images compared by perceptual hash")
+    if profile.images:
+        formats = ", ".join(f"{name} {count:,}" for name, count in profile.images.formats.items())
+        console.print(f"formats: {markup(formats)}; {profile.images.hashed:,} images compared by perceptual hash")
     if len(profile.first) > 1:
         first = plain_table(*map(markup, profile.first[0]))
         for row in profile.first[1:]:

@@ -132,7 +132,7 @@ def _show(summary: PredictionSummary) -> None:
     from trainyard_control.api.drawing import counts_text, key_value_table, markup, table_console
 
     table = key_value_table()
-    unit = "images" if summary.kind == "pictures" else "rows"
+    unit = "images" if summary.kind == "images" else "rows"
     speed = summary.predicted / max(summary.predict_seconds, 0.01)
     table.add_row("model", markup(summary.model))
     table.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")

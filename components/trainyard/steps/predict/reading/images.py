@@ -92,7 +92,7 @@ def _batch(images: list[tuple[str, bytes]]) -> InputBatch:
 
 
 def _source_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:
-    return _file_images(source, form) if source.kind == "pictures" else _record_images(source, form)
+    return _file_images(source, form) if source.kind == "images" else _record_images(source, form)
 
 
 def _file_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImage]:

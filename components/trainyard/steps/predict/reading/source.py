@@ -16,7 +16,7 @@ from trainyard.storage import listing, tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file
 
-Kind = Literal["pictures", TableName]
+Kind = Literal["images", TableName]
 
 _SHOWN = 5
 _PARQUET = b"PAR1"
@@ -56,7 +56,7 @@ def find_source(path: str, *, images: bool) -> InputFiles:
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a file, a folder or a glob.")
     kinds = {file.name: _kind(listed, file) for file in listed.files}
-    allowed: tuple[Kind, ...] = ("pictures", "tfrecord") if images else tuple(ENDINGS)
+    allowed: tuple[Kind, ...] = ("images", "tfrecord") if images else tuple(ENDINGS)
     counts = Counter(kind for kind in kinds.values() if kind is not None and kind in allowed)
     if not counts:
         takes = "images (a folder, or a TFRecord file)" if images else "rows (CSV, Parquet or TFRecord files)"
@@ -65,7 +65,7 @@ def find_source(path: str, *, images: bool) -> InputFiles:
             f"{hint(kinds)} Name another input."
         )
     kind = counts.most_common(1)[0][0]
-    files = listed.files if kind == "pictures" else [file for file in listed.files if kinds[file.name] == kind]
+    files = listed.files if kind == "images" else [file for file in listed.files if kinds[file.name] == kind]
     chosen = {file.name for file in files}
     return InputFiles(path, kind, listed.root, files, [name for name in kinds if name not in chosen])
 
@@ -74,7 +74,7 @@ def _kind(listed: listing.Listing, file: SourceFile) -> Kind | None:
     if table := table_of(file.name, in_folder=listed.is_folder):
         return table
     if file.name.lower().endswith(IMAGE_ENDINGS):
-        return "pictures"
+        return "images"
     return None if listed.is_folder or file.reason else _by_content(f"{listed.root.rstrip('/')}/{file.name}")
 
 
@@ -92,5 +92,5 @@ def _by_content(path: str) -> Kind:
     try:
         start.decode()
     except UnicodeDecodeError:
-        return "pictures"
+        return "images"
     return "csv"

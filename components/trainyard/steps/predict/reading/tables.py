@@ -40,7 +40,7 @@ class _MissingColumnError(Exception):
 
 
 def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None, extras: Sequence[str]) -> Items:
-    assert source.kind != "pictures"  # noqa: S101 - asked of rows alone
+    assert source.kind != "images"  # noqa: S101 - asked of rows alone
     table = source.table(file, model.quote)
     names = formats.columns(source.kind, table)
     required = list(dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else []), *extras]))
