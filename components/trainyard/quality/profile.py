@@ -132,9 +132,9 @@ class Profile(FrozenModel):
     """The profile of a source. ragged counts the rows whose number of cells differs from the header's.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
-    target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread: those
-    that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label and the
-    likely class, the surest first.
+    target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread:
+    those that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label
+    and the likely class, the surest first.
     findings: what is worth a look, a sentence each.
     """
 
