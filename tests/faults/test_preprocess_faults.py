@@ -20,6 +20,8 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 FILES, ROWS = 6, 300
 RECIPE = """
 name: kept

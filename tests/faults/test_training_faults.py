@@ -20,6 +20,8 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 EPOCHS = 15  # 8 steps each
 INTERVAL = 5
 CGROUPS = Path("/sys/fs/cgroup")

@@ -20,6 +20,8 @@ from object_stores import Request, Store
 from trainyard import events
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 EPOCHS = 3  # the chief is killed before the last checkpoint of them, also by a slow test
 INTERVAL = 20  # steps; a checkpoint is begun after every half of it, and at an epoch's end
 SECONDS = 300  # generous: other work goes on beside it

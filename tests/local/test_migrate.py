@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "migrate.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent

@@ -17,6 +17,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from PIL import Image
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOK = DOCS / "tutorials" / "notebook.ipynb"
 

@@ -13,6 +13,8 @@ from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.predict.pushed_model import find_model
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 PROGRAM = """
 import json, os, pathlib, sys
 assert "TRAINYARD_EXAMPLES" not in os.environ

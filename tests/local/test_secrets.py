@@ -18,6 +18,8 @@ import yaml
 
 from trainyard.spec import environment as environments
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 # Long as those of AWS, and with characters that a URL writes otherwise.
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "cAnaRy/+" + "0a7F" * 8, "AWS_SESSION_TOKEN": "sEsSioN/+" + "9b3E" * 30}

@@ -17,6 +17,8 @@ from trainyard.steps.train import session
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.engines.steps import SCALE
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 EPOCHS, EPOCH, HALF, BATCH = 2, 117, 59, 4  # 466 examples
 COSTS = ("0", "1.5")  # seconds of CPU for a checkpoint
 

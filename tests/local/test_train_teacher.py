@@ -21,6 +21,8 @@ from trainyard.steps.train import run
 from trainyard_control.planning import cost as planned
 from trainyard_control.planning.data import DataSummary
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 RECIPE = """
 name: tiny
 seed: 3

@@ -25,6 +25,8 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
 from trainyard.steps.train.engines.phases import phases
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 RECIPE = """
 name: tiny
 seed: 3
