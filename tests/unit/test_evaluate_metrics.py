@@ -189,6 +189,9 @@ def test_a_class_that_was_never_predicted_has_no_precision_and_one_without_examp
     answers = predictions([0, 0, 1], [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.6, 0.4, 0]])
     assert measure("classification", answers.one_class(1)).keys() == {"recall", "f1", "roc_auc", "pr_auc"}
     assert measure("classification", answers.one_class(2)) == {}
+    never = predictions([0] * 40 + [1] * 12, [[1, 0]] * 52).one_class(1)
+    bounds = intervals("classification", never, measure("classification", never), 20, seed=1)
+    assert bounds["f1"] == bounds["recall"] and bounds["recall"].low == 0 < bounds["recall"].high < 0.3
 
 
 def test_the_interval_of_a_class_that_is_always_found_follows_from_its_examples():

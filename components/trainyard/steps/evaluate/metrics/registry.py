@@ -187,7 +187,8 @@ def _share_right(*among: str) -> Metric[OneClass]:
 
         return share
 
-    return Metric(statistic, lambda one: min(one.count(getattr(one, name)) for name in among))
+    # Without a prediction of the class F1 is 0, as sure as recall is.
+    return Metric(statistic, lambda one: min(filter(None, (one.count(getattr(one, name)) for name in among))))
 
 
 METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
