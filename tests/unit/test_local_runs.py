@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import re
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,27 @@ def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -
     assert [entry.metric for entry in runs] == ["", "accuracy 0.9100", "accuracy 0.9500", "accuracy 0.9000"]
     assert runs[1].reason == "train: stopped" and runs[0].seconds is None and (runs[1].seconds or 0) > 0
     assert [entry.name for entry in local_runs.newest(str(root), 2)] == [entry.name for entry in runs[:2]]
+
+
+def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
+    other = root / "flowers" / "runs" / "20260102-120000-eeee"
+    shutil.copytree(root / "digits" / "runs" / FIRST, other)
+
+    def names(*options: str) -> list[str]:
+        listed = CliRunner().invoke(app, ["runs", "list", "-e", str(root / "here.yaml"), "-o", "json", *options])
+        assert listed.exit_code == 0, listed.exception
+        return [entry["name"] for entry in json.loads(listed.stdout)]
+
+    assert names("--recipe", "flowers") == [other.name]
+    assert names("--state", "pushed", "-n", "2") == [other.name, SECOND]
+    assert names("--state", "failed", "-n", "1") == [THIRD]
+    assert names("--since", f"{THIRD[:4]}-{THIRD[4:6]}-{THIRD[6:8]}") == ["20260104-090000-dddd", THIRD]
+    for options, sentence in (
+        (["--state", "push"], "--state push: no such state. Did you mean 'pushed'? Give pushed, refused, failed"),
+        (["--since", "2026"], "--since 2026: is no day. Give it as YYYY-MM-DD."),
+    ):
+        refused = CliRunner().invoke(app, ["runs", "list", "-e", str(root / "here.yaml"), *options])
+        assert isinstance(refused.exception, ConfigurationError) and sentence in str(refused.exception)
 
 
 def test_a_run_of_a_pipeline_stands_by_its_end_and_a_damaged_record_hides_no_other(root: Path) -> None:

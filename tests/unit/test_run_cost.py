@@ -83,7 +83,7 @@ class Kubeflow:
     def find_experiment(self) -> str:
         return "e"
 
-    def runs(self, count: int, experiment: str | None = None) -> list[Any]:
+    def runs(self, experiment: str | None = None) -> list[Any]:
         self.asked += 1
         return [self.answer]
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from trainyard.contract import refusal
 from trainyard.durations import seconds_between
-from trainyard.errors import ConfigurationError, DataError, did_you_mean
+from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.graph import OUTPUTS
 from trainyard.spec import plain_yaml
 from trainyard.spec.gates import MAIN_METRIC
@@ -28,12 +28,15 @@ _SECOND = "%Y%m%d-%H%M%S"
 _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
 
+STATES = ("pushed", "refused", "failed", "done", "running", "unfinished")
+"""Of local runs. done: of a record without a push. unfinished: a run that was killed, or one in a bucket."""
+
+
 @dataclass(frozen=True)
 class LocalRunView:
     """A local run. record: its run.json, empty while it is active or if it was killed.
 
-    state: pushed, refused, failed, done (of a record without a push), running or unfinished, which is a run that was
-    killed, or one in a bucket. created: local time, with zone.
+    state: one of `STATES`. created: local time, with zone.
     """
 
     name: str
@@ -86,17 +89,50 @@ def begun(name: str) -> str:
     return datetime.strptime(match[1], _SECOND).astimezone().isoformat() if match else ""
 
 
-def newest(root: str, count: int, recipe: str = "") -> list[LocalRunView]:
-    """Return the newest runs below the storage `root`, of `recipe` or of all, the newest first."""
+@dataclass(frozen=True)
+class RunFilter:
+    """The runs to list: of a recipe, in a state, from a day on in local time (YYYY-MM-DD); '' for all.
+
+    known_states: of the place where they run. Raises `ConfigurationError` if it has no such state, or for no day.
+    """
+
+    recipe: str = ""
+    state: str = ""
+    since: str = ""
+    known_states: tuple[str, ...] = STATES
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can fit."""
+        if self.state and self.state not in self.known_states:
+            near = did_you_mean(self.state, self.known_states)
+            raise ConfigurationError(f"--state {self.state}: no such state.{near} Give {listed(self.known_states, 9)}.")
+        if self.since and not re.fullmatch(r"\d{4}-\d\d-\d\d", self.since):
+            raise ConfigurationError(f"--since {self.since}: is no day. Give it as YYYY-MM-DD.")
+
+    def is_late_enough(self, time: str) -> bool:
+        """Return True if `time`, in ISO 8601 with a zone, is not before the first day; without a time it is."""
+        return not self.since or (bool(time) and f"{datetime.fromisoformat(time).astimezone().date()}" >= self.since)
+
+    def fits(self, recipe: str, state: str, time: str) -> bool:
+        """Return True if a run of `recipe` in `state` that began at `time` is to be listed."""
+        return self.recipe in ("", recipe) and self.state in ("", state.lower()) and self.is_late_enough(time)
+
+
+def newest(root: str, count: int, wanted: RunFilter = RunFilter()) -> list[LocalRunView]:
+    """Return the newest `wanted` runs below the storage `root`, the newest first."""
     named = [
         (name, parent)
-        for parent in ([recipe] if recipe else storage.children(root))
+        for parent in ([wanted.recipe] if wanted.recipe else storage.children(root))
         for name in storage.children(_runs(root, parent))
     ]
-    timed = sorted((pair for pair in named if _NAME.fullmatch(pair[0])), reverse=True)[:count]
+    timed = sorted((pair for pair in named if _NAME.fullmatch(pair[0])), reverse=True)
+    timed = [pair for pair in timed if wanted.is_late_enough(begun(pair[0]))]
+    if not wanted.state:
+        timed = timed[:count]
     untimed = [pair for pair in named if not _NAME.fullmatch(pair[0])]  # their records say when they ended
     runs = _in_parallel(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed], storage.is_bucket(root))
-    return sorted(runs, key=_time, reverse=True)[:count]
+    fitting = [run for run in runs if wanted.fits(run.recipe, run.state, run.created or run.record.get("ended", ""))]
+    return sorted(fitting, key=_time, reverse=True)[:count]
 
 
 def _in_parallel(
@@ -123,7 +159,7 @@ def find(root: str, text: str) -> LocalRunView:
     if name in known and recipe in ("", known[name]):
         return view(root, known[name], name)
     if name in known.values():
-        return newest(root, 1, name)[0]
+        return newest(root, 1, RunFilter(name))[0]
     shown = ", ".join(sorted(known)[-3:]) or "none"
     near = did_you_mean(name, [*known, *set(known.values())])
     raise ConfigurationError(

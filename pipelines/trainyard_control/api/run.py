@@ -234,17 +234,18 @@ class Runs(Sequence[Run]):
         return comparison.compare([self[run] if isinstance(run, str) else run for run in runs or self._runs])
 
 
-def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs:
-    """List the newest `count` runs of this machine, of one `recipe` or of all.
+def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "", state: str = "", since: str = "") -> Runs:
+    """List the newest `count` runs of this machine, of one `recipe`, in one `state`, `since` a day, or all.
 
-    Raises `ConfigurationError` if the environment is not local.
+    Raises `ConfigurationError` if the environment is not local, the state is unknown, or `since` is not YYYY-MM-DD.
 
     >>> import trainyard as ty
     >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP
     """
     at_least_one("count", count)
     loaded_environment = local_environment(environment, ELSEWHERE)
+    wanted = local_runs.RunFilter(recipe, state, since)
     return Runs(
         loaded_environment.storage,
-        [Run.from_view(view) for view in local_runs.newest(loaded_environment.storage, count, recipe)],
+        [Run.from_view(view) for view in local_runs.newest(loaded_environment.storage, count, wanted)],
     )

@@ -108,11 +108,10 @@ class KubeflowServer:
         """Return the runs called `name`, the newest first."""
         return list(self._pages(self._runs.run_service_list_runs, "runs", {"display_name": name}))
 
-    def runs(self, count: int, experiment: str | None = None) -> list[Any]:
-        """Return the newest `count` runs, of one experiment or of all."""
+    def runs(self, experiment: str | None = None) -> Iterator[Any]:
+        """Yield the runs of one experiment or of all, the newest first."""
         call = self._runs.run_service_list_runs
-        pages = self._pages(call, "runs", experiment_id=experiment) if experiment else self._pages(call, "runs")
-        return list(islice(pages, count))
+        yield from self._pages(call, "runs", experiment_id=experiment) if experiment else self._pages(call, "runs")
 
     def terminate(self, run_id: str) -> None:
         """Ask for the end of the run."""

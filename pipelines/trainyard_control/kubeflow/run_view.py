@@ -33,6 +33,8 @@ CACHED = "cached"
 """The cause of a step that needed no pod, because an earlier output was reused."""
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
+STATES = ("pending", "running", "paused", "canceling", *sorted(state.lower() for state in OVER))
+"""Of runs, by which they are listed."""
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
 _STATES: dict[str, State] = {
     "PENDING": "waiting",

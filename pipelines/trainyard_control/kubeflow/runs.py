@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardE
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
+from trainyard.report.local_runs import RunFilter
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
@@ -59,21 +61,30 @@ class KubeflowRuns:
         """The cluster of the pods."""
         return client.connect(self.environment.namespace)
 
-    def newest(self, count: int, everything: bool) -> list[RunView]:
-        """Return the newest `count` runs, of the environment's experiment or of all. Their steps come from Kubeflow
-        alone.
+    def newest(self, count: int, everything: bool, wanted: RunFilter | None = None) -> list[RunView]:
+        """Return the newest `count` runs that are `wanted`, of the environment's experiment or of all.
+
+        Their steps come from Kubeflow alone.
         """
         experiment = None if everything else self.server.find_experiment()
         if experiment is None and not everything:
             return []
-        runs = [(run, self._bare(run), _by_task(run)) for run in self.server.runs(count, experiment)]
-        return [replace(view, steps=self._priced(run, by_task, by_task)) for run, view, by_task in runs]
+        every = ((run, self._bare(run)) for run in self.server.runs(experiment))
+        late_enough = itertools.takewhile(lambda pair: not wanted or wanted.is_late_enough(pair[1].created), every)
+        fitting = (
+            (run, view) for run, view in late_enough if not wanted or wanted.fits(view.recipe, view.state, view.created)
+        )
+        priced = []
+        for run, view in itertools.islice(fitting, count):
+            by_task = _by_task(run)
+            priced.append(replace(view, steps=self._priced(run, by_task, by_task)))
+        return priced
 
     def find(self, name: str) -> str:
         """Return the id of the newest run with this name or id. Raises `ConfigurationError` if there is none."""
         if runs := self.server.find_runs(name):
             return str(runs[0].run_id)
-        known = self.server.runs(50)
+        known = list(itertools.islice(self.server.runs(), 50))
         if any(run.run_id == name for run in known):
             return name
         if len(name) == 36 and name.count("-") == 4:

@@ -27,6 +27,9 @@ _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 def list_(
     environment: EnvironmentName = LOCAL,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of newest runs.")] = 20,
+    recipe: Annotated[str, typer.Option("--recipe", help="Only runs of this recipe.")] = "",
+    state: Annotated[str, typer.Option("--state", help="Only runs in this state, such as failed.")] = "",
+    since: Annotated[str, typer.Option("--since", help="Only runs from this day on, YYYY-MM-DD.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Include all experiments.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -37,12 +40,18 @@ def list_(
     if _local(environment):
         from trainyard_control import api
 
-        runs = api.runs(environment, count=count)
-        rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
-        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
+        runs = api.runs(environment, count=count, recipe=recipe, state=state, since=since)
+        rows = [("NAME", "STATE", "RECIPE", "BEGUN", "METRIC", "DURATION")]
+        for run in runs:
+            begun = run.created[:16].replace("T", " ") or "–"
+            rows.append((run.name, run.state, run.recipe, begun, run.metric or "–", duration_text(run.seconds)))
         print_answer(output, [run.document() for run in runs], lambda: say_table(rows))
         return
-    views = _runs(environment).newest(count, everything)
+    from trainyard.report.local_runs import RunFilter
+    from trainyard_control.kubeflow.run_view import STATES
+
+    wanted = RunFilter(recipe, state, since, STATES)
+    views = _runs(environment).newest(count, everything, wanted)
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION", "USD")]
     for view in views:
         took, cost = duration_text(view.seconds), str(view.cost or "–")
