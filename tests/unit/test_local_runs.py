@@ -71,7 +71,7 @@ def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
         assert listed.exit_code == 0, listed.exception
         return [entry["name"] for entry in json.loads(listed.stdout)]
 
-    assert names("--recipe", "flowers") == [other.name]
+    assert names("flowers") == [other.name]
     assert names("--state", "pushed", "-n", "2") == [other.name, SECOND]
     assert names("--state", "failed", "-n", "1") == [THIRD]
     assert names("--since", f"{THIRD[:4]}-{THIRD[4:6]}-{THIRD[6:8]}") == ["20260104-090000-dddd", THIRD]

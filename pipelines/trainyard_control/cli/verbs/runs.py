@@ -25,9 +25,9 @@ _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 
 @app.command("list")
 def list_(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe. Default: all.")] = "",
     environment: EnvironmentName = LOCAL,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of newest runs.")] = 20,
-    recipe: Annotated[str, typer.Option("--recipe", help="Only runs of this recipe.")] = "",
     state: Annotated[str, typer.Option("--state", help="Only runs in this state, such as failed.")] = "",
     since: Annotated[str, typer.Option("--since", help="Only runs from this day on, YYYY-MM-DD.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Include all experiments.")] = False,
