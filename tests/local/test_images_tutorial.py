@@ -36,9 +36,9 @@ def test_weights_that_have_seen_flowers_know_others_sooner(tmp_path: Path) -> No
     assert "image_size: [96, 96]" in re.sub(r"\n +- ", " ", (tmp_path / "garden.yaml").read_text())
     (tmp_path / "garden.yaml").write_text(BLOCKS["garden.yaml"], encoding="utf-8")
     run(tmp_path, "trainyard recipe validate")
-    meadow = json.loads(run(tmp_path, "trainyard run meadow.yaml", "--set", "train.epochs=8", "-o", "json"))
+    meadow = json.loads(run(tmp_path, "trainyard run meadow.yaml", "-o", "json"))
     assert Path(meadow["pushed"]["path"]) == tmp_path / "runs/meadow/models/1"
-    short = ["--set", "train.epochs=5", "--set", "export.formats=[saved_model,litert_int8]", "-o", "json"]
+    short = ["--set", "export.formats=[saved_model,litert_int8]", "-o", "json"]
     tuned = json.loads(run(tmp_path, "trainyard run tuned.yaml", *short))
     assert tuned["metrics"]["accuracy"] > 0.7 and tuned["pushed"]["version"] == 1
     answers = run(tmp_path, "trainyard predict tuned.yaml")

@@ -51,6 +51,7 @@ def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_pat
     version = models / "1"
     assert first.verdict == "blessed" and first.metrics == {"word_error_rate": 0.11, "<b>ok": 1}
     assert {str(path.relative_to(version)) for path in version.rglob("*") if path.is_file()} == {
+        "README.md",
         "layers.pt",
         "words/list.txt",
         "manifest.json",

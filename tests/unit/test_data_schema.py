@@ -201,6 +201,9 @@ def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_t
         ("label", []),
     ]
     assert movements[0].distance is None and movements[1].distance.l_infinity == 0
+    served = written(tmp_path / "served.csv", [row.rpartition(",")[0].rpartition(",")[0] for row in rows], "shop,at")
+    features = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{served}"), Bounds())
+    assert [(movement.feature, movement.sentences) for movement in features] == [("at", []), ("shop", [])]
     written(table, [f"7{row[1:]}" for row in rows], "shop,at,paid,note")
     moved = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{table}", "paid"), Bounds())
     assert moved[1].unknown == 1 and "'0' 33.5% → 0.0%" in moved[1].sentences[0]

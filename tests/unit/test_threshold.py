@@ -66,6 +66,16 @@ def test_a_threshold_is_the_best_of_all(wanted: dict[str, Any], several: bool, w
     assert chosen.value == np.float32(chosen.value), "every format compares float32 numbers"
 
 
+@pytest.mark.parametrize("wanted", [{"recall": 0.5}, {"precision": 0.5}])
+def test_a_threshold_of_classes_that_are_apart_gives_up_nothing(wanted: dict[str, float]) -> None:
+    scores = np.float32([0.1, 0.2, 0.7, 0.8, 0.9, 0.95])
+    labels = np.array([0, 0, 1, 1, 1, 1])
+    (chosen,) = choose_thresholds(
+        aim(**wanted, **{"class": "b"}), ["a", "b"], labels, np.stack([1 - scores, scores], axis=1), None
+    )
+    assert (chosen.precision, chosen.recall) == (1, 1) and 0.2 < chosen.value < 0.7
+
+
 def test_multi_label_without_a_class_has_a_threshold_for_each_class_that_has_examples() -> None:
     labels, outputs, _ = answers(several=True)
     labels[:, 2] = False

@@ -37,7 +37,9 @@ def _described(name: str, label: str | None, *, is_served: bool = False) -> Prof
         with suppress(OSError):  # a name too long for a path is no path
             if file.suffix == ".json" and file.is_file():
                 return _read(file)
-    return inspect(name, label, requires_label=not is_served)
+    profile = inspect(name, label, requires_label=not is_served)
+    # A guess may name a feature of a model whose label the rows lack.
+    return profile.model_copy(update={"label": None, "classes": {}}) if is_served and label is None else profile
 
 
 def _read(file: Path) -> Profile | Statistics:

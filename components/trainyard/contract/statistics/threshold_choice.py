@@ -42,7 +42,7 @@ def choose_thresholds(
 def _choose(
     aim: ThresholdAim, label: str, has: NDArray[Any], scores: NDArray[np.float32], weights: NDArray[Any]
 ) -> ClassThreshold:
-    """Return the best threshold; of equally good ones the highest."""
+    """Return the best threshold; of equally good ones that with the larger measure of the aim, then the highest."""
     order = np.argsort(-scores, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # the last example of each score
     found, counts = np.cumsum((weights * has)[order])[ends], np.cumsum(weights[order])[ends]
@@ -64,7 +64,7 @@ def _choose(
             f"threshold: no threshold reaches {aim.name} {bound:g} of '{label}' on the eval split; the highest is "
             f"{best_value}. Lower the aim, or train a better model."
         )
-    best = allowed[np.argmax(score[allowed])]
+    best = allowed[np.lexsort((-measured[allowed], -score[allowed]))[0]]
     return ClassThreshold(
         label=label,
         value=float(values[best]),

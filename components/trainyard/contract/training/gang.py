@@ -49,11 +49,13 @@ class ElasticGang(Strict):
     """A gang that trains with as many workers as there are.
 
     counts: the numbers of workers that divide the batch evenly, ascending; the last is the number that the gang asks
-    for. replace_seconds: how long it waits for a missing worker before it trains without it.
+    for. replace_seconds: how long it waits for a missing worker before it trains without it. start_deadline_seconds:
+    how long for the fewest workers before it fails.
     """
 
     counts: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     replace_seconds: Annotated[int, Field(ge=1)]
+    start_deadline_seconds: Annotated[int, Field(ge=1)]
 
 
 def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
@@ -87,7 +89,9 @@ def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
                 f"{recipe.name}: train.batch_size: {batch} examples make no {count * parts} equal parts, for {bounds}. "
                 f"Give {near}a batch of {unit * max(1, round(batch / unit))}."
             )
-    return ElasticGang(counts=counts, replace_seconds=pool.replace_seconds)
+    return ElasticGang(
+        counts=counts, replace_seconds=pool.replace_seconds, start_deadline_seconds=pool.start_deadline_seconds
+    )
 
 
 def launches(environment: Environment) -> bool:

@@ -119,7 +119,7 @@ def _show_movements(movements: list[Movement]) -> None:
             "–" if movement.shift is None else f"{movement.shift:.3f} σ",
             *(["–", "–"] if missing is None else [f"{share:.2%}" for share in missing]),
             "–" if movement.unknown is None else f"{movement.unknown:.2%}",
-            "[red]✗[/]" if movement.sentences else "[green]✓[/]",
+            "[red]✗[/]" if movement.sentences else "[green]✓[/]" if movement.distance else "not compared",
         )
     table_console().print(table)
 

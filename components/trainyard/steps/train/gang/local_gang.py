@@ -105,6 +105,7 @@ class _LocalGang:
             ours[settings.INPUT_WORKERS] = ",".join(addresses[self.workers :])
         if self.elastic:
             ours |= settings.elastic_variables(self.elastic.counts, self.elastic.replace_seconds)
+            ours[settings.START_DEADLINE_SECONDS] = str(self.elastic.start_deadline_seconds)
         return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
 
     def _start(self, worker: int, environment: dict[str, str]) -> None:
