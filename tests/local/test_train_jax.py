@@ -19,8 +19,6 @@ from gang_processes import Gang, Trained, relative_difference, resume, start
 
 from trainyard.data.examples import open_examples
 
-pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
-
 JAX = {"TRAINYARD_ENGINE": "jax"}
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32; measured: 8e-8 to 3e-7
 ENGINES_TOLERANCE = 1e-5  # the same between the engines, whose convolutions add in another order
