@@ -9,6 +9,7 @@ ALLOWED = [
     "create jobs.batch",
     "get jobs.batch",
     "delete jobs.batch",
+    "patch jobs.batch",
     "create services",
     "create networkpolicies.networking.k8s.io",
     "get pods",
@@ -18,7 +19,7 @@ ALLOWED = [
 ]
 DENIED = [
     "list jobs.batch",
-    "patch jobs.batch",
+    "update jobs.batch",
     "deletecollection jobs.batch",
     "delete services",
     "delete networkpolicies.networking.k8s.io",
