@@ -192,7 +192,7 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
     tmp_path: Path, examples: str, undisturbed: list[Trained]
 ) -> None:
     """Workers 2 and 3 are killed, and cannot be started as long as their launcher may not open files."""
-    elastic = '{"counts": [1, 2, 4], "replace_seconds": 2}'
+    elastic = '{"counts": [1, 2, 4], "replace_seconds": 2, "start_deadline_seconds": 300}'
     gang = start(tmp_path, examples, 1, elastic=elastic, http_proxy=gang_processes.NOBODY, **ELASTIC)
     gang.wait_for(lambda: gang.step() >= 24)
     launcher, files = gang.process.pid, resource.RLIMIT_NOFILE
