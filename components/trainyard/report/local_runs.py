@@ -118,7 +118,10 @@ class RunFilter:
         return self.recipe in ("", recipe) and self.state in ("", state.lower()) and self.is_late_enough(time)
 
 
-def newest(root: str, count: int, wanted: RunFilter = RunFilter()) -> list[LocalRunView]:
+ALL_RUNS = RunFilter()
+
+
+def newest(root: str, count: int, wanted: RunFilter = ALL_RUNS) -> list[LocalRunView]:
     """Return the newest `wanted` runs below the storage `root`, the newest first."""
     named = [
         (name, parent)

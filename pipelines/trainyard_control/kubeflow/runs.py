@@ -18,7 +18,7 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardE
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
-from trainyard.report.local_runs import RunFilter
+from trainyard.report.local_runs import ALL_RUNS, RunFilter
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
@@ -61,7 +61,7 @@ class KubeflowRuns:
         """The cluster of the pods."""
         return client.connect(self.environment.namespace)
 
-    def newest(self, count: int, everything: bool, wanted: RunFilter | None = None) -> list[RunView]:
+    def newest(self, count: int, everything: bool, wanted: RunFilter = ALL_RUNS) -> list[RunView]:
         """Return the newest `count` runs that are `wanted`, of the environment's experiment or of all.
 
         Their steps come from Kubeflow alone.
@@ -70,10 +70,8 @@ class KubeflowRuns:
         if experiment is None and not everything:
             return []
         every = ((run, self._bare(run)) for run in self.server.runs(experiment))
-        late_enough = itertools.takewhile(lambda pair: not wanted or wanted.is_late_enough(pair[1].created), every)
-        fitting = (
-            (run, view) for run, view in late_enough if not wanted or wanted.fits(view.recipe, view.state, view.created)
-        )
+        late_enough = itertools.takewhile(lambda pair: wanted.is_late_enough(pair[1].created), every)
+        fitting = ((run, view) for run, view in late_enough if wanted.fits(view.recipe, view.state, view.created))
         priced = []
         for run, view in itertools.islice(fitting, count):
             by_task = _by_task(run)

@@ -51,7 +51,7 @@ def render(recipe: Recipe, record: VersionRecord, outputs: Outputs, files: Colle
         main_metric=MAIN_METRIC[recipe.task],
         paths={file.path: _place(file.path) for file in record.exports},
         scripts=[*(name for name in _SCRIPTS if name in files), *examples],
-        most=_MOST_ROWS,
+        limit=_MOST_ROWS,
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
