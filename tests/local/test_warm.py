@@ -84,8 +84,10 @@ def test_a_forked_process_is_like_an_executed_one(how: str, option: str, tmp_pat
     set_by_imports = set[str]().union(*(each.optional for each in warm.templates))
     for name in set_by_imports - executed[1]["variables"].keys():
         forked[1]["variables"].pop(name, None)
-    for name in ("LINES", "COLUMNS"):  # which readline sets behind the back of os.environ
-        executed[1]["variables"].pop(name, None)
+    for process in (executed, forked):
+        for name in ("LINES", "COLUMNS"):  # which readline sets behind the back of os.environ
+            process[1]["variables"].pop(name, None)
+    assert executed[1].pop("variables").items() ^ forked[1].pop("variables").items() == set()
     assert [name for name in executed[1] if executed[1][name] != forked[1][name]] == []
     assert forked == executed
 
