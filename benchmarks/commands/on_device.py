@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def measured(outputs: Path) -> tuple[float, float]:
     (device,) = (outputs / "models").glob("*/assets.extra")
     spec = importlib.util.spec_from_file_location("preprocess", device / "preprocess.py")
     assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     preprocessing, transform = module.Preprocessing(device), load_transform(str(examples))
     batch, _labels = next(iter(open_examples(str(examples)).raw_batches("eval", 1)))

@@ -77,7 +77,7 @@ calls the signature with one row: p50 {_percentile(bare, 50):.2f} ms, p99 {_perc
 
 def _served(models: str, rows: list[dict[str, float]], seconds: float) -> list[tuple[int, list[float], float]]:
     """Return for each number of clients the seconds of each request, and the requests a second."""
-    command = [sys.executable, "-m", "trainyard_control.cli.main", "serve", models, "--port", "0", "--name", "m"]
+    command = [sys.executable, "-m", "trainyard_control.cli.main", "serve", models, "--port", "0", "--model-name", "m"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         try:
