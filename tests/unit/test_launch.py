@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,14 @@ from trainyard.errors import TransientError
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.kubernetes.diagnosis import CONTAINER
 from trainyard.spec.hardware.pools import Pool
-from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
+from trainyard.steps.train.gang.pods.job import (
+    Gang,
+    gang_objects,
+    headless_service,
+    network_policy,
+    owner_reference,
+    worker_job,
+)
 from trainyard.steps.train.gang.pods.launch import clear, launch
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
@@ -130,6 +138,27 @@ def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_on
     monkeypatch.setattr(time, "sleep", at_rest)
     launch(replace(TRAINING, input=INPUT), cluster)
     assert "earlier" in seen and not server.objects
+
+
+def test_a_launcher_creates_the_objects_that_a_dry_run_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, gang = Server(), replace(TRAINING, input=INPUT)
+    cluster = Cluster(server, "runs")
+    created: list[dict[str, Any]] = []
+
+    def at_rest(_: float) -> None:
+        if not created:
+            created.extend(deepcopy(list(server.objects.values())))
+            training = server.objects[cluster.path("jobs", gang.name, JOBS)]
+            training["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+    monkeypatch.setattr(time, "sleep", at_rest)
+    launch(gang, cluster)
+    job, *_, input_job, _, _ = created
+    printed = gang_objects(gang, None, job["metadata"]["uid"], input_job["metadata"]["uid"])
+    for manifest in created:
+        del manifest["metadata"]["uid"], manifest["metadata"]["creationTimestamp"]
+    assert created == printed
+    assert [manifest["kind"] for manifest in created] == ["Job", "NetworkPolicy", "Service"] * 2
 
 
 def test_a_retry_that_finds_the_output_removes_the_gang_that_a_killed_launcher_left(

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import kfp_server_api
+import kubernetes
 import pytest
 import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import PipelineJob
 from google.protobuf import json_format
+from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.errors import ConfigurationError, TransientError
@@ -22,9 +24,11 @@ from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
+from trainyard_control.cli.main import app
 from trainyard_control.cli.verbs.predict import _answers
 from trainyard_control.compiler.about import About, read
 from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.gang_objects import gang_objects
 from trainyard_control.compiler.submission import Submission, request, submission
 from trainyard_control.compiler.vertex import job
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -105,6 +109,31 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
         "runtime_config": {"parameters": {"about": '{"recipe": "digits", "environment": "own-cluster"}'}},
         "service_account": "trainer",
     }
+
+
+def test_a_dry_run_prints_the_objects_of_the_gang_in_kubernetes_published_types(tmp_path: Path) -> None:
+    pools = yaml.safe_load((environments.BUNDLED / "kind.yaml").read_text())["pools"]
+    pools["gang"] |= {"queue": "research"}
+    workers = {"count": 2, "pool": "cpu"}
+    own(tmp_path, "kind", **VOLUME, pools=pools, placement={"default": "cpu", "train": "gang"}, input_workers=workers)
+    command = ["submit", "digits", "-e", str(tmp_path / "Own cluster.yaml"), "--name", "nightly", "--dry-run"]
+    output = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    pipeline, _, _, *objects = yaml.safe_load_all(output)
+    assert [found["kind"] for found in objects] == ["Job", "NetworkPolicy", "Service"] * 2
+    api = kubernetes.client.ApiClient()
+    for found in objects:
+        answer = type("Response", (), {"data": json.dumps(found)})
+        assert api.sanitize_for_serialization(api.deserialize(answer, f"V1{found['kind']}")) == found
+    job, input_job = objects[0], objects[3]
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research" and job["spec"]["suspend"]
+    container, input_container = (made["spec"]["template"]["spec"]["containers"][0] for made in (job, input_job))
+    assert "--output=/mnt/trainyard/runs/digits/train/<key>" in container["command"]
+    parameters = pipeline["root"]["inputDefinitions"]["parameters"]
+    recipe = next(variable["value"] for variable in container["env"] if variable["name"] == "TRAINYARD_RECIPE")
+    assert yaml.safe_load(recipe) == yaml.safe_load(parameters["recipe"]["defaultValue"])
+    assert f"--code={parameters['code']['defaultValue']}" in container["command"]
+    assert {"name": "TRAINYARD_GANG_TOKEN", "value": "<job uid>"} in input_container["env"]
+    assert gang_objects(made().package) == []
 
 
 def test_what_the_plan_expects_is_a_parameter_of_the_run_and_makes_no_other_version(tmp_path: Path) -> None:

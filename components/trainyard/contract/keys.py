@@ -37,7 +37,12 @@ def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     """
     parts = [step, provenance(recipe, step).digest, sections(recipe, step), *inputs]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return storage.join(root, recipe.name, step, key)
+    return storage.join(outputs_folder(root, recipe, step), key)
+
+
+def outputs_folder(root: str, recipe: Recipe, step: str) -> str:
+    """Return the folder of all outputs of `step` below the storage `root`."""
+    return storage.join(root, recipe.name, step)
 
 
 def split(output: str) -> tuple[str, str]:

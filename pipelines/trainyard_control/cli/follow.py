@@ -140,7 +140,10 @@ def show_all(runs: Collection[Submission]) -> None:
 
 
 def _dry(submission: Submission) -> str:
-    """Return the package and the request as YAML documents, with the server's ids in angle brackets."""
+    """Return the package, the request and the objects of its gang as YAML documents.
+
+    What only the servers know is in angle brackets.
+    """
     import yaml
 
     from trainyard_control.compiler.submission import request
@@ -155,7 +158,11 @@ def _dry(submission: Submission) -> str:
         return str(yaml.safe_dump(sent, sort_keys=False, width=120))
     import kfp_server_api
 
+    from trainyard_control.compiler.compilation import to_yaml
+    from trainyard_control.compiler.gang_objects import gang_objects
+
     experiment = submission.environment.kubeflow.experiment
     ids = (f"<experiment {experiment}>", f"<pipeline {submission.pipeline}>", f"<version {submission.version}>")
     body = kfp_server_api.ApiClient().sanitize_for_serialization(request(submission, *ids))
-    return f"{submission.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"
+    sent = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
+    return "---\n".join((submission.package, sent, *(to_yaml([made]) for made in gang_objects(submission.package))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainyard.errors import ExitCode
 from trainyard.kubernetes import labels
@@ -145,6 +145,28 @@ def network_policy(gang: Gang, job_uid: str) -> Manifest:
         "metadata": _owned_metadata(gang, job_uid),
         "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [clients], "ports": ports}]},
     }
+
+
+def dependents(gang: Gang, job_uid: str) -> dict[str, Manifest]:
+    """Return the objects that the Job with `job_uid` owns, by resource name, in the order of creation."""
+    return {"networkpolicies": network_policy(gang, job_uid), "services": headless_service(gang, job_uid)}
+
+
+def input_job(gang: Gang, training_uid: str) -> Manifest:
+    """Return the Job of the input workers `gang`; the training Job's uid is their token, and its deletion theirs."""
+    owner = owner_reference("batch/v1", "Job", gang.feeds, training_uid)
+    return worker_job(replace(gang, environment={**gang.environment, settings.GANG_TOKEN: training_uid}), owner)
+
+
+def gang_objects(gang: Gang, owner: Manifest | None, job_uid: str, input_uid: str) -> list[Manifest]:
+    """Return all objects of `gang` in the order in which its launcher creates them.
+
+    owner: as in `worker_job`. job_uid, input_uid: the uids of its Job and of its input workers' Job.
+    """
+    objects = [worker_job(gang, owner), *dependents(gang, job_uid).values()]
+    if gang.input:
+        objects += [input_job(gang.input, job_uid), *dependents(gang.input, input_uid).values()]
+    return objects
 
 
 def _failure_rules() -> list[Manifest]:

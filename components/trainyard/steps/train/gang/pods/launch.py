@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 from kubernetes import client
 from urllib3.exceptions import HTTPError
@@ -18,9 +17,8 @@ from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import CONTAINER, conditions, owner_uids
 from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
-from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
+from trainyard.steps.train.gang.pods.job import Gang, dependents, input_job, owner_reference, worker_job
 from trainyard.steps.train.gang.pods.outcome import Worker
-from trainyard.steps.train.peers import settings
 
 _POLL_SECONDS = 0.5  # chosen: the API server answers lists of a few pods from memory
 _BROKEN_SECONDS = 60  # chosen: a registry recovers from short outages by then; at most 2 minutes
@@ -225,16 +223,14 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
 
 
 def _create_input(gang: Gang, cluster: Cluster, training: str) -> None:
-    """Create the Job of the input workers `gang`, owned by the `training` Job (its uid), which is their token."""
-    owner = owner_reference("batch/v1", "Job", gang.feeds, training)
-    known = replace(gang, environment={**gang.environment, settings.GANG_TOKEN: training})
-    if job := cluster.create("jobs", worker_job(known, owner)):
+    """Create the Job of the input workers `gang` for the `training` Job (its uid)."""
+    if job := cluster.create("jobs", input_job(gang, training)):
         _complete(gang, cluster, job, "created")
 
 
 def _complete(gang: Gang, cluster: Cluster, job: Manifest, how: str) -> None:
-    cluster.create("networkpolicies", network_policy(gang, job["metadata"]["uid"]))
-    cluster.create("services", headless_service(gang, job["metadata"]["uid"]))
+    for kind, manifest in dependents(gang, job["metadata"]["uid"]).items():
+        cluster.create(kind, manifest)
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)
 
 

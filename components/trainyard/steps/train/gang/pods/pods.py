@@ -36,9 +36,8 @@ def run_in_pods(
     """
     signal.signal(signal.SIGTERM, handle_sigterm)
     cluster, own = launchers_cluster(), own_pod()
-    options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    planned = _plan_gang(recipe, plan, cluster, own, options)
+    planned = planned_gang(recipe, plan, run_name(cluster, own), code, examples, checkpoints, output, start)
     with launcher_heartbeat.beating(heartbeat):
         launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
     launcher_heartbeat.remove(heartbeat)
@@ -49,16 +48,19 @@ def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None
 
     A failure is a warning, because the output exists and the Job's time to live removes the rest.
     """
-    options = dict.fromkeys(("code", "examples", "start"), "") | {"checkpoints": checkpoints, "output": output}
     try:
         cluster = launchers_cluster()
-        clear(_plan_gang(recipe, plan, cluster, own_pod(), options), cluster)
+        clear(planned_gang(recipe, plan, run_name(cluster, own_pod()), "", "", checkpoints, output), cluster)
     except TrainyardError as error:
         events.emit("warning", message=f"could not check for a gang of an earlier attempt ({error})")
 
 
-def _plan_gang(recipe: Recipe, plan: str, cluster: Cluster, own: str, options: dict[str, str]) -> Gang:
-    name = f"{run_name(cluster, own)}-{keys.split(options['output'])[1]}"
+def planned_gang(
+    recipe: Recipe, plan: str, run: str, code: str, examples: str, checkpoints: str, output: str, start: str = ""
+) -> Gang:
+    """Return the gang of `run_in_pods` in the run `run`."""
+    options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
+    name = f"{run}-{keys.split(output)[1]}"
     return gang(documents.parse(plan, GangSpec, name="gang"), recipe, name, options)
 
 
