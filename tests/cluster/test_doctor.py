@@ -93,7 +93,9 @@ def test_a_pool_that_no_node_can_be_is_told_by_its_label(namespace: Namespace) -
 def test_secrets_and_priorities_are_looked_for_by_name_alone(namespace: Namespace) -> None:
     namespace.kubectl("create", "secret", "generic", "keys", "--from-literal=a=canary-value")
     secrets = {"A": {"secret": "keys", "key": "a"}, "B": {"secret": "none", "key": "b"}}
-    checks, _ = doctor(namespace, secrets=secrets, pools={"cpu": CPU | {"priority_class": "urgent", "queue": "team"}})
+    checks, _ = doctor(
+        namespace, secrets=secrets, pools={"cpu": CPU | {"priority_class": "urgent", "queue": "team", "workers": 2}}
+    )
     assert checks["secret keys"] == ("good", "exists; its keys are not checked")
     assert checks["secret none"][0] == "bad"
     assert checks["priority class urgent"][0] == "bad"

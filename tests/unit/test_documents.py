@@ -120,11 +120,13 @@ KUBEFLOW = {
             "kind": "cpu",
             "resources": RESOURCES,
             "nodeSelector": {"team": "a"},
+            "nodeAffinity": [{"key": "zone", "values": ["a"]}],
             "tolerations": [{"key": "team", "value": "a"}],
         }
     },
     "placement": {"default": "cpu"},
     "input_workers": {"count": 2, "pool": "cpu"},
+    "image_pull_secrets": ["login"],
     "timeout_seconds": {"train": 60},
     "retries": {"train": 1},
 }

@@ -12,6 +12,7 @@ from kfp.dsl import PipelineTask
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec import environment as environments
+from trainyard.spec.hardware.catalog import NodeRequirement
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.evaluate.component import evaluate
 from trainyard.steps.export.component import export
@@ -30,9 +31,11 @@ def documents(pipeline: Any) -> list[dict[str, Any]]:
     return [json_format.MessageToDict(pipeline.pipeline_spec), *([platform] if platform else [])]
 
 
-def written_with_calls(change: TaskChange, deadline: int | None = None) -> list[dict[str, Any]]:
+def written_with_calls(
+    change: TaskChange, deadline: int | None = None, keep: int | None = None
+) -> list[dict[str, Any]]:
     """The pipeline of the catalog, with every task passed through `hand` in its body."""
-    config = dsl.PipelineConfig(active_deadline_seconds=deadline)
+    config = dsl.PipelineConfig(active_deadline_seconds=deadline, ttl_seconds_after_finished=keep)
 
     @dsl.pipeline(name="trainyard-train", description=train_pipeline.description, pipeline_config=config)
     def expected_pipeline(
@@ -308,13 +311,17 @@ def test_a_step_that_is_not_trainyards_keeps_the_user_of_its_image_unless_the_en
     assert {"name": "HOME", "value": "/tmp"} in container["env"]
 
 
-@pytest.mark.parametrize(("count", "mounted"), [(1, False), (2, True)])
-def test_a_step_with_several_gpus_has_shared_memory_as_kfp_mounts_it(count: int, mounted: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "size", "mounted"), [(1, None, ""), (1, "8Gi", "8Gi"), (2, None, "1Gi"), (2, "8Gi", "8Gi")]
+)
+def test_a_step_with_several_gpus_or_a_size_has_shared_memory_as_kfp_mounts_it(
+    count: int, size: str | None, mounted: str
+) -> None:
     gke = environments.load("gke")
-    pool = gke.pools["gpu-l4"].model_copy(update={"count": count, "shared_memory": "8Gi"})
+    pool = gke.pools["gpu-l4"].model_copy(update={"count": count, "shared_memory": size})
     gke = gke.model_copy(update={"pools": gke.pools | {"gpu-l4": pool}, "placement": {"default": "gpu-l4"}})
 
-    def change(task: PipelineTask, path: str = "/dev/shm", size: str = "8Gi") -> None:
+    def change(task: PipelineTask, path: str = "/dev/shm", size: str = mounted) -> None:
         kubernetes.empty_dir_mount(task, "shared-memory", path, medium="Memory", size_limit=size)
 
     def mounts(config: dict[str, Any]) -> Any:
@@ -324,6 +331,28 @@ def test_a_step_with_several_gpus_has_shared_memory_as_kfp_mounts_it(count: int,
     assert mounts(own_step(gke)[1]) == (mounts(by_kfp) if mounted else None)
     ((own,)) = mounts(own_step(gke, lambda task: change(task, size="1Gi"))[1])
     assert own["sizeLimit"] == "1Gi"
+
+
+def test_affinity_pull_secrets_disk_and_the_time_to_live_are_what_kfp_compiles() -> None:
+    requirement = NodeRequirement(key="zone", operator="In", values=["a", "b"])
+    changes = {"node_affinity": [requirement], "ephemeral_storage": "50Gi", "queue": "research"}
+    kind = environments.load("kind")
+    pools = {name: pool.model_copy(update=changes) for name, pool in kind.pools.items()}
+    environment = kind.model_copy(
+        update={"pools": pools, "image_pull_secrets": ["login"], "keep_seconds": 7200, "deadline_seconds": 0}
+    )
+
+    def hand(task: PipelineTask, step: str) -> PipelineTask:
+        on_kind(task, step).set_accelerator_type("ephemeral-storage").set_accelerator_limit(50 * 2**30)
+        kubernetes.add_node_affinity(task, [{"key": "zone", "operator": "In", "values": ["a", "b"]}])
+        kubernetes.set_image_pull_secrets(task, ["login"])
+        kubernetes.empty_dir_mount(task, volume_name="tmp", mount_path="/tmp", size_limit="50Gi")
+        return kubernetes.add_pod_label(task, "kueue.x-k8s.io/queue-name", "research")
+
+    spec, *_ = documents(train_pipeline)
+    placed = place(spec, environment)
+    assert_equal(placed.documents, written_with_calls(hand, keep=7200))
+    assert place(placed.pipeline, environment, placed.platform) == placed
 
 
 def test_an_author_hears_that_kubeflow_ends_all_attempts_of_a_task_together() -> None:

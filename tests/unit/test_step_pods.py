@@ -1,10 +1,22 @@
 """The pod that doctor has tried is the one that a run will have: no setting of its own."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from trainyard.contract.training.gang import gang_spec
+from trainyard.errors import ConfigurationError
+from trainyard.kubernetes import labels
 from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment, Volume
+from trainyard.spec.hardware.pools import GANG_ONLY, Pool
+from trainyard.steps.train.gang.pods import pods
+from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.checks import pool_pod
+from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.placement import place
 
 
@@ -91,3 +103,109 @@ def test_a_pool_that_trains_in_a_gang_is_tried_with_a_worker_and_a_pool_of_anoth
     assert main(worker)["command"][2] == "trainyard.steps.train.gang.pods.pod"
     assert main(worker)["securityContext"]["readOnlyRootFilesystem"]
     assert pool_pod(environment, "training")["metadata"]["labels"]["app.kubernetes.io/component"] == "my-step"
+
+
+OPTIONS = {"code": "c0de", "examples": "/runs/e", "checkpoints": "/runs/m.checkpoints", "output": "/runs/m"}
+RESOURCES = {"requests": {"cpu": 4, "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
+GPU: dict[str, Any] = {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1, "resources": RESOURCES}
+TPU = {"kind": "tpu", "accelerator": "tpu-v5-lite-podslice", "topology": "2x2", "count": 4, "engine": "jax"}
+CPU = {"kind": "cpu", "accelerator": None, "count": 0}
+# For each field of a pool a change that its pods must show, from GPU or from another pool.
+IN_EVERY_POD: dict[str, dict[str, Any]] = {
+    "kind": CPU,
+    "accelerator": {"accelerator": "nvidia-tesla-t4"},
+    "count": {"count": 2},
+    "topology": {"topology": "2x4", "count": 8},
+    "engine": {"engine": "jax"},
+    "spot": {"spot": True},
+    "machine": {"machine": "g6.8xlarge"},
+    "queue": {"queue": "research"},
+    "shared_memory": {"shared_memory": "8Gi"},
+    "ephemeral_storage": {"ephemeral_storage": "50Gi"},
+    "resources": {"resources": {"requests": {"cpu": 5, "memory": "9Gi"}, "limits": {"memory": "9Gi"}}},
+    "node_selector": {"nodeSelector": {"team": "vision"}},
+    "node_affinity": {
+        "nodeAffinity": [{"key": "zone", "values": ["a", "b"]}, {"key": "old", "operator": "DoesNotExist"}]
+    },
+    "tolerations": {"tolerations": [{"key": "team", "operator": "Exists"}]},
+}
+IN_A_GANG = {
+    "priority_class": {"priority_class": "urgent"},
+    "grace_seconds": {"grace_seconds": 99},
+    "start_deadline_seconds": {"start_deadline_seconds": 99},
+    "workers": {"workers": 2},
+    "replace_seconds": {"replace_seconds": 99, "workers": {"min": 1, "max": 2}},
+}
+IN_NO_POD = {"trains": True, "nodes": 7, "price_per_hour": 1.5}
+
+
+def loaded(folder: Path, pool: dict[str, Any], gang: bool) -> Environment:
+    """Return an environment that trains on `pool`; as a gang by its workers or else by an input worker."""
+    document: dict[str, Any] = {
+        "target": "kubeflow",
+        "platform": "gke" if pool["kind"] == "tpu" else "karpenter",
+        "storage": "s3://bucket/runs",
+        "images": {variant: f"image/{variant}:1" for variant in ("cpu", "gpu", "tpu", "jax", "jax-gpu")},
+        "pools": {"cpu": CPU | {"resources": RESOURCES}, "own": pool},
+        "placement": {"default": "cpu", "train": "own"},
+    }
+    if gang and pool.get("workers", 1) == 1:
+        document["input_workers"] = {"count": 1, "pool": "cpu"}
+    file = folder / "own.yaml"
+    file.write_text(json.dumps(document))
+    return environments.load(str(file))
+
+
+def step_pod(environment: Environment) -> str:
+    executors = {"exec-train": {"container": {"image": "trainyard/cpu"}}}
+    return json.dumps(
+        place({"root": {}, "components": {}, "deploymentSpec": {"executors": executors}}, environment).documents
+    )
+
+
+def gang_pod(environment: Environment) -> str:
+    plan = gang_spec(environment)
+    assert plan is not None
+    return json.dumps(worker_job(pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS)))
+
+
+def test_each_field_of_a_pool_reaches_the_pod_of_a_step_and_of_a_gang_or_is_refused(tmp_path: Path) -> None:
+    assert {*IN_EVERY_POD, *IN_A_GANG, *IN_NO_POD} == {*Pool.model_fields}
+    for field, change in IN_EVERY_POD.items():
+        base = GPU | TPU if field == "topology" else GPU
+        for gang, pod in ((False, step_pod), (True, gang_pod)):
+            before, after = (pod(loaded(tmp_path, pool, gang)) for pool in (base, base | change))
+            assert before != after, f"{field} does not reach the pod of a {'gang' if gang else 'step'}"
+    assert {*GANG_ONLY} == {*IN_A_GANG} - {"workers"}
+    for field, change in IN_A_GANG.items():
+        known = {name: value for name, value in change.items() if name != field}
+        assert gang_pod(loaded(tmp_path, GPU | known, True)) != gang_pod(loaded(tmp_path, GPU | change, True)), field
+        if field != "workers":
+            with pytest.raises(ConfigurationError, match=rf"pools\.own\.{field}: is for the workers of a gang, and"):
+                loaded(tmp_path, GPU | {field: change[field]}, False)
+    for field, value in IN_NO_POD.items():
+        for gang, pod in ((False, step_pod), (True, gang_pod)):
+            assert pod(loaded(tmp_path, GPU, gang)) == pod(loaded(tmp_path, GPU | {field: value}, gang))
+
+
+def test_a_launcher_has_neither_the_queue_nor_the_disk_of_its_pool() -> None:
+    environment = environments.load("gke")
+    small = environment.pools["small"].model_copy(update={"queue": "research", "ephemeral_storage": "90Gi"})
+    gang = environment.pools["gpu-l4"].model_copy(update={"workers": 2})
+    environment = environment.model_copy(
+        update={
+            "pools": environment.pools | {"small": small, "gpu-l4": gang},
+            "placement": {"default": "small", "train": "gpu-l4"},
+        }
+    )
+    package = compiled(recipes.load("digits"), environment)
+    assert package.platform is not None
+    kubernetes = package.platform["platforms"]["kubernetes"]
+    configs = kubernetes["deploymentSpec"]["executors"]
+    queues = {name: config["podMetadata"]["labels"].get(labels.QUEUE) for name, config in configs.items()}
+    assert queues.pop("exec-train") is None and set(queues.values()) == {"research"}
+    assert (
+        "emptyDirMounts" not in configs["exec-train"]
+        and configs["exec-push"]["emptyDirMounts"][0]["sizeLimit"] == "90Gi"
+    )
+    assert "activeDeadlineSeconds" not in kubernetes.get("pipelineConfig", {})

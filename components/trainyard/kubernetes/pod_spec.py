@@ -5,26 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec.environment import SecretKey, Volume
-from trainyard.spec.hardware.catalog import Platform
-from trainyard.spec.hardware.pools import Pool, placement
+from trainyard.spec.hardware.catalog import NodeRequirement, Platform
+from trainyard.spec.hardware.pools import EPHEMERAL_STORAGE, SHARED_MEMORY, Pool, placement
 
 USER = 65532  # our images' user; numeric, so that the kubelet can verify it for Pod Security "restricted"
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
+DISK = "ephemeral-storage"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
 _TEMPORARY = "/tmp"  # noqa: S108
 
 
-def pod_spec(pool: Pool, platform: Platform, volume: Volume | None = None, *, worker: bool = False) -> Manifest:
+def pod_spec(
+    pool: Pool,
+    platform: Platform,
+    volume: Volume | None = None,
+    pull_secrets: Sequence[str] = (),
+    *,
+    worker: bool = False,
+) -> Manifest:
     """Build a pod on `pool`.
 
     Its container has no name, image or command yet. worker: of a gang, with a read-only root file system and its own
-    /dev/shm and /tmp; the pod of a step has /dev/shm only if several GPUs talk through it.
+    /dev/shm and /tmp; the pod of a step has its own if the pool gives their sizes, and /dev/shm if several GPUs talk
+    through it. To a step Kubeflow gives one resource beside cores and memory: its accelerators, otherwise disk.
     """
     needs = placement(pool, platform)
-    extra = {"ephemeral-storage": pool.ephemeral_storage} if worker else {}
+    disk = _disk(pool, worker)
+    extra = {DISK: disk} if disk and (worker or not needs.resource) else {}
     if needs.resource:
         extra[needs.resource] = str(needs.count)
     group = {"runAsGroup": USER, "fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"} if worker else {}
@@ -55,6 +65,12 @@ def pod_spec(pool: Pool, platform: Platform, volume: Volume | None = None, *, wo
         spec["nodeSelector"] = needs.node_selector
     if needs.tolerations:
         spec["tolerations"] = [toleration.model_dump(exclude_none=True) for toleration in needs.tolerations]
+    if pool.node_affinity:
+        expressions = [_expression(requirement) for requirement in pool.node_affinity]
+        terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    if pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return spec
 
 
@@ -75,14 +91,23 @@ def variable(spec: Manifest, name: str) -> str:
     return next((str(entry.get("value", "")) for entry in entries if entry["name"] == name), "")
 
 
+def _expression(requirement: NodeRequirement) -> Manifest:
+    values = {"values": requirement.values} if requirement.values else {}
+    return {"key": requirement.key, "operator": requirement.operator} | values
+
+
+def _disk(pool: Pool, worker: bool) -> str | None:
+    return pool.ephemeral_storage or (EPHEMERAL_STORAGE if worker else None)
+
+
 def _mounts(pool: Pool, volume: Volume | None, worker: bool) -> list[tuple[str, str, Manifest]]:
     """Return name, path and source of each volume."""
     mounts: list[tuple[str, str, Manifest]] = []
-    if worker or (pool.kind == "gpu" and pool.count > 1):
-        memory = {"emptyDir": {"medium": "Memory", "sizeLimit": pool.shared_memory}}
-        mounts.append(("shared-memory", SHARED_MEMORY, memory))
-    if worker:
-        mounts.append(("tmp", _TEMPORARY, {"emptyDir": {"sizeLimit": pool.ephemeral_storage}}))
+    if worker or pool.shared_memory or (pool.kind == "gpu" and pool.count > 1):
+        memory = {"emptyDir": {"medium": "Memory", "sizeLimit": pool.shared_memory or SHARED_MEMORY}}
+        mounts.append(("shared-memory", _SHARED_MEMORY, memory))
+    if disk := _disk(pool, worker):
+        mounts.append(("tmp", _TEMPORARY, {"emptyDir": {"sizeLimit": disk}}))
     if volume:
         mounts.append(("storage", volume.path, {"persistentVolumeClaim": {"claimName": volume.claim}}))
     return mounts

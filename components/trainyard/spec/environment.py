@@ -17,7 +17,7 @@ from trainyard.spec.credentials import is_secret
 from trainyard.spec.documents import Strict
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
-from trainyard.spec.hardware.pools import Pool, Variant, nearest_that_trains
+from trainyard.spec.hardware.pools import GANG_ONLY, Pool, Variant, nearest_that_trains
 from trainyard.spec.plain_yaml import Location
 from trainyard.uris import Image, Output, is_bucket, resolve
 
@@ -141,6 +141,9 @@ class Environment(Strict):
     secrets: dict[Variable, SecretKey] = Field(
         {}, max_length=1000, description="Environment variables from Kubernetes Secrets."
     )
+    image_pull_secrets: list[Name] = Field(
+        [], max_length=100, description="Kubernetes Secrets with the logins of the images' registries."
+    )
     service_accounts: ServiceAccounts = ServiceAccounts()
     run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
         None,
@@ -165,6 +168,9 @@ class Environment(Strict):
         None,
         description="Maximum time of a run, with waits; 0: no limit. Default: the timeouts of its steps with all "
         "retries, and a day.",
+    )
+    keep_seconds: Annotated[int, Field(ge=1, le=LONGEST_SECONDS)] | None = Field(
+        None, description="Seconds that the pods and logs of a finished run are kept. Default: the server's."
     )
     retries: dict[Step, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
@@ -264,6 +270,7 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     yield from _placement_faults(environment)
     yield from _input_faults(environment)
     yield from _elastic_faults(environment)
+    yield from _gang_only_faults(environment)
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
     yield from _secret_faults(environment)
@@ -333,6 +340,21 @@ def _elastic_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
             yield at, "input workers prepare batches for a fixed number of workers. Leave min and max or them out"
 
 
+def _gang_only_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield settings of a gang on pools without one: Kubeflow has none of them for the pod of a step."""
+    if environment.target == "local":
+        return
+    inputs = environment.input_workers
+    for name, pool in environment.pools.items():
+        gang = pool.max_workers > 1 or (inputs and name in (inputs.pool, environment.pool_name(TRAIN)))
+        for key in GANG_ONLY if not gang else ():
+            if getattr(pool, key) != Pool.model_fields[key].default:
+                why = (
+                    "is for the workers of a gang, and the pod of a step cannot have it. Leave it out, or give workers"
+                )
+                yield ("pools", name, key), why
+
+
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield steps placed on pools without nodes, and a training placed where it cannot run."""
     for step, name in environment.placement.items():
@@ -363,15 +385,20 @@ def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
 def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     if environment.deadline_seconds is not None and environment.target != "kubeflow":
         yield ("deadline_seconds",), "only Kubeflow ends a run as a whole. Give timeout_seconds to the steps"
+    if environment.keep_seconds is not None and environment.target != "kubeflow":
+        yield ("keep_seconds",), "only Kubeflow deletes the pods of a finished run. Leave it out"
     if environment.target != "vertex":
         return
-    for section in ("volume", "secrets", "run_as_user"):
+    for section in ("volume", "secrets", "image_pull_secrets", "run_as_user"):
         if getattr(environment, section):
             yield (section,), "Vertex AI Pipelines has none. Leave it out"
     for name, pool in environment.pools.items():
         at = ("pools", name)
         if pool.node_selector or pool.tolerations:
             yield at, "Vertex AI has no nodeSelector and no tolerations. Leave them out"
+        for key in ("node_affinity", "queue", "shared_memory", "ephemeral_storage"):
+            if getattr(pool, key):
+                yield (*at, Pool.model_fields[key].alias or key), "Vertex AI Pipelines has none. Leave it out"
         if pool.max_workers > 1:
             yield (*at, "workers"), "a step of Vertex AI Pipelines is one machine. Leave it out"
         if pool.resources.limits.cpu is None:

@@ -255,7 +255,8 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
         template = job["spec"]["template"]
         return _pod(template["metadata"]["labels"], template["spec"])
     pool = environment.pools[name]
-    spec = pod_spec(pool, environment.platform, environment.volume) | {"restartPolicy": "Never"}
+    spec = pod_spec(pool, environment.platform, environment.volume, environment.image_pull_secrets)
+    spec["restartPolicy"] = "Never"
     spec["containers"][0] |= {
         "name": "main",
         "image": environment.images[pool.variant],
@@ -265,7 +266,8 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
         spec["serviceAccountName"] = account
     if seconds := environment.timeout_of(step):
         spec["activeDeadlineSeconds"] = seconds
-    return _pod(labels.step_labels(step) | {labels.POOL: name}, spec)
+    queue = {labels.QUEUE: pool.queue} if pool.queue else {}
+    return _pod(labels.step_labels(step) | {labels.POOL: name} | queue, spec)
 
 
 def _steps(environment: Environment) -> list[str]:

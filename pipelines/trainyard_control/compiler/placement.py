@@ -21,7 +21,7 @@ from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.kubernetes.pod_spec import USER, pod_spec
+from trainyard.kubernetes.pod_spec import DISK, USER, pod_spec
 from trainyard.runtime.step import TIMEOUT_VARIABLE
 from trainyard.spec import documents
 from trainyard.spec.environment import (
@@ -44,9 +44,14 @@ Spec = dict[str, Any]
 IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
 _FUNCTION = "--function_to_execute"  # how KFP names the function of a Python component
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
-LAUNCHER = Resources.model_validate(
-    {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
-)  # chosen: it waits; kfp and the Kubernetes client take a quarter of that memory
+# Chosen: it waits; kfp and the Kubernetes client take a quarter of that memory. In the queue it would hold some of the
+# quota that its gang waits for.
+LAUNCHER = {
+    "resources": Resources.model_validate({"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}),
+    "ephemeral_storage": None,
+    "shared_memory": None,
+    "queue": "",
+}
 LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
 
 
@@ -99,8 +104,12 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
         return PlacedSpec(spec, None)
     for executor, placement in placements.items():
         executors[executor] = _kubernetes(executors.get(executor, {}), placement, environment, known[executor])
-    if deadline := environment.deadline_of((placement.step, placement.seconds) for placement in placements.values()):
+    if deadline := environment.deadline_of(
+        (placement.step, None if placement.pool.queue else placement.seconds) for placement in placements.values()
+    ):
         configs.setdefault("pipelineConfig", {}).setdefault("activeDeadlineSeconds", deadline)
+    if environment.keep_seconds:
+        configs.setdefault("pipelineConfig", {}).setdefault("resourceTtlOnCompletion", environment.keep_seconds)
     return PlacedSpec(spec, platform)
 
 
@@ -145,7 +154,7 @@ def _step_placement(spec: Spec, executor: str, step: str, use: str, environment:
         name = environment.pool_name(step)
         return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own)
     name = environment.placement[DEFAULT]
-    pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
+    pool = environment.pools[name].model_copy(update=LAUNCHER)
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
     longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
     return _StepPlacement(step, name, pool, longest, ours, use, launches=True)
@@ -240,11 +249,12 @@ def _check_requests(
 
 def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> Iterator[tuple[str, str]]:
     """Yield the resources that the author requests and the pool lacks, with what the pool has."""
-    if wanted := own.get("accelerator"):
-        kind = wanted.get("resourceType") or wanted.get("type")
+    wanted = own.get("accelerator", {})
+    kind = wanted.get("resourceType") or wanted.get("type")
+    if kind and kind != DISK:
         count = str(wanted.get("resourceCount") or wanted.get("count") or 1)
         has = _resources(placement.pool, environment).get("accelerator")
-        if has is None:
+        if has is None or has["type"] == DISK:
             yield f"{count} x {kind}", "has no accelerators"
         elif kind not in (has["type"], has["resourceType"]) or (count.isdigit() and int(count) > int(has["count"])):
             yield f"{count} x {kind}", f"has {has['count']} x {has['type']} a node"
@@ -337,7 +347,8 @@ def _resources(pool: Pool, environment: Environment) -> Spec:
     if vertex and pool.accelerator:
         resources["accelerator"] = _accelerator(catalog().accelerators[pool.accelerator].vertex, pool.count)
     for name in () if vertex else amounts["limits"].keys() - {"cpu", "memory"}:
-        resources["accelerator"] = _accelerator(name, amounts["limits"][name])
+        amount = amounts["limits"][name]
+        resources["accelerator"] = _accelerator(name, int(quantity.in_bytes(amount)) if name == DISK else amount)
     return resources
 
 
@@ -390,11 +401,13 @@ def _seconds(duration: str) -> float:
 
 def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environment, known: set[str]) -> Spec:
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
-    spec = pod_spec(placement.pool, environment.platform, environment.volume)
+    spec = pod_spec(placement.pool, environment.platform, environment.volume, environment.image_pull_secrets)
     result = copy.deepcopy(config)
     own = labels.step_labels(placement.step) | {labels.POOL: placement.name}
     if placement.use:
         own[labels.USE] = placement.use
+    if placement.pool.queue:
+        own[labels.QUEUE] = placement.pool.queue
     metadata = result.setdefault("podMetadata", {})
     metadata["labels"] = own | metadata.get("labels", {})
     if user := USER if placement.ours else environment.run_as_user:
@@ -404,6 +417,13 @@ def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environmen
         selector["labels"] = spec["nodeSelector"] | selector.get("labels", {})
     for toleration in spec.get("tolerations", []):
         _add(result, "tolerations", toleration)
+    if "affinity" in spec:
+        terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        result.setdefault("nodeAffinity", terms)
+    for secret in spec.get("imagePullSecrets", []):
+        name = secret["name"]
+        reference = {"secretName": name, "secretNameParameter": {"runtimeValue": {"constant": name}}}
+        _add(result, "imagePullSecret", reference)
     _mount(result, spec)
     for variable, source in environment.secrets.items():
         if variable not in known:

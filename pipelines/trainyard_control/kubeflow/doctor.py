@@ -154,7 +154,8 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     accounts = environment.service_accounts
     for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker))):
         yield _exists(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
-    for name in dict.fromkeys(source.secret for source in environment.secrets.values()):
+    named = [*(source.secret for source in environment.secrets.values()), *environment.image_pull_secrets]
+    for name in dict.fromkeys(named):
         yield _exists(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not checked")
     if environment.volume:
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")

@@ -42,6 +42,7 @@ class GangSpec(Strict):
     volume: Volume | None = None
     variables: dict[str, str] = {}
     secrets: dict[str, SecretKey] = {}
+    image_pull_secrets: list[str] = []
     input_workers: InputPods | None = None
 
 
@@ -126,6 +127,7 @@ def gang_spec(environment: Environment) -> GangSpec | None:
         volume=environment.volume,
         variables=environment.variables,
         secrets=environment.secrets,
+        image_pull_secrets=environment.image_pull_secrets,
         input_workers=_input_pods(environment),
     )
 

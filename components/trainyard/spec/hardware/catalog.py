@@ -59,6 +59,23 @@ class Toleration(Strict):
         return self
 
 
+class NodeRequirement(Strict):
+    """A condition on a label of a node, as in a Kubernetes node affinity."""
+
+    key: LabelKey = Field(description="Key of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
+        "In", description="Exists and DoesNotExist: omit values."
+    )
+    values: list[LabelValue] = Field([], max_length=100, description="Values of the label.")
+
+    @model_validator(mode="after")
+    def _values(self) -> Self:
+        if bool(self.values) != (self.operator in ("In", "NotIn")):
+            needed = "takes none. Leave them out" if self.values else "needs some. Name at least one"
+            raise ValueError(f"values: operator {self.operator} {needed}")
+        return self
+
+
 def hosts(topology: str, count: int) -> int:
     """Return the number of hosts with `count` chips in the slice `topology`, such as 4 for 4x4 with 4 chips a host."""
     return max(1, chips(topology) // count)

@@ -11,7 +11,7 @@ from trainyard.errors import did_you_mean
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.hardware.catalog import Platform
-from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.hardware.pools import SHARED_MEMORY, Pool
 from trainyard.spec.plain_yaml import Location
 
 _GIB = 1 << 30
@@ -176,7 +176,7 @@ def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) ->
     cores, memory = allocatable(machine, platform)
     requests = pool.resources.requests
     result: list[tuple[str, str]] = []
-    shared = quantity.in_bytes(pool.shared_memory) if pool.max_workers > 1 else 0
+    shared = quantity.in_bytes(pool.shared_memory or SHARED_MEMORY) if pool.max_workers > 1 else 0
     if (asked := quantity.in_cores(requests.cpu)) > cores:
         result.append(("cpu", f"{requests.cpu} on a {name}, of whose {machine.vcpus} a pod has {cores:.2f}"))
     if quantity.in_bytes(requests.memory) > memory:

@@ -18,6 +18,7 @@ from trainyard.spec.hardware.catalog import (
     LabelKey,
     LabelValue,
     Name,
+    NodeRequirement,
     Platform,
     Toleration,
     catalog,
@@ -29,6 +30,9 @@ _LABELLED = {"accelerator", "topology", "machine", "gpu"}
 DEVICES_VARIABLE = "TRAINYARD_DEVICES"  # the accelerators that a training process must see
 ENGINE_VARIABLE = "TRAINYARD_ENGINE"  # tells it by which framework; TensorFlow if it is not set
 TRAINER_VARIABLE = "TRAINYARD_TRAINER"  # tells every step which image trains, if it holds another TensorFlow, or JAX
+SHARED_MEMORY, EPHEMERAL_STORAGE = "1Gi", "10Gi"  # chosen: of a gang's worker
+# Kubeflow has no such settings for the pod of a step.
+GANG_ONLY = ("replace_seconds", "priority_class", "grace_seconds", "start_deadline_seconds")
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
 EngineName = Literal["tensorflow", "jax"]
@@ -219,14 +223,19 @@ class Pool(Strict):
     price_per_hour: Annotated[float, Field(ge=0, le=100_000)] | None = Field(
         None, description="USD per node and hour. Default: the catalog's list price of the machine."
     )
-    queue: Name | Literal[""] = Field("", description="Kueue LocalQueue of a gang.")
-    priority_class: Name | Literal[""] = Field("", description="PriorityClass of a gang's workers.")
-    shared_memory: Memory = Field(
-        "1Gi", description="Size of /dev/shm of a gang's worker, and of a step with several GPUs; part of its memory."
+    queue: Name | Literal[""] = Field(
+        "", description="Kueue LocalQueue of a gang, and of the pods of steps; a launcher does not queue."
     )
-    ephemeral_storage: Memory = Field(
-        "10Gi",
-        description="Disk of a gang's worker for /tmp: bucket examples and its staged output.",
+    priority_class: Name | Literal[""] = Field("", description="PriorityClass of a gang's workers.")
+    shared_memory: Memory | None = Field(
+        None,
+        description="Size of /dev/shm, part of the memory. Default: 1Gi for a gang's worker and a step with several "
+        "GPUs, otherwise that of the node.",
+    )
+    ephemeral_storage: Memory | None = Field(
+        None,
+        description="Disk for /tmp: bucket examples and staged outputs. Default: 10Gi for a gang's worker, no limit "
+        "for a step. Kubeflow reserves it for steps without accelerators only.",
     )
     grace_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(
         30, description="Seconds between SIGTERM and SIGKILL of a gang's worker; a checkpoint must fit."
@@ -237,6 +246,9 @@ class Pool(Strict):
     resources: Resources
     node_selector: dict[LabelKey, LabelValue] = Field(
         {}, alias="nodeSelector", max_length=100, description="Node labels, besides those of the platform."
+    )
+    node_affinity: list[NodeRequirement] = Field(
+        [], alias="nodeAffinity", max_length=100, description="Conditions that a node's labels must all meet."
     )
     tolerations: list[Toleration] = Field([], max_length=100, description="Tolerations, besides those of the platform.")
 

@@ -57,6 +57,7 @@ class Gang:
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, SecretKey] = field(default_factory=dict)
     volume: Volume | None = None
+    pull_secrets: tuple[str, ...] = ()
     service_account: str = "default"
     timeout_seconds: int = 86400
     input: Gang | None = None
@@ -185,7 +186,7 @@ def _failure_rules() -> list[Manifest]:
 
 
 def _pod(gang: Gang) -> Manifest:
-    base = pod_spec(gang.pool, gang.platform, gang.volume, worker=True)
+    base = pod_spec(gang.pool, gang.platform, gang.volume, gang.pull_secrets, worker=True)
     spec: Manifest = {
         "restartPolicy": "Never",
         "subdomain": gang.name,
@@ -199,7 +200,7 @@ def _pod(gang: Gang) -> Manifest:
         "containers": [_container(gang, base["containers"][0])],
     }
     if slice_label := placement(gang.pool, gang.platform).slice_label:
-        spec["affinity"] = _exclusive_slice(gang, slice_label)
+        spec["affinity"] = spec.get("affinity", {}) | _exclusive_slice(gang, slice_label)
     if gang.pool.priority_class:
         spec["priorityClassName"] = gang.pool.priority_class
     return spec

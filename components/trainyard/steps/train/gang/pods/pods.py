@@ -104,6 +104,7 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
         environment={**plan.variables, **device_variables(plan.pool), **heartbeat, **variables, settings.RECIPE: text},
         secrets=plan.secrets,
         volume=plan.volume,
+        pull_secrets=tuple(plan.image_pull_secrets),
         service_account=plan.service_account,
         timeout_seconds=plan.timeout_seconds,
     )
