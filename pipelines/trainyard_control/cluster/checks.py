@@ -228,6 +228,13 @@ def used_pools(environment: Environment) -> list[str]:
     return list(dict.fromkeys([*environment.placement.values(), *([workers.pool] if workers else [])]))
 
 
+def queued_pods(environment: Environment, name: str) -> int:
+    """Return the largest number of pods of the pool that its queue admits together."""
+    workers = environment.input_workers
+    gang_pods = environment.pools[name].max_workers if environment.pool_name(TRAIN) == name else 1
+    return max(gang_pods, workers.count if workers and workers.pool == name else 1)
+
+
 def _workers(environment: Environment, name: str, pool: Pool) -> int:
     trains = environment.pool_name("train") == name
     workers = environment.input_workers

@@ -72,7 +72,7 @@ def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest
     if not open_nodes:
         why = "; ".join(f"{name_of(node)} {_closed(node)}" for node in fitting[:_SHOWN])
         return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or fix them, or add nodes")
-    tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
+    tolerated = [node for node in open_nodes if not untolerated(node, spec)]
     if not tolerated:
         return _taint_obstacle(open_nodes, spec)
     return _resource_obstacle(requests(spec), tolerated, pods)
@@ -144,7 +144,7 @@ def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
 
 
 def _taint_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
-    taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
+    taints = sorted({_taint(taint) for node in nodes for taint in untolerated(node, spec)})
     node_names = listed([name_of(node) for node in nodes], _SHOWN)
     return Obstacle(
         "taint",
@@ -204,7 +204,14 @@ def _closed(node: Manifest) -> str:
     return "is not ready" if {**conditions(node, "False"), **conditions(node, "Unknown")}.get("Ready") else ""
 
 
-def _untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
+def matches_labels(spec: Manifest, labels: dict[str, str]) -> bool:
+    """Return True if nodes with `labels` can have the labels that `spec` requires; other labels are not known."""
+    node = {"metadata": {"labels": labels}}
+    return all(_matches(node, term) for term in _terms(spec) if term[0] in labels)
+
+
+def untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
+    """Return the taints of `node` that keep pods of `spec` away."""
     tolerations = spec.get("tolerations") or []
     taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
     return [taint for taint in taints if not any(_tolerates(toleration, taint) for toleration in tolerations)]
@@ -242,7 +249,7 @@ def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: lis
     """Count the nodes that serve the pool, with room computed beside all `pods`."""
     spec = pod_spec(pool, platform)
     labeled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
-    matching = [node for node in labeled if not _untolerated(node, spec)]
+    matching = [node for node in labeled if not untolerated(node, spec)]
     ready = [node for node in matching if not _closed(node)]
     room = sum(capacity(spec, node, pods) > 0 for node in ready)
     return Nodes(len(matching), len(ready), room)

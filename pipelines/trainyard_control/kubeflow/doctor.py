@@ -15,6 +15,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.cluster import argo, checks
 from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
+from trainyard_control.cluster.quota import Quotas, admission
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
@@ -161,16 +162,36 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))
     pools = [environment.pools[name] for name in checks.used_pools(environment)]
-    for queue in dict.fromkeys(pool.queue for pool in pools if pool.queue):
-        path = f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{environment.namespace}/localqueues/{queue}"
-        yield _exists(
-            cluster,
-            path,
-            f"queue {queue}",
-            remedy="Install Kueue and create the LocalQueue, or take it out of the pool",
-        )
+    yield from _queues(cluster, environment)
     for name in dict.fromkeys(pool.priority_class for pool in pools if pool.priority_class):
         yield _exists(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", f"priority class {name}")
+
+
+def _queues(cluster: Cluster, environment: Environment) -> Iterator[Check]:
+    """Check that the LocalQueues of the pools exist, and that their quota can hold a gang or a step of the pool."""
+    pools = {name: environment.pools[name].queue for name in checks.used_pools(environment)}
+    queues = dict.fromkeys(filter(None, pools.values()))
+    found = {queue: _kueue(cluster, f"namespaces/{environment.namespace}/localqueues/{queue}") for queue in queues}
+    remedy = "Install Kueue and create the LocalQueue, or take it out of the pool"
+    yield from (_presence(found[queue], f"queue {queue}", remedy=remedy) for queue in queues)
+    if not any(queue not in (None, _REFUSED) for queue in found.values()):
+        return
+    lists = [_kueue(cluster, kind) for kind in ("clusterqueues", "cohorts", "resourceflavors")]
+    if any(listed is _REFUSED for listed in lists):
+        yield unknown("quotas of queues", "ClusterQueues, Cohorts and ResourceFlavors may not be read")
+        return
+    quotas = Quotas(*(list((listed or {}).get("items", [])) for listed in lists))
+    for name, queue in pools.items():
+        local_queue = found.get(queue)
+        if local_queue and local_queue is not _REFUSED:
+            count = checks.queued_pods(environment, name)
+            yield admission(name, pool_pod(environment, name), count, local_queue, quotas)
+
+
+def _kueue(cluster: Cluster, path: str) -> Manifest | None:
+    """Return an object or a list of Kueue's API, in the newer version that the cluster serves."""
+    newer = _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta2/{path}")
+    return newer or _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta1/{path}")
 
 
 def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
@@ -211,7 +232,12 @@ def _allowed(cluster: Cluster, path: str) -> Manifest | None:
 def _exists(
     cluster: Cluster, path: str, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
 ) -> Check:
-    present = _allowed(cluster, path)
+    return _presence(_allowed(cluster, path), name, note, remedy)
+
+
+def _presence(
+    present: Manifest | None, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
+) -> Check:
     if present is _REFUSED:
         return unknown(name, "may not be read")
     return good(name, f"exists{note}") if present else bad(name, f"does not exist. {remedy}")
