@@ -32,7 +32,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Where it is set, every process of a test would compile our modules anew, a tenth of a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench docs goldens help images profiles run sbom screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
+.PHONY: bench docs goldens help images profiles run sbom scan screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -76,6 +76,7 @@ update: setup ## Resolve the locked requirements again
 	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 	echo "uv" | $(COMPILE) - -o locks/uv.txt
+	printf 'detect-secrets\npip-audit\n' | $(COMPILE) - -o locks/scan.txt
 	printf 'ai-edge-litert\nnumpy\npillow\n' | $(COMPILE) -c locks/dev.txt - -o locks/device.txt
 
 images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax|jax-gpu), or of Flink (flink)
@@ -87,6 +88,15 @@ sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds
 	mkdir -p sbom
 	for variant in cpu gpu tpu jax jax-gpu; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
 	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
+
+# The secrets in tests are invented, and the digests of locks look like some. The excluded two are names.
+scan: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Look for secrets in tracked files and known vulnerabilities in locked packages
+	test -x .scan/bin/python || $(UV) venv --quiet --python $(PYTHON) .scan
+	VIRTUAL_ENV=.scan $(UV) pip sync --quiet --require-hashes locks/scan.txt
+	git ls-files -z ':!tests' ':!locks' ':!*.sha256' ':!*.svg' ':!*.png' ':!*.jpg' | \
+	  xargs -0 .scan/bin/detect-secrets-hook --no-verify --exclude-secrets '^(mlpipeline-minio-artifact|secrets)$$'
+	code=0; for lock in locks/*.txt; do \
+	  .scan/bin/pip-audit --progress-spinner off --disable-pip --require-hashes -r $$lock || code=1; done; exit $$code
 
 wheel: setup ## Build the wheel and the sdist into dist/
 	rm -rf dist

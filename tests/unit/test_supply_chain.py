@@ -138,6 +138,47 @@ def test_a_requirement_of_a_requirement_that_a_lock_has_not_is_found() -> None:
     assert fault.startswith("jmespath")
 
 
+# The licences that a package of an image may have, by the words of its metadata.
+LICENCES = re.compile(
+    r"(?!.*GPL)(Apache|MIT|(0|\d-Clause )?BSD|ISC|PSF|Python Software Foundation|MPL|Mozilla|CC0|Zlib|CNRI-Python|"
+    r"OSI Approved)\b.*",
+    re.IGNORECASE,
+)
+# Of packages whose metadata name none, or that are not installed here: as their files say.
+NAMED_LICENCES = {
+    "namex": "Apache-2.0",
+    "python-dateutil": "BSD-3-Clause OR Apache-2.0",
+    **dict.fromkeys(("jax-cuda13-pjrt", "jax-cuda13-plugin", "tensorflow-tpu"), "Apache-2.0"),
+}
+# Free to use and not open source: what the makers of accelerators give for them.
+MAKERS_TERMS = re.compile(r"libtpu|nvidia-[\w-]+")
+
+
+def licences(name: str) -> list[str]:
+    """The licences of a package, '' for none that is known."""
+    if name in NAMED_LICENCES or not installed(name)[0]:
+        return [NAMED_LICENCES.get(name, "")]
+    metadata = importlib.metadata.metadata(name)
+    classifiers = [line.rpartition(" :: ")[2] for line in metadata.get_all("Classifier", []) if "License ::" in line]
+    text = metadata["License-Expression"] or (metadata["License"] or "").partition("\n")[0]
+    spdx = re.split(r" (?:AND|OR|or) ", text.replace("(", "").replace(")", ""))
+    return spdx if metadata["License-Expression"] else classifiers or spdx
+
+
+@pytest.mark.parametrize("lock", ["cpu", "gpu", "tpu", "jax", "jax-gpu", "device"])
+def test_every_package_of_an_image_has_a_licence_that_allows_to_pass_it_on(lock: str) -> None:
+    versions, _, _ = parts(ROOT / "locks" / f"{lock}.txt")
+    names = [name for name in versions if not MAKERS_TERMS.fullmatch(name)]
+    assert not {name: found for name in names if not all(map(LICENCES.fullmatch, found := licences(name)))}
+
+
+def test_a_licence_that_is_not_on_the_list_is_found() -> None:
+    assert licences("codespell") == ["GPL-2.0-only"] and not LICENCES.fullmatch("GPL-2.0-only")
+    for text in ("LGPL-3.0", "AGPL-3.0-only", "Proprietary", "GNU General Public License (GPL)", "MITRE", ""):
+        assert not LICENCES.fullmatch(text), text
+    assert licences("unheard-of") == [""]
+
+
 def test_one_command_writes_every_lock_and_with_it_nothing_is_left_out_that_pyproject_names() -> None:
     makefile = (ROOT / "Makefile").read_text()
     recipe = makefile.partition("\nupdate:")[2].partition("\n\n")[0]

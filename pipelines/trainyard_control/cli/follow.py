@@ -164,5 +164,5 @@ def _dry(submission: Submission) -> str:
     experiment = submission.environment.kubeflow.experiment
     ids = (f"<experiment {experiment}>", f"<pipeline {submission.pipeline}>", f"<version {submission.version}>")
     body = kfp_server_api.ApiClient().sanitize_for_serialization(request(submission, *ids))
-    sent = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
-    return "---\n".join((submission.package, sent, *(to_yaml([made]) for made in gang_objects(submission.package))))
+    run = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
+    return "---\n".join((submission.package, run, *(to_yaml([made]) for made in gang_objects(submission.package))))
