@@ -42,6 +42,8 @@ COMMANDS = [
     "models diff",
     "models alias",
     "models rollback",
+    "publish",
+    "publish huggingface",
     "compile",
     "place",
     "plan",

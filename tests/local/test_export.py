@@ -21,7 +21,7 @@ import ssh_server
 import tensorflow as tf
 from sklearn.metrics import recall_score
 
-from trainyard.contract import refusal
+from trainyard.contract import refusal, version
 from trainyard.contract.artifacts.export import EdgeTpu, Exports
 from trainyard.contract.artifacts.gate import Threshold
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
@@ -31,6 +31,9 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
 from trainyard.steps.export import formats, lite, onnx_file, parity, run, signature, skew
+from trainyard.storage import storage
+from trainyard.storage.storage import File, Manifest
+from trainyard_control.targets import huggingface
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -349,6 +352,22 @@ def test_each_example_runs_as_it_is_written_and_gives_the_answer_of_the_trained_
     for name, numbers in answers.items():
         exact = not name.startswith("litert") or name == "litert_float32"
         np.testing.assert_allclose(numbers, answers["saved_model"], atol=1e-5 if exact else 0.1, err_msg=name)
+
+
+def test_a_hub_repository_is_the_export_with_a_card_and_keras_loads_it(exported: Path, tmp_path: Path) -> None:
+    names = [path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()]
+    files = version.layout(Manifest("", dict.fromkeys(names, File(0, ""))))
+    with storage.stage(str(tmp_path / "1"), producer=version.PRODUCER) as staging:
+        for path, name in files.items():
+            (staging / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(exported / name, staging / path)
+    repository = tmp_path / "repository"
+    huggingface.write(huggingface.contents(str(tmp_path / "1")), repository)
+    for name in files.values():
+        assert (repository / name).read_bytes() == (exported / name).read_bytes()
+    image = np.random.default_rng(1).uniform(0, 255, (2, 8, 8, 1)).astype(np.float32)
+    answers = [keras.saving.load_model(path)({"image": image}) for path in (repository, exported / "model.keras")]
+    np.testing.assert_array_equal(*answers)
 
 
 @pytest.mark.parametrize("model", ["model_float32.tflite", "model.onnx"])

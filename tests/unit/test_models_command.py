@@ -8,70 +8,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
-from trainyard.contract.artifacts.export import ExportedFile, Latency
-from trainyard.contract.artifacts.gate import Interval, Threshold
-from trainyard.contract.artifacts.push import GateRecord, VersionRecord
-from trainyard.contract.champion import Champion, champion, set_champion
-from trainyard.contract.serving import set_alias
+from trainyard.contract.champion import champion
 from trainyard.report import index
-from trainyard.spec import recipe as recipes
-from trainyard.storage import storage
 from trainyard_control.api.versions import find, find_one
 from trainyard_control.cli.main import app
-
-RUN = "20260102-000000-aaaa"
-
-
-def record(epochs: int, accuracy: float, run: str) -> VersionRecord:
-    interval = Interval(low=accuracy - 0.01, high=accuracy + 0.01)
-    passed = Threshold(name="accuracy >= 0.9", value=accuracy, bound=0.9, interval=interval, passed=True)
-    file = ExportedFile(
-        format="saved_model",
-        path="saved_model",
-        bytes=1024 * epochs,
-        accuracy=accuracy,
-        accuracy_difference=0,
-        max_abs_difference=0,
-        latency_ms=Latency(p50=1, p95=2),
-    )
-    return VersionRecord(
-        recipe=recipes.load("digits", [f"train.epochs={epochs}"]).model_dump(mode="json"),
-        run=run,
-        pushed="2026-01-02T00:00:00+00:00",
-        by="ada",
-        examples={"train": 10 * epochs, "eval": 2, "test": 3},
-        fingerprint="f" * 64,
-        metrics={"log_loss": 0.1, "accuracy": accuracy},
-        intervals={"accuracy": interval},
-        gates=[GateRecord(verdict="blessed", thresholds=[passed], name="model", split="test")],
-        exports=[file],
-        devices=["CPU:0"],
-    )
 
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Versions 1 and 2 of digits in ./runs, of which 2 serves and canary names 1; the run of 1 is still there."""
     monkeypatch.chdir(tmp_path)
-    root = Path("runs/digits").absolute()
-    for number, accuracy in ((1, 0.95), (2, 0.99)):
-        folder = str(root / "models" / str(number))
-        kept = record(number, accuracy, f"/moved/digits/runs/{RUN}" if number == 1 else "")
-        with storage.stage(folder, "trainyard.push", origin=kept.model_dump(mode="json")) as staging:
-            (staging / "saved_model.pb").write_text(str(number))
-        manifest = storage.committed(folder)
-        assert manifest is not None
-        pointer = Champion(version=number, path=folder, digest=manifest.digest, metrics={"accuracy": accuracy})
-        set_champion(str(root / "models"), pointer)
-    set_alias(str(root / "models"), "canary", 1)
-    (root / "runs" / RUN).mkdir(parents=True)
-    (root / "runs" / RUN / "report.html").touch()
-    pushed = {"path": str(root / "models" / "1"), "version": 1}
-    (root / "runs" / RUN / "run.json").write_text(json.dumps({"pushed": pushed}))
-    return root / "models"
+    return push_versions()
 
 
 def invoke(*arguments: str) -> Result:

@@ -21,6 +21,10 @@ class Output(StrEnum):
 Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401
 
 RecipeName = Annotated[str, typer.Argument(help="Bundled recipe, YAML file, or its gs:// or s3:// URI.")]
+VersionName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Recipe, folder of versions or its URI; @VERSION or @ALIAS chooses one."),
+]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value, such as train.epochs=3.")
 ]

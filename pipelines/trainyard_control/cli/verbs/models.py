@@ -8,17 +8,12 @@ import typer
 
 from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer, say, say_table
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
+from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat, VersionName
 
 if TYPE_CHECKING:
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
 app = typer.Typer(no_args_is_help=True, help="List, compare, name and roll back pushed versions.")
-
-_Model = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="Recipe, folder of versions or its URI; @VERSION or @ALIAS chooses one."),
-]
 
 
 @app.command("list")
@@ -39,7 +34,7 @@ def list_(
 
 
 @app.command("show")
-def show(model: _Model, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
+def show(model: VersionName, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
     """Show how a version came to be: run, recipe, data, gates, files. By default the one that serves."""
     from trainyard_control.api.versions import find_one
 

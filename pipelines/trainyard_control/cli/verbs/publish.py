@@ -1,0 +1,57 @@
+"""`trainyard publish`: hand a pushed version over to another system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.answers import print_answer, say, say_table
+from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat, VersionName
+
+if TYPE_CHECKING:
+    from trainyard_control.api.publish import Published
+
+app = typer.Typer(no_args_is_help=True, help="Publish a pushed version to another system.")
+
+
+@app.command("huggingface")
+def huggingface(
+    model: VersionName,
+    environment: EnvironmentName = LOCAL,
+    folder: Annotated[Path | None, typer.Option("--folder", help="New folder to write, as the Hub has it.")] = None,
+    repository: Annotated[
+        str, typer.Option("--repository", metavar="OWNER/NAME", help="Repository of the Hub to upload to.")
+    ] = "",
+    public: Annotated[bool, typer.Option("--public", help="Everyone may read a repository that is created.")] = False,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Write a version as a Hugging Face repository, or upload it.
+
+    A repository that does not exist is created, private without --public.
+    """
+    from trainyard_control.api.publish import huggingface as publish
+
+    done = publish(model, environment=environment, folder=folder, repository=repository, public=public, dry_run=dry_run)
+
+    def show() -> None:
+        say_table([("BYTES", "FILE"), *((f"{size}", name) for name, size in done.request["files"].items())])
+        for call in ("create_repo", "upload_folder"):
+            if call in done.request:
+                say(f"{call} {json.dumps(done.request[call])}")
+
+    _print(done, output, show if dry_run else None)
+
+
+def _print(done: Published, output: Output, show: Callable[[], None] | None) -> None:
+    """Print the request of a dry run, or where the version is published."""
+    document = {"version": done.version.number, "folder": done.version.folder, "request": done.request}
+    print_answer(output, document | {"place": done.place}, show or (lambda: None))
+    if done.place:
+        say(f"✓ {done.version.name} is published to {done.place}", err=True)
+    else:
+        say(f"· {done.version.name} would be published", err=True)
