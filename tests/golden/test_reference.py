@@ -44,6 +44,7 @@ COMMANDS = [
     "models rollback",
     "publish",
     "publish huggingface",
+    "publish kserve",
     "compile",
     "place",
     "plan",

@@ -626,11 +626,18 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
         assert "Traceback" not in (log := capfd.readouterr().err) and "fault of Trainyard" not in log
 
 
-def test_a_server_answers_images_as_predict_does(digits: Path) -> None:
+def test_a_server_answers_images_as_predict_does_and_knows_the_version_of_a_copy(digits: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "mounted"
+    shutil.copytree(digits / "models" / "1", copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    assert manifest["origin"]["number"] == 1
+    manifest["origin"]["number"] = 7
+    (copy / "manifest.json").write_text(json.dumps(manifest))
     images = [values["image"] for values in list(raw_examples(digits).values())[:20]]
     expected = ty.load(digits / "models" / "1").predict(images)
     instances = [{"image": {"b64": base64.b64encode(image).decode()}} for image in images]
-    with asked(digits / "models" / "1") as url:
+    with asked(copy) as url:
+        assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["version"] == "7"
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": instances})
         assert [one["label"] for one in answer["predictions"]] == expected["prediction"]
         instances[7]["image"]["b64"] = base64.b64encode(images[7][:60]).decode()  # its header is whole

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub
+import jsonschema
 import pytest
+import yaml
+from kubernetes.client import ApiException
 from pushed_versions import push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
+from trainyard.kubernetes.client import Cluster
 from trainyard_control.cli.main import app
+from trainyard_control.targets import kserve
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +80,118 @@ def test_a_version_that_is_unknown_damaged_or_names_no_target_is_refused(models:
     assert refused("huggingface", "digits", "--folder", "out").startswith("10 ") and not Path("out").exists()
     (models / "2/manifest.json").unlink()
     assert "no manifest" in refused("huggingface", "digits", "--folder", "out")
+
+
+CLUSTER = """
+target: kubeflow
+storage: {storage}
+namespace: models
+service_accounts: {{run: reader}}
+volume: {{claim: disk, path: {storage}}}
+images: {{cpu: "registry.example/cpu:1"}}
+pools: {{cpu: {{kind: cpu, resources: {{requests: {{cpu: "1", memory: 1Gi}}, limits: {{memory: 1Gi}}}}}}}}
+placement: {{default: cpu}}
+"""
+
+
+@pytest.fixture
+def cluster(models: Path) -> str:
+    """The environment of a cluster whose volume holds the versions."""
+    Path("cluster.yaml").write_text(CLUSTER.format(storage=models.parents[1]))
+    return "cluster.yaml"
+
+
+def closed(schema: Any) -> Any:
+    """A schema that allows no other fields, as the API server does if it validates strictly."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    more = {"additionalProperties": False} if "properties" in schema and schema.get("type") == "object" else {}
+    return {key: closed(part) for key, part in schema.items()} | more
+
+
+def test_an_inference_service_fits_kserves_schema_and_names_the_version(cluster: str) -> None:
+    printed = invoke("kserve", "digits@1", "-e", cluster, "--dry-run").stdout
+    service = yaml.safe_load(printed)
+    assert (
+        json.loads(invoke("kserve", "digits@1", "-e", cluster, "--dry-run", "-o", "json").stdout)["request"] == service
+    )
+    definition = yaml.safe_load((Path(__file__).parents[1] / "cluster/kserve_crd.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    jsonschema.validate(service["spec"], closed(schema))
+    assert (service["metadata"]["name"], service["metadata"]["namespace"]) == ("digits", "models")
+    assert service["metadata"]["annotations"]["trainyard/version"] == "1"
+    predictor = service["spec"]["predictor"]
+    assert predictor["serviceAccountName"] == "reader" and "canaryTrafficPercent" not in predictor
+    (container,) = predictor["containers"]
+    assert container["env"] == [{"name": "STORAGE_URI", "value": "pvc://disk/digits/models/1"}]
+    assert container["args"][-2:] == ["--model-name", "digits"]
+    canary = invoke("kserve", "digits@1", "-e", cluster, "--canary-percent", "0", "--model-name", "other", "--dry-run")
+    service = yaml.safe_load(canary.stdout)
+    assert (service["metadata"]["name"], service["spec"]["predictor"]["canaryTrafficPercent"]) == ("other", 0)
+
+
+class Api:
+    """An API server that has `service` and answers an apply with `status`."""
+
+    configuration = SimpleNamespace(host="https://api.example")
+
+    def __init__(self, service: dict[str, Any] | None = None, status: int = 200) -> None:
+        self.service, self.status = service, status
+        self.applied: list[tuple[str, Any, dict[str, str]]] = []
+
+    def call_api(self, path: str, method: str, *, body: Any, query_params: Any, **options: Any) -> SimpleNamespace:
+        status = self.status if method == "PATCH" else 200 if self.service else 404
+        if status != 200:
+            error = ApiException(status=status, reason="Refused")
+            error.body = json.dumps({"message": f"said {status}"})
+            raise error
+        if method == "PATCH":
+            self.applied.append((path, json.loads(body), dict(query_params) | options["header_params"]))
+        return SimpleNamespace(data=json.dumps(self.service or {}).encode())
+
+
+def test_a_service_is_applied_strictly_and_says_what_it_served_before(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish(api: Api, *options: str) -> str:
+        monkeypatch.setattr(kserve, "connect", lambda environment: Cluster(api, environment.namespace))
+        return invoke("kserve", "digits", "-e", cluster, *options).stderr
+
+    ours = {"labels": {"app.kubernetes.io/managed-by": "trainyard"}, "annotations": {"trainyard/version": "1"}}
+    api = Api({"metadata": ours})
+    assert publish(Api()) == "✓ digits@2 is published to InferenceService models/digits\n"
+    said = publish(api, "--canary-percent", "10")
+    assert said.endswith("to InferenceService models/digits with 10 % of the requests, after version 1\n")
+    ((path, body, asked),) = api.applied
+    assert path == "/apis/serving.kserve.io/v1beta1/namespaces/models/inferenceservices/digits"
+    assert body["spec"]["predictor"]["canaryTrafficPercent"] == 10
+    assert (asked["fieldManager"], asked["fieldValidation"]) == ("trainyard", "Strict")
+    assert asked["Content-Type"] == "application/apply-patch+yaml"
+    for answers, options, sentence in (
+        (Api(), ("--canary-percent", "10"), "20 .*does not exist, so no version serves the other requests"),
+        (Api({"metadata": {}}), (), "20 .*Trainyard did not create it. Give another --model-name"),
+        (Api({"metadata": ours, "status": {"deploymentMode": "Standard"}}), ("--canary-percent", "10"), "20 .*ignores"),
+        (Api(status=404), (), "40 .*Install KServe in the cluster, or correct .*said 404"),
+        (Api(status=409), (), "40 .*--force-conflicts .*said 409"),
+        (Api(status=403), (), "40 .*said 403"),
+    ):
+        with pytest.raises(ty.TrainyardError) as error:
+            publish(answers, *options)
+        assert re.match(sentence, f"{int(error.value.exit_code)} {error.value}", re.DOTALL), error.value
+        assert not answers.applied
+
+
+def test_what_no_cluster_can_serve_is_refused_before_it_is_asked(
+    cluster: str, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "its target is local. KServe runs on Kubernetes" in refused("kserve", "digits", "-e", "local")
+    for name in ("Digits", "-", "a" * 64, "a.b"):
+        assert "--model-name" in refused("kserve", "digits", "-e", cluster, f"--model-name={name}")
+    shutil.copytree(models, "copy")
+    assert "copy/2: a cluster cannot read this folder" in refused("kserve", "copy", "-e", cluster, "--dry-run")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert "no cluster is known here" in refused("kserve", "digits", "-e", cluster)
+    shutil.rmtree(models / "2")
+    assert "champion.json" in refused("kserve", "digits", "-e", cluster)

@@ -22,6 +22,7 @@ JOBS = "apis/batch/v1"
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _JSON = "application/json, */*"
 _MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
@@ -135,6 +136,16 @@ class Cluster:
         """Merge `body` into the object at `path`, if there is one that it fits."""
         self._call("PATCH", path, body=body, absent=(404, 409))
 
+    def apply(self, path: str, body: Manifest, manager: str) -> Manifest:
+        """Create the object at `path`, or change the fields that `manager` set before, by server-side apply.
+
+        Unknown fields and fields that another manager has changed are refused with `InfrastructureError`.
+
+        Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/.
+        """
+        query: dict[str, str | int] = {"fieldManager": manager, "fieldValidation": "Strict"}
+        return dict(json.loads(self._call("PATCH", path, query=query, body=body, content=_APPLY) or "{}"))
+
     def log(self, pod: str, container: str, tail: int | None = None) -> str:
         """Return the container's log, '' if there is none."""
         query: dict[str, str | int] = {"container": container}
@@ -157,14 +168,22 @@ class Cluster:
             response.close()
 
     def _request(
-        self, method: str, path: str, query: dict[str, str | int] | None, body: Manifest | None, accept: str, limit: Any
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str | int] | None,
+        body: Manifest | None,
+        accept: str,
+        limit: Any,
+        content: str = "",
     ) -> Any:
+        kind = content or (_MERGE if method == "PATCH" else "application/json")
         return self.api.call_api(
             path,
             method,
             query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": _MERGE if method == "PATCH" else "application/json"},
-            body=body,
+            header_params={"Accept": accept, "Content-Type": kind},
+            body=json.dumps(body) if kind == _APPLY else body,  # the client serializes only JSON
             auth_settings=["BearerToken"],
             _return_http_data_only=True,
             _preload_content=False,
@@ -180,13 +199,14 @@ class Cluster:
         body: Manifest | None = None,
         absent: tuple[int, ...] = (),
         accept: str = _JSON,
+        content: str = "",
         repeat: bool = True,
     ) -> str | None:
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         def once() -> str:
-            response = self._request(method, path, query, body, accept, CALL_SECONDS)
+            response = self._request(method, path, query, body, accept, CALL_SECONDS, content)
             return str(response.data.decode("utf-8", errors="replace"))
 
         seconds = PATIENCE_SECONDS if self.patience_seconds is None else self.patience_seconds

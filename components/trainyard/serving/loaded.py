@@ -41,8 +41,8 @@ class Output:
 class LoadedModel:
     """The version in the folder `pushed.folder`.
 
-    number: its version, 1 if its name is none. digest: of its files. records: reads requests for it. most_rows: of a
-    batch of several requests.
+    number: its version, by the folder's name, otherwise by its record. digest: of its files. records: reads requests
+    for it. most_rows: of a batch of several requests.
     """
 
     def __init__(self, folder: str) -> None:
@@ -51,7 +51,8 @@ class LoadedModel:
         self.pushed: PushedModel = open_model(folder)
         self.digest = version.digest(manifest) if manifest else ""
         name = folder.rstrip("/").rpartition("/")[2]
-        self.number = int(name) if name.isdecimal() else 1
+        recorded = manifest.origin.get("number", 1) if manifest else 1
+        self.number = int(name) if name.isdecimal() else int(recorded)
         self.records = Records(self.pushed)
         self.most_rows = _MOST_ROWS if self.pushed.pixels is None else IMAGES
         self._served = served_model(self.pushed)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import environment as environments
 from trainyard_control.api.versions import Version, find_one
 
 
@@ -45,6 +46,31 @@ def huggingface(
     if folder:
         hub.write(files, folder)
     return Published(version, request, hub.upload(files, request) if repository else str(folder))
+
+
+def kserve(model: str, *, environment: str, name: str | None, canary_percent: int | None, dry_run: bool) -> Published:
+    """Create or update the KServe InferenceService that serves `model` in the cluster of `environment`.
+
+    name: of the object and of the model in URLs, by default the recipe's. canary_percent: share of the requests; None
+    for all. Raises as `kserve.inference_service` and `kserve.apply`.
+    """
+    from trainyard_control.targets import kserve as target
+
+    loaded = environments.load(environment)
+    if loaded.target != "kubeflow":
+        raise ConfigurationError(
+            f"--environment {environment}: its target is {loaded.target}. KServe runs on Kubernetes. "
+            "Name an environment of a cluster with -e."
+        )
+    version = _version(model, environment)
+    service = target.inference_service(version, loaded, name or version.recipe, canary_percent)
+    if dry_run:
+        return Published(version, service)
+    before = target.apply(service, target.connect(loaded))
+    share = "" if canary_percent is None else f" with {canary_percent} % of the requests"
+    replaced = f", after version {before}" if before not in ("", str(version.number)) else ""
+    metadata = service["metadata"]
+    return Published(version, service, f"InferenceService {metadata['namespace']}/{metadata['name']}{share}{replaced}")
 
 
 def _version(model: str, environment: str) -> Version:

@@ -38,7 +38,7 @@ class Version(PushedVersion):
         """Return the version as JSON has it."""
         names = ("number", "folder", "serves", "metric", "run_folder", "report", "fault")
         fields = {name: getattr(self, name) for name in names}
-        return fields | {"aliases": list(self.aliases)} | self.record.model_dump(mode="json", exclude={"run"})
+        return fields | {"aliases": list(self.aliases)} | self.record.model_dump(mode="json", exclude={"number", "run"})
 
     def diff(self, other: Version) -> VersionDiff:
         """Compare with another version, of this model or of another one."""

@@ -44,6 +44,9 @@ PendingLimit = Annotated[
     int,
     typer.Option("--pending-limit", min=1, help="Seconds that a step of a followed run may wait for a node."),
 ]
+ModelName = Annotated[
+    str | None, typer.Option("--model-name", help="Model name on the server. Default: the recipe's or the folder's.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 HtmlPage = Annotated[Path | None, typer.Option("--html", help="Also write an HTML page.")]

@@ -61,7 +61,8 @@ def publish(
     Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
     last = SERVED if SERVED in files else next(iter(files))
-    target, origin = storage.join(destination, str(version)), record.model_dump(mode="json", exclude_defaults=True)
+    target = storage.join(destination, str(version))
+    origin = record.model_copy(update={"number": version}).model_dump(mode="json", exclude_defaults=True)
     with storage.stage(target, producer=PRODUCER, last=last, origin=origin) as folder:
         for path, name in files.items():
             _copy(Path(source) / name, folder / path, manifest.files[name])

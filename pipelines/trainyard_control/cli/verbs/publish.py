@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard_control.cli.answers import print_answer, say, say_table
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat, VersionName
+from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, ModelName, Output, OutputFormat, VersionName
 
 if TYPE_CHECKING:
     from trainyard_control.api.publish import Published
@@ -45,6 +45,34 @@ def huggingface(
                 say(f"{call} {json.dumps(done.request[call])}")
 
     _print(done, output, show if dry_run else None)
+
+
+@app.command("kserve")
+def kserve(
+    model: VersionName,
+    environment: EnvironmentName,
+    name: ModelName = None,
+    canary_percent: Annotated[
+        int | None,
+        typer.Option("--canary-percent", min=0, max=100, help="Share of the requests. Default: all."),
+    ] = None,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Create or update a KServe InferenceService.
+
+    It runs `trainyard serve` in the environment's namespace, with images.cpu and service_accounts.run.
+    """
+    from trainyard_control.api.publish import kserve as publish
+
+    done = publish(model, environment=environment, name=name, canary_percent=canary_percent, dry_run=dry_run)
+    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+
+
+def _print_yaml(done: Published) -> None:
+    import yaml
+
+    print(yaml.safe_dump(done.request, sort_keys=False, allow_unicode=True), end="")
 
 
 def _print(done: Published, output: Output, show: Callable[[], None] | None) -> None:

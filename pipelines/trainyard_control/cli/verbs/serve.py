@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.options import LOCAL, EnvironmentName
+from trainyard_control.cli.options import LOCAL, EnvironmentName, ModelName
 
 if TYPE_CHECKING:
     from trainyard.serving.versions import ServingVersion
@@ -24,9 +24,7 @@ def serve(
     environment: EnvironmentName = LOCAL,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for a free one.")] = 8080,
-    name: Annotated[
-        str | None, typer.Option("--model-name", help="Model name in URLs. Default: the recipe's or the folder's.")
-    ] = None,
+    name: ModelName = None,
     reload_seconds: Annotated[
         float, typer.Option("--reload-seconds", min=0.1, help="How often to look for another version.")
     ] = 10.0,

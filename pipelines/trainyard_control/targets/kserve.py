@@ -1,0 +1,144 @@
+"""A pushed version as a KServe InferenceService, which `trainyard serve` answers.
+
+KServe's own TensorFlow runtime is not offered: it looks for numbered folders in `storageUri`, so it would serve the
+highest version instead of the one that is named.
+
+Source: https://github.com/kserve/kserve/blob/v0.20.0/pkg/apis/serving/v1beta1/predictor_custom.go (STORAGE_URI) and
+component.go beside it (canaryTrafficPercent).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trainyard.contract.pushed_versions import PushedVersion
+from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.kubernetes import client
+from trainyard.kubernetes.client import Cluster, Manifest
+from trainyard.spec.environment import Environment
+from trainyard.uris import is_bucket
+
+GROUP = "apis/serving.kserve.io/v1beta1"
+KIND = "inferenceservices"
+_MANAGER = "trainyard"
+_MANAGED_BY = "app.kubernetes.io/managed-by"
+_VERSION = "trainyard/version"
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_MODELS = "/mnt/models"  # where KServe leaves what STORAGE_URI names
+_PORT = 8080
+_RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+
+def inference_service(
+    version: PushedVersion, environment: Environment, name: str, canary_percent: int | None
+) -> Manifest:
+    """Return the InferenceService `name` that serves `version`.
+
+    canary_percent: share of the requests that it gets; the version before keeps the others. Raises `ConfigurationError`
+    if the cluster cannot read the version, or no container image or name is known.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"--model-name {name[:100]!r}: not a name of an object. Use at most 63 lowercase letters, digits and '-', "
+            "and start with a letter."
+        )
+    if not (image := environment.images.get("cpu")):
+        raise ConfigurationError(f"{environment.name}: images.cpu: is missing, which serves the model. Name it.")
+    container = {
+        "name": "kserve-container",
+        "image": image,
+        "args": ["serve", _MODELS, "--host", "0.0.0.0", "--port", str(_PORT), "--model-name", name],  # noqa: S104
+        "env": [{"name": "STORAGE_URI", "value": _storage_uri(version.folder, environment)}],
+        "ports": [{"containerPort": _PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": _PORT}},
+        "resources": _RESOURCES,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    account = environment.service_accounts.run
+    canary = {} if canary_percent is None else {"canaryTrafficPercent": canary_percent}
+    notes = {_VERSION: str(version.number), "trainyard/run": version.record.run.rpartition("/")[2]}
+    return {
+        "apiVersion": GROUP.removeprefix("apis/"),
+        "kind": "InferenceService",
+        "metadata": {
+            "name": name,
+            "namespace": environment.namespace,
+            "labels": {_MANAGED_BY: _MANAGER},
+            "annotations": {key: text for key, text in notes.items() if text},
+        },
+        "spec": {
+            "predictor": {
+                **({"serviceAccountName": account} if account else {}),
+                **canary,
+                "containers": [container],
+            }
+        },
+    }
+
+
+def apply(service: Manifest, cluster: Cluster) -> str:
+    """Create or update `service`, and return the number of the version that it served before, '' if it is new.
+
+    Raises `ConfigurationError` for a share of the requests that KServe would not keep, `InfrastructureError` if the
+    cluster refuses the object, and as `Cluster`.
+    """
+    name, predictor = service["metadata"]["name"], service["spec"]["predictor"]
+    title = f"InferenceService {cluster.namespace}/{name}"
+    path = cluster.path(KIND, name, GROUP)
+    before = cluster.get(path) or {}
+    metadata = before.get("metadata", {})
+    if before and metadata.get("labels", {}).get(_MANAGED_BY) != _MANAGER:
+        raise ConfigurationError(f"{title}: exists, and Trainyard did not create it. Give another --model-name.")
+    if "canaryTrafficPercent" in predictor and not before:
+        raise ConfigurationError(
+            f"{title}: does not exist, so no version serves the other requests. Publish without --canary-percent first."
+        )
+    mode = before.get("status", {}).get("deploymentMode", "")
+    if "canaryTrafficPercent" in predictor and mode in ("Standard", "RawDeployment"):
+        raise ConfigurationError(
+            f"{title}: its deployment mode is {mode}, in which KServe ignores canaryTrafficPercent. "
+            "Use the mode Knative, or publish without --canary-percent."
+        )
+    try:
+        cluster.apply(path, service, _MANAGER)
+    except InfrastructureError as error:
+        raise InfrastructureError(f"{title}: not published. {_remedy(error)}", *error.args) from error
+    return str(metadata.get("annotations", {}).get(_VERSION, ""))
+
+
+def connect(environment: Environment) -> Cluster:
+    """Connect to the cluster of KUBECONFIG, in the environment's namespace."""
+    remedy = "Have your account granted get and patch on inferenceservices."
+    return client.connect(environment.namespace, remedy=remedy)
+
+
+def _remedy(error: InfrastructureError) -> str:
+    """Return the advice for a refusal by the API server."""
+    status = getattr(error.__cause__, "status", None)
+    if status == 404:
+        return "Install KServe in the cluster, or correct the environment's namespace."
+    if status == 409:
+        return (
+            "Undo the change of the other program, or apply the output of --dry-run with kubectl apply --server-side "
+            f"--force-conflicts --field-manager={_MANAGER}."
+        )
+    return "Correct what the API server names."
+
+
+def _storage_uri(folder: str, environment: Environment) -> str:
+    """Return the URI by which KServe reads the version in `folder`."""
+    if is_bucket(folder):
+        return folder
+    volume = environment.volume
+    if volume and (place := Path(folder).absolute()).is_relative_to(volume.path):
+        return f"pvc://{volume.claim}/{place.relative_to(volume.path)}"
+    raise ConfigurationError(
+        f"{folder}: a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's "
+        "volume."
+    )
