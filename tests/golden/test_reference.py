@@ -45,6 +45,7 @@ COMMANDS = [
     "publish",
     "publish huggingface",
     "publish kserve",
+    "publish mlflow",
     "compile",
     "place",
     "plan",

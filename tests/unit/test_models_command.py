@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pushed_versions import RUN, push_versions
+from tests.pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import jsonschema
 import pytest
 import yaml
 from kubernetes.client import ApiException
-from pushed_versions import push_versions
+from tests.pushed_versions import push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
@@ -67,7 +68,7 @@ def test_an_upload_to_the_hub_says_its_request_and_what_is_missing(monkeypatch: 
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_none")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     assert refused(*upload).startswith("30 huggingface: http://127.0.0.1:1 cannot be reached")
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "Install trainyard[huggingface]" in refused(*upload)
     for name in ("digits", "a/b/c", "ada/../x", "-a/b"):
         assert "Write OWNER/NAME" in refused("huggingface", "digits", "--repository", name, "--dry-run")
@@ -195,3 +196,16 @@ def test_what_no_cluster_can_serve_is_refused_before_it_is_asked(
     assert "no cluster is known here" in refused("kserve", "digits", "-e", cluster)
     shutil.rmtree(models / "2")
     assert "champion.json" in refused("kserve", "digits", "-e", cluster)
+
+
+def test_mlflow_without_a_server_its_address_or_its_package_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    planned = yaml.safe_load(invoke("mlflow", "digits@1", "--dry-run").stdout)
+    assert planned["run"]["params"]["train.epochs"] == "1" and planned["aliases"] == ["canary"]
+    assert planned["artifacts"]["model/saved_model.pb"] == 1
+    assert "MLFLOW_TRACKING_URI is not set. Set it" in refused("mlflow", "digits")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    assert "Install trainyard[mlflow]" in refused("mlflow", "digits")

@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
 from trainyard_control.api.versions import Version, find_one
+from trainyard_control.search.comparison import flattened
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def huggingface(
     if repository and not dry_run:
         hub.require_client()  # before files are read
     files = hub.contents(version.folder)
-    request = {"files": {name: file.bytes for name, file in sorted(files.items())}, **request}
+    request = {"files": {name: file.size for name, file in sorted(files.items())}, **request}
     if dry_run:
         return Published(version, request)
     if folder:
@@ -63,7 +64,7 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
             "Name an environment of a cluster with -e."
         )
     version = _version(model, environment)
-    service = target.inference_service(version, loaded, name or version.recipe, canary_percent)
+    service = target.inference_service(version, loaded, _name(version, name), canary_percent)
     if dry_run:
         return Published(version, service)
     before = target.apply(service, target.connect(loaded))
@@ -71,6 +72,25 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
     replaced = f", after version {before}" if before not in ("", str(version.number)) else ""
     metadata = service["metadata"]
     return Published(version, service, f"InferenceService {metadata['namespace']}/{metadata['name']}{share}{replaced}")
+
+
+def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
+    """Log `model` as a run of the MLflow server of MLFLOW_TRACKING_URI, and register it.
+
+    name: of the registered model, by default the recipe's. Raises as `mlflow.register`.
+    """
+    from trainyard_control.targets import mlflow as target
+
+    version = _version(model, environment)
+    request = target.registration(version, _name(version, name), dict(flattened(version.record.recipe)))
+    return Published(version, request, "" if dry_run else target.register(version, request))
+
+
+def _name(version: Version, name: str | None) -> str:
+    """Return the name of the model on a server."""
+    if not name and not version.recipe:
+        raise ConfigurationError(f"{version.folder}: records no recipe. Give --model-name.")
+    return name or version.recipe
 
 
 def _version(model: str, environment: str) -> Version:

@@ -143,17 +143,18 @@ def compare(runs: list[LocalRunView]) -> Comparison:
 
 def settings_rows(recipes: list[dict[str, Any]]) -> Iterator[Row]:
     """Yield a row for each key that differs between `recipes`, given with every default."""
-    flat = [dict(_flattened(recipe, "")) for recipe in recipes]
+    flat = [dict(flattened(recipe)) for recipe in recipes]
     for key in dict.fromkeys(key for settings in flat for key in settings):
         values = [settings.get(key, MISSING) for settings in flat]
         if len(set(values)) > 1:
             yield Row(key, values, [value != values[0] for value in values])
 
 
-def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
+def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves below `value`, the content of a recipe, by their keys, each as YAML."""
     if isinstance(value, dict) and value:
         for name, part in value.items():
-            yield from _flattened(part, f"{key}.{name}" if key else str(name))
+            yield from flattened(part, f"{key}.{name}" if key else str(name))
     else:
         yield key, plain_yaml.dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
 

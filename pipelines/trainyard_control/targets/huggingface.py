@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, cast
 
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.version import CARD, SERVED
@@ -37,13 +37,15 @@ class HubFile:
     """A file of a repository: that in `source`, or the file `member` of this archive; `text` replaces its content."""
 
     source: Path
-    bytes: int
+    size: int
     member: str = ""
     text: str = ""
 
-    def open(self) -> IO[bytes]:
+    def open(self) -> BinaryIO:
         """Open the content, which `text` does not replace."""
-        return zipfile.Path(self.source, self.member).open("rb") if self.member else self.source.open("rb")
+        if self.member:
+            return cast(BinaryIO, zipfile.Path(self.source, self.member).open("rb"))
+        return self.source.open("rb")
 
 
 def contents(folder: str) -> dict[str, HubFile]:

@@ -69,6 +69,24 @@ def kserve(
     _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
 
 
+@app.command("mlflow")
+def mlflow(
+    model: VersionName,
+    environment: EnvironmentName = LOCAL,
+    name: ModelName = None,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Log a version as an MLflow run, and register it.
+
+    The server is that of MLFLOW_TRACKING_URI.
+    """
+    from trainyard_control.api.publish import mlflow as publish
+
+    done = publish(model, environment=environment, name=name, dry_run=dry_run)
+    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+
+
 def _print_yaml(done: Published) -> None:
     import yaml
 

@@ -1,0 +1,155 @@
+"""A pushed version as a run of MLflow's tracking server and a version of its model registry."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from trainyard.contract.pushed_versions import PushedVersion
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.storage import storage
+
+_FOLDER = "model"
+_DIGEST, _VERSION = "trainyard.digest", "trainyard.version"
+_ADDRESS = "MLFLOW_TRACKING_URI"
+# Source: MAX_PARAM_VAL_LENGTH and MAX_PARAMS_TAGS_PER_BATCH in mlflow/utils/validation.py.
+_LONGEST, _BATCH = 6000, 100
+_NOT_ALLOWED = ("CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED", "UNAUTHENTICATED")
+_BUSY = (
+    "DEADLINE_EXCEEDED",
+    "INTERNAL_ERROR",
+    "REQUEST_LIMIT_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "TEMPORARILY_UNAVAILABLE",
+)
+# The client repeats a request 7 times, with pauses of minutes, and reports its use to MLflow's authors.
+_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def registration(version: PushedVersion, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the run and the registered version for `version` of the model `name`.
+
+    settings: of the recipe, by key; one that is longer than MLflow allows is only in the manifest among the files.
+    """
+    record, manifest = version.record, storage.require(version.folder, "push")
+    tags = {
+        _VERSION: str(version.number),
+        _DIGEST: manifest.digest,
+        "trainyard.run": record.run.rpartition("/")[2],
+        "trainyard.fingerprint": record.fingerprint,
+        "trainyard.pushed": record.pushed,
+        "trainyard.pushed_by": record.by,
+    }
+    tags = {key: text for key, text in tags.items() if text}
+    return {
+        "experiment": version.recipe or name,
+        "run": {
+            "run_name": version.name,
+            "tags": tags,
+            "params": {_key(key): text for key, text in settings.items() if len(text) <= _LONGEST},
+            "metrics": {_key(key): value for key, value in record.metrics.items()},
+        },
+        "artifacts": {f"{_FOLDER}/{path}": file.bytes for path, file in sorted(manifest.files.items())},
+        "model_version": {"name": name, "tags": tags},
+        "aliases": list(version.aliases),
+    }
+
+
+def register(version: PushedVersion, request: dict[str, Any]) -> str:
+    """Log and register `version` as `registration` says, and return its URI. Registered before, only aliases are set.
+
+    Raises `ConfigurationError` without mlflow or a server's address, `InfrastructureError` if the server refuses,
+    `TransientError` if it cannot be reached.
+    """
+    address = os.environ.get(_ADDRESS, "")
+    if not address:
+        raise ConfigurationError(f"mlflow: {_ADDRESS} is not set. Set it to the address of the MLflow server.")
+    for variable, value in _DEFAULTS.items():
+        os.environ.setdefault(variable, value)
+    try:
+        from mlflow import MlflowClient
+    except ImportError as error:
+        raise ConfigurationError("mlflow: the package mlflow-skinny is missing. Install trainyard[mlflow].") from error
+    with _errors(address):
+        client = MlflowClient(address)
+        number = _registered(client, request) or _register(client, version, request)
+        name = request["model_version"]["name"]
+        for alias in request["aliases"]:
+            client.set_registered_model_alias(name, alias, number)
+    return f"models:/{name}/{number}"
+
+
+def _register(client: Any, version: PushedVersion, request: dict[str, Any]) -> str:
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+
+    local = storage.local(version.folder, "push")
+    content, model = request["run"], request["model_version"]
+    known = client.get_experiment_by_name(request["experiment"])
+    experiment = known.experiment_id if known else client.create_experiment(request["experiment"])
+    run = client.create_run(experiment, tags=content["tags"], run_name=content["run_name"]).info
+    try:
+        pushed = version.record.pushed
+        time = int(datetime.fromisoformat(pushed).timestamp() * 1000) if pushed else run.start_time
+        client.log_batch(run.run_id, [Metric(key, value, time, 0) for key, value in content["metrics"].items()])
+        params = iter([Param(key, text) for key, text in content["params"].items()])
+        while batch := list(islice(params, _BATCH)):
+            client.log_batch(run.run_id, params=batch)
+        client.log_artifacts(run.run_id, str(local), _FOLDER)
+        try:
+            client.create_registered_model(model["name"])
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        source = f"{run.artifact_uri}/{_FOLDER}"
+        made = client.create_model_version(model["name"], source, run.run_id, tags=model["tags"], await_creation_for=0)
+    except BaseException:
+        client.set_terminated(run.run_id, "FAILED")
+        raise
+    client.set_terminated(run.run_id)
+    return str(made.version)
+
+
+def _registered(client: Any, request: dict[str, Any]) -> str:
+    """Return the number in the registry of the very same version, '' if it is new."""
+    model = request["model_version"]
+    quoted = model["name"].replace("'", "''")
+    for known in client.search_model_versions(f"name = '{quoted}'"):
+        if all(known.tags.get(tag) == model["tags"][tag] for tag in (_VERSION, _DIGEST)):
+            return str(known.version)
+    return ""
+
+
+@contextmanager
+def _errors(address: str) -> Iterator[None]:
+    """Translate the errors of MLflow's client in the block."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        sentence = " ".join(str(error).split())[:400]
+        if error.error_code in _NOT_ALLOWED:
+            raise InfrastructureError(
+                f"mlflow: refused ({sentence}). Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+                "MLFLOW_TRACKING_TOKEN."
+            ) from error
+        if error.error_code not in _BUSY:
+            raise InfrastructureError(f"mlflow: refused ({sentence}).") from error
+        raise TransientError(f"mlflow: {address} cannot be used ({sentence}). Run the same command again.") from error
+    except OSError as error:  # of an upload, by requests
+        raise TransientError(f"mlflow: {address} cannot be used ({error}). Run the same command again.") from error
+
+
+def _key(name: str) -> str:
+    """Return `name` with only characters that MLflow allows.
+
+    >>> _key("data.features.km/h?")
+    'data.features.km_2f_h_3f_'
+    """
+    return re.sub(r"[^\w.\- :]", lambda character: f"_{ord(character[0]):x}_", name)[:250]
