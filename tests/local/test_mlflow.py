@@ -69,7 +69,8 @@ def test_a_version_becomes_a_run_and_a_registered_version_once(
     planned = json.loads(invoke("digits@canary", "--dry-run", "-o", "json").stdout)["request"]
     client = MlflowClient(server)
     assert client.search_registered_models() == []
-    assert invoke("digits@canary").stderr == "✓ digits@1 is published to models:/digits/1\n"
+    done = invoke("digits@canary")
+    assert (done.stdout, done.stderr) == ("", "✓ digits@1 is published to models:/digits/1\n")
     registered = client.get_model_version("digits", "1")
     assert registered.tags == planned["model_version"]["tags"] and registered.tags["trainyard.run"] == RUN
     assert client.get_model_version_by_alias("digits", "canary").version == registered.version

@@ -27,8 +27,12 @@ _BUSY = (
     "RESOURCE_EXHAUSTED",
     "TEMPORARILY_UNAVAILABLE",
 )
-# The client repeats a request 7 times, with pauses of minutes, and reports its use to MLflow's authors.
-_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_DISABLE_TELEMETRY": "true"}
+# The client repeats a request 7 times, with pauses of minutes, reports its use to MLflow's authors, and prints on stdout.
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
 
 
 def registration(version: PushedVersion, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
