@@ -27,7 +27,7 @@ _BUSY = (
     "RESOURCE_EXHAUSTED",
     "TEMPORARILY_UNAVAILABLE",
 )
-# The client repeats a request 7 times, with pauses of minutes, reports its use to MLflow's authors, and prints on stdout.
+# By default the client retries for minutes, reports its use to MLflow's authors, and prints on stdout.
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
