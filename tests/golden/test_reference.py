@@ -46,6 +46,7 @@ COMMANDS = [
     "publish huggingface",
     "publish kserve",
     "publish mlflow",
+    "publish vertex",
     "compile",
     "place",
     "plan",

@@ -7,22 +7,31 @@ import json
 import re
 import shutil
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import google.auth
 import huggingface_hub
 import jsonschema
 import pytest
 import yaml
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import DefaultCredentialsError
+from google.cloud.aiplatform_v1 import ModelServiceClient
 from kubernetes.client import ApiException
 from tests.pushed_versions import push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
+from trainyard.contract.artifacts.push import VersionRecord
+from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.kubernetes.client import Cluster
+from trainyard.spec import environment as environments
 from trainyard_control.cli.main import app
-from trainyard_control.targets import kserve
+from trainyard_control.targets import kserve, vertex
 
 
 @pytest.fixture(autouse=True)
@@ -209,3 +218,76 @@ def test_mlflow_without_a_server_its_address_or_its_package_ends_with_a_sentence
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "mlflow", None)
     assert "Install trainyard[mlflow]" in refused("mlflow", "digits")
+
+
+@pytest.fixture
+def project() -> str:
+    text = (environments.BUNDLED / "vertex.yaml").read_text()
+    Path("project.yaml").write_text(f"{text}\nvertex: {{project: example, location: europe-west4}}\n")
+    return "project.yaml"
+
+
+def test_vertex_gets_a_new_model_or_the_next_version_of_one_that_exists(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers as the reference of the REST API shows; nothing was ever sent to Google."""
+    environment = environments.load(project)
+    assert environment.vertex is not None
+    parent = "projects/example/locations/europe-west4"
+    model = f"{parent}/models/digits"
+    kind = "type.googleapis.com/google.cloud.aiplatform.v1.UploadModelResponse"
+    uploaded = {"name": f"{model}/operations/1", "done": True}
+    uploaded["response"] = {"@type": kind, "model": model, "modelVersionId": "2"}
+    answers: list[tuple[int, Any]] = [(404, {}), (200, uploaded), (200, {"name": model}), (200, uploaded)]
+    answers += [(404, {}), (403, {"error": {"code": 403, "message": "said so"}}), (503, {})]
+    asked: list[tuple[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked.append((self.path.partition("?")[0], json.loads(content or "null")))
+            status, answer = answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    version = PushedVersion(3, "gs://bucket/digits/models/3", True, ("canary",), VersionRecord())
+    body = vertex.upload_request(version, environment, environment.vertex, "digits")
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        transport = ModelServiceClient.get_transport_class("rest")(
+            host=f"127.0.0.1:{server.server_port}", credentials=AnonymousCredentials(), url_scheme="http"
+        )
+        for _ in range(2):
+            assert vertex.upload(body, environment.vertex, transport) == f"{model}@2"
+        for sentence in ("refused .* have the role", "cannot be reached"):
+            with pytest.raises(ty.TrainyardError, match=f"vertex: {sentence}"):
+                vertex.upload(body, environment.vertex, transport)
+        server.shutdown()
+    sent = {key: value for key, value in body.items() if key not in ("parent", "modelId")}
+    upload = f"/v1/{parent}/models:upload"
+    assert asked[:2] == [(f"/v1/{model}", None), (upload, {**sent, "modelId": "digits"})]
+    assert asked[2:4] == [(f"/v1/{model}", None), (upload, {**sent, "parentModel": model})]
+
+    def no_account(**_: object) -> None:
+        raise DefaultCredentialsError("no account")
+
+    monkeypatch.setattr(google.auth, "default", no_account)
+    with pytest.raises(ty.TrainyardError, match=r"vertex: refused \(no account\). Log in by"):
+        vertex.upload(body, environment.vertex)
+
+
+def test_vertex_refuses_what_it_cannot_read_or_name(project: str) -> None:
+    assert "reads gs:// only. Push to a gs:// storage" in refused("vertex", "runs/digits/models", "-e", project)
+    assert "not an id of a model" in refused("vertex", "runs/digits/models", "-e", project, "--model-name", "A")
+    assert "vertex: is required" in refused("vertex", "runs/digits/models", "-e", "gke")
+    environment = environments.load(project)
+    assert environment.vertex is not None
+    version = PushedVersion(3, "gs://bucket/digits/models/3", True, ("a_b",), VersionRecord())
+    with pytest.raises(ty.TrainyardError, match="alias 'a_b': Vertex AI allows letters"):
+        vertex.upload_request(version, environment, environment.vertex, "digits")

@@ -193,7 +193,7 @@ def test_vertex_gets_the_same_pipeline_as_a_job_of_that_name(tmp_path: Path) -> 
 
 
 def test_vertex_without_a_project_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(ConfigurationError, match=r"vertex.yaml: vertex: is required to submit"):
+    with pytest.raises(ConfigurationError, match=r"vertex.yaml: vertex: is required"):
         job(made("vertex"))
 
 

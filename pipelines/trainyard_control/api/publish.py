@@ -86,6 +86,22 @@ def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> 
     return Published(version, request, "" if dry_run else target.register(version, request))
 
 
+def vertex(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
+    """Upload `model` to the Model Registry of the project of `environment`.
+
+    name: id and display name of the model, by default the recipe's. Raises as `vertex.upload_request` and
+    `vertex.upload`.
+    """
+    from trainyard_control.compiler.vertex import settings_of
+    from trainyard_control.targets import vertex as target
+
+    loaded = environments.load(environment)
+    settings = settings_of(loaded)
+    version = _version(model, environment)
+    request = target.upload_request(version, loaded, settings, _name(version, name))
+    return Published(version, request, "" if dry_run else target.upload(request, settings))
+
+
 def _name(version: Version, name: str | None) -> str:
     """Return the name of the model on a server."""
     if not name and not version.recipe:

@@ -61,7 +61,5 @@ def send(what: Submission) -> tuple[str, bool]:
 def settings_of(environment: Environment) -> Vertex:
     """Return the project and region. Raises `ConfigurationError` if the environment names none."""
     if environment.vertex is None:
-        raise ConfigurationError(
-            f"{environment.name}: vertex: is required to submit. Name the project and the location."
-        )
+        raise ConfigurationError(f"{environment.name}: vertex: is required. Name the project and the location.")
     return environment.vertex

@@ -87,6 +87,24 @@ def mlflow(
     _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
 
 
+@app.command("vertex")
+def vertex(
+    model: VersionName,
+    environment: EnvironmentName,
+    name: ModelName = None,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Upload a version to Vertex AI's Model Registry.
+
+    Its container is images.cpu of the environment, in the project of its section vertex.
+    """
+    from trainyard_control.api.publish import vertex as publish
+
+    done = publish(model, environment=environment, name=name, dry_run=dry_run)
+    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+
+
 def _print_yaml(done: Published) -> None:
     import yaml
 
