@@ -150,9 +150,15 @@ def test_an_environment_names_the_namespace_and_the_accounts_that_its_overlay_ma
     assert environment.namespace == namespace
     accounts = environment.service_accounts
     made = {key.partition(" ")[2] for key in objects if key.startswith("ServiceAccount ")}
-    assert {accounts.run, accounts.worker} - {"", "default"} <= made
+    assert {accounts.run, accounts.worker, accounts.server} - {"", "default"} <= made
     if name == "gke":
         assert (accounts.run, accounts.worker) == ("trainyard-launcher", "trainyard-worker")
+        without_token = {accounts.worker, accounts.server}
+        assert len(without_token) == 2 and without_token == {
+            manifest["metadata"]["name"]
+            for key, manifest in objects.items()
+            if key.startswith("ServiceAccount ") and manifest.get("automountServiceAccountToken") is False
+        }
         bound = [manifest for key, manifest in objects.items() if key.startswith("RoleBinding ")]
         roles = {
             binding["roleRef"]["name"]

@@ -96,7 +96,8 @@ CLUSTER = """
 target: kubeflow
 storage: {storage}
 namespace: models
-service_accounts: {{run: reader}}
+service_accounts: {{run: launcher, server: reader}}
+image_pull_secrets: [login]
 volume: {{claim: disk, path: {storage}}}
 images: {{cpu: "registry.example/cpu:1"}}
 pools: {{cpu: {{kind: cpu, resources: {{requests: {{cpu: "1", memory: 1Gi}}, limits: {{memory: 1Gi}}}}}}}}
@@ -134,6 +135,7 @@ def test_an_inference_service_fits_kserves_schema_and_names_the_version(cluster:
     assert service["metadata"]["annotations"]["trainyard/version"] == "1"
     predictor = service["spec"]["predictor"]
     assert predictor["serviceAccountName"] == "reader" and "canaryTrafficPercent" not in predictor
+    assert predictor["automountServiceAccountToken"] is False and predictor["imagePullSecrets"] == [{"name": "login"}]
     (container,) = predictor["containers"]
     assert container["env"] == [{"name": "STORAGE_URI", "value": "pvc://disk/digits/models/1"}]
     assert container["args"][-2:] == ["--model-name", "digits"]

@@ -79,7 +79,10 @@ class ServiceAccounts(Strict):
     run: Name | Literal[""] = Field(
         "", description="Account of the run's pods, including launchers; empty: the server's default."
     )
-    worker: Name = Field("default", description="Account of a gang's workers.")
+    worker: Name = Field("default", description="Account of a gang's workers, without a token.")
+    server: Name | Literal[""] = Field(
+        "", description="Account of a served model's pods, without a token; empty: that of run."
+    )
 
 
 class Kubeflow(Strict):

@@ -153,7 +153,7 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     """Check that accounts, Secrets, the volume, queues and priority classes of the environment exist."""
     space = f"/api/v1/namespaces/{environment.namespace}"
     accounts = environment.service_accounts
-    for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker))):
+    for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker, accounts.server))):
         yield _exists(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
     named = [*(source.secret for source in environment.secrets.values()), *environment.image_pull_secrets]
     for name in dict.fromkeys(named):

@@ -60,7 +60,8 @@ def inference_service(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    account = environment.service_accounts.run
+    account = environment.service_accounts.server or environment.service_accounts.run
+    pull_secrets = [{"name": secret} for secret in environment.image_pull_secrets]
     canary = {} if canary_percent is None else {"canaryTrafficPercent": canary_percent}
     notes = {_VERSION: str(version.number), "trainyard/run": version.record.run.rpartition("/")[2]}
     return {
@@ -75,6 +76,8 @@ def inference_service(
         "spec": {
             "predictor": {
                 **({"serviceAccountName": account} if account else {}),
+                "automountServiceAccountToken": False,
+                **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
                 **canary,
                 "containers": [container],
             }

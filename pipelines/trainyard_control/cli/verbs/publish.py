@@ -61,7 +61,7 @@ def kserve(
 ) -> None:
     """Create or update a KServe InferenceService.
 
-    It runs `trainyard serve` in the environment's namespace, with images.cpu and service_accounts.run.
+    It runs `trainyard serve` in the environment's namespace, with images.cpu and service_accounts.server.
     """
     from trainyard_control.api.publish import kserve as publish
 
