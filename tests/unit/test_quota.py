@@ -15,7 +15,7 @@ from kubernetes.client import ApiException
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
-from trainyard_control.cluster.quota import Quotas, admission
+from trainyard_control.cluster.quota import Quotas, admission, pod_integration
 from trainyard_control.kubeflow.doctor import _queues
 
 Bounds = tuple[str, str | None, str | None]  # nominal quota, borrowing limit, lending limit
@@ -151,6 +151,20 @@ def test_a_queue_that_cannot_admit_for_other_reasons_says_them() -> None:
     assert check.verdict == "bad" and "admits nothing: Can't admit new workloads: is stopped." in check.sentence
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("integrations: {frameworks: [batch/job, pod]}", "good"),
+        ("integrations: {frameworks: [batch/job]}", "bad"),
+        ("apiVersion: config.kueue.x-k8s.io/v1beta2", "bad"),  # Kueue's default is Jobs alone
+        (None, "unknown"),
+    ],
+)
+def test_steps_queue_only_with_kueues_integration_of_pods(text: str | None, verdict: str) -> None:
+    config = {"data": {"controller_manager_config.yaml": text}} if text else None
+    assert pod_integration(config).verdict == verdict
+
+
 class Server:
     """An API server with these answers; every other path is unknown to it."""
 
@@ -190,4 +204,7 @@ def test_doctor_asks_for_the_quota_in_each_version_of_kueues_api(version: str) -
     _, checked = _queues(Cluster(Server(answers), environment.namespace), environment)
     assert checked.verdict == "unknown" and "may not be read" in checked.sentence
     (absent,) = _queues(Cluster(Server({}), environment.namespace), environment)
+    queued_step = environment.model_copy(update={"placement": environment.placement | {"export": "gpu-l4"}})
+    _, integration, _ = _queues(Cluster(Server(answers), environment.namespace), queued_step)
+    assert (integration.name, integration.verdict) == ("Kueue's pod integration", "unknown")
     assert absent.verdict == "bad" and absent.sentence.startswith("does not exist. Install Kueue")

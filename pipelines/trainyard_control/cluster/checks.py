@@ -228,6 +228,12 @@ def used_pools(environment: Environment) -> list[str]:
     return list(dict.fromkeys([*environment.placement.values(), *([workers.pool] if workers else [])]))
 
 
+def has_step_pods(environment: Environment, name: str) -> bool:
+    """Return True if steps run on the pool as pods of their own, beside a gang or without one."""
+    gang_steps = {TRAIN} if gang_spec(environment) else set()
+    return any(environment.pool_name(step) == name for step in _steps(environment) if step not in gang_steps)
+
+
 def queued_pods(environment: Environment, name: str) -> int:
     """Return the largest number of pods of the pool that its queue admits together."""
     workers = environment.input_workers

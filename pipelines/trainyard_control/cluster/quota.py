@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import yaml
+
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import conditions, name_of
 from trainyard.quantity import in_bytes
@@ -54,6 +56,22 @@ def admission(pool: str, pod: Manifest, count: int, local_queue: Manifest, quota
             "if its configuration excludes that resource. Add it to the ClusterQueue",
         )
     return good(label, f"ClusterQueue '{cluster_queue}' can hold {pods} of pool '{pool}'")
+
+
+def pod_integration(config: Manifest | None) -> Check:
+    """Check that Kueue queues the pods of steps. config: the ConfigMap of its manager, None if it cannot be read."""
+    label = "Kueue's pod integration"
+    text = ((config or {}).get("data") or {}).get("controller_manager_config.yaml")
+    if text is None:
+        return unknown(label, "its configuration cannot be read; without it a step's pod ignores the pool's queue")
+    frameworks = ((yaml.safe_load(text) or {}).get("integrations") or {}).get("frameworks") or []
+    if "pod" in frameworks:
+        return good(label, "is enabled: the pods of steps wait for their queue")
+    return bad(
+        label,
+        "is not enabled, so the pods of steps ignore their pool's queue. Add pod to integrations.frameworks in the "
+        "ConfigMap kueue-manager-config, or place the steps on a pool without a queue",
+    )
 
 
 def _obstacle(queue: Manifest, flavor: str, asked: dict[str, float], spec: Manifest, quotas: Quotas) -> str:

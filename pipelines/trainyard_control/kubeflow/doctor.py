@@ -15,7 +15,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.cluster import argo, checks
 from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
-from trainyard_control.cluster.quota import Quotas, admission
+from trainyard_control.cluster.quota import Quotas, admission, pod_integration
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
@@ -176,6 +176,9 @@ def _queues(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     yield from (_presence(found[queue], f"queue {queue}", remedy=remedy) for queue in queues)
     if not any(queue not in (None, _REFUSED) for queue in found.values()):
         return
+    if any(queue and checks.has_step_pods(environment, name) for name, queue in pools.items()):
+        config = _allowed(cluster, "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config")
+        yield pod_integration(None if config is _REFUSED else config)
     lists = [_kueue(cluster, kind) for kind in ("clusterqueues", "cohorts", "resourceflavors")]
     if any(listed is _REFUSED for listed in lists):
         yield unknown("quotas of queues", "ClusterQueues, Cohorts and ResourceFlavors may not be read")
