@@ -277,9 +277,9 @@ def test_each_package_trains_on_the_pool_of_train_under_a_label(environment: str
     shown = CliRunner().invoke(app, ["sweep", "digits", "-e", environment, *options])
     assert shown.exit_code == 0, shown.output
     documents = list(yaml.safe_load_all(shown.stdout))
-    assert len(documents) == 6  # of each run pipeline, platform and request
+    assert len(documents) == 12  # of each run pipeline, platform, request, and the gang's three objects
     labels = [
-        pipeline["root"]["inputDefinitions"]["parameters"]["label"]["defaultValue"] for pipeline in documents[::3]
+        pipeline["root"]["inputDefinitions"]["parameters"]["label"]["defaultValue"] for pipeline in documents[::6]
     ]
     assert labels == ["night-1", "night-2"]
     assert {*documents[0]["deploymentSpec"]["executors"]} == {"exec-preprocess", "exec-train"}

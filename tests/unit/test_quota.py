@@ -98,10 +98,10 @@ CASES: list[tuple[list[tuple[str, str, Bounds]], list[dict[str, Any]], dict[str,
 
 @pytest.mark.parametrize("key", ["cohort", "cohortName"])
 def test_a_queue_holds_what_kueue_says_that_it_can_ever_hold(key: str) -> None:
-    for queues, cohorts, most in CASES:
+    for queues, cohorts, limits in CASES:
         listed = [cluster_queue(name, ("red", bounds), cohort=above, key=key) for name, above, bounds in queues]
         quotas = Quotas(listed, cohorts, [flavor("red")])
-        for name, cores in most.items():
+        for name, cores in limits.items():
             assert admission("cpu", pod("1"), cores, local(name), quotas).verdict == "good", (queues, name)
             assert admission("cpu", pod("1"), cores + 1, local(name), quotas).verdict == "bad", (queues, name)
 

@@ -75,7 +75,7 @@ def pod_integration(config: Manifest | None) -> Check:
 
 
 def _obstacle(queue: Manifest, flavor: str, asked: dict[str, float], spec: Manifest, quotas: Quotas) -> str:
-    """Return what keeps pods of `spec` from the flavor for good, '' if nothing does."""
+    """Return the reason why the flavor can never hold pods of `spec`, '' if it can."""
     known = next((found for found in quotas.flavors if name_of(found) == flavor), None)
     if known is None:
         return f"flavor '{flavor}' does not exist"
@@ -86,9 +86,9 @@ def _obstacle(queue: Manifest, flavor: str, asked: dict[str, float], spec: Manif
     if untolerated({"spec": {"taints": nodes.get("nodeTaints", [])}}, tolerant):
         return f"flavor '{flavor}' has a taint that they do not tolerate"
     for resource, value in asked.items():
-        most = _Resource(flavor, resource, quotas).available(queue)
-        if value > most:
-            return f"flavor '{flavor}' has at most {amount(resource, most)}, borrowed quota included"
+        limit = _Resource(flavor, resource, quotas).available(queue)
+        if value > limit:
+            return f"flavor '{flavor}' has at most {amount(resource, limit)}, borrowed quota included"
     return ""
 
 
@@ -108,9 +108,9 @@ class _Resource:
         parent, total = self._parent(node), self._subtree(node)
         if parent is None or id(parent) in below:  # Kueue stops a circle of Cohorts itself
             return total
-        most = self._kept(node) + self.available(parent, (*below, id(parent)))
+        limit = self._kept(node) + self.available(parent, (*below, id(parent)))
         borrowed = self._quota(node).get("borrowingLimit")
-        return most if borrowed is None else min(total + in_bytes(str(borrowed)), most)
+        return limit if borrowed is None else min(total + in_bytes(str(borrowed)), limit)
 
     def _subtree(self, node: Manifest, above: tuple[int, ...] = ()) -> float:
         """Return the quota of `node` and what its children lend it."""
