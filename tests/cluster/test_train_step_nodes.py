@@ -16,7 +16,12 @@ from train_step import IMAGE, POOL, Desk, Run
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
 
 
-def test_a_drained_node_gives_its_worker_to_another(desk: Desk, calm: Run, run: Run) -> None:
+def test_a_drained_node_gives_its_worker_to_another_on_the_pool_after_one_without_nodes(
+    desk: Desk, calm: Run, run: Run
+) -> None:
+    nowhere = {"cloud.google.com/gke-nodepool": "none"}
+    run.first = {"nodeSelector": nowhere, "spot": True, "pending_seconds": 5}
+    run.pool = {"price_per_hour": 3.6}
     run.start().reaches(20)
     node = run.namespace.kubectl("get", "pod", run.worker(1), "-o", "jsonpath={.spec.nodeName}")
     selector = f"--pod-selector=batch.kubernetes.io/job-name={run.gang}"
@@ -25,6 +30,12 @@ def test_a_drained_node_gives_its_worker_to_another(desk: Desk, calm: Run, run: 
     finally:
         run.namespace.kubectl("uncordon", node)
     assert_survived(desk, run, calm)
+    first, last = desk.attempts(run)
+    assert (first["pool"], first["cost_usd"], first["preemptions"]) == ("first", None, 0)
+    assert re.search(r"waiting for worker 0 of 2 \(pod pending: .*didn't match.*\) for [5-9] s", first["why"])
+    assert 5 <= first["waited_seconds"] < 10 and last["waited_seconds"] > 0
+    assert (last["pool"], last["preemptions"], last["why"]) == ("train", 1, "")
+    assert last["cost_usd"] == pytest.approx(last["worker_seconds"] / 1000, rel=0.01) and last["cost_usd"] > 0
 
 
 def test_an_elastic_gang_trains_on_the_node_that_is_left_and_on_both_once_the_other_is_back(

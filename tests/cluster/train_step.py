@@ -42,7 +42,8 @@ pools:
     nodeSelector: {{cloud.google.com/gke-nodepool: cpu}}
     resources: {{requests: {{cpu: 250m, memory: 1Gi}}, limits: {{memory: 1Gi}}}}
   train: {pool}
-placement: {{default: cpu, train: train}}
+  first: {first}
+placement: {{default: cpu, train: {placement}}}
 {input_workers}
 """
 POOL: dict[str, Any] = {
@@ -95,6 +96,7 @@ class Run:
     namespace: Namespace
     name: str
     pool: dict[str, Any] = field(default_factory=dict)
+    first: dict[str, Any] = field(default_factory=dict)  # changes of the pool that is tried before, if it has any
     attempt: int = 0
     location: Location = field(default_factory=Location)
     epochs: int = EPOCHS
@@ -105,6 +107,10 @@ class Run:
     @property
     def pod(self) -> str:
         return f"{self.name}-train-{self.attempt}"
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.name}-id"
 
     @property
     def log(self) -> str:
@@ -125,7 +131,7 @@ class Run:
             self.namespace.kubectl("create", "configmap", self.name)
         run = json.loads(self.namespace.kubectl("get", "configmap", self.name, "-o", "json"))["metadata"]
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self.name, "uid": run["uid"]}
-        metadata = {"name": self.pod, "labels": {"pipeline/runid": f"{self.name}-id"}, "ownerReferences": [owner]}
+        metadata = {"name": self.pod, "labels": {"pipeline/runid": self.run_id}, "ownerReferences": [owner]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": self._spec()}
         self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
         return self
@@ -175,7 +181,8 @@ class Run:
         parameters = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: parameters[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
         pipeline = Pipeline(self.location.storage, self.recipe, {"preprocess": self.examples})
-        plan = TrainingPlan(model=pipeline.place("train").output)
+        maker = self.run_id if self.first else ""  # so that the step notes its attempts
+        plan = TrainingPlan(model=pipeline.place("train").output, maker=maker)
         values |= {
             "examples": self.examples,
             "fingerprint": "test",
@@ -242,6 +249,8 @@ class Run:
             image=IMAGE,
             reached=yaml.safe_dump(self.location.reached),
             pool=json.dumps(POOL | self.pool),
+            first=json.dumps(POOL | self.first),
+            placement="[first, train]" if self.first else "train",
             input_workers=f"input_workers: {{count: {self.input_workers}, pool: train}}" if self.input_workers else "",
         )
 
@@ -294,6 +303,11 @@ class Desk:
     def python(self, program: str, *arguments: str, **variables: str) -> str:
         values = [f"{name}={value}" for name, value in variables.items()]
         return self.namespace.kubectl("exec", "desk", "--", "env", *values, "python", "-c", program, *arguments)
+
+    def attempts(self, run: Run) -> list[dict[str, Any]]:
+        """Return the attempts of `run` on its pools, as its record will have them."""
+        folder = keys.run_folder(run.location.storage, run.recipe, run.run_id)
+        return list(json.loads(self.python(f"print(open('{folder}/train.json').read())"))["attempts"])
 
     def training(self, run: Run) -> dict[str, Any]:
         """Return the training.json of `run`."""

@@ -124,7 +124,7 @@ KUBEFLOW = {
             "tolerations": [{"key": "team", "value": "a"}],
         }
     },
-    "placement": {"default": "cpu"},
+    "placement": {"train": ["cpu"], "default": "cpu"},
     "input_workers": {"count": 2, "pool": "cpu"},
     "image_pull_secrets": ["login"],
     "timeout_seconds": {"train": 60},

@@ -516,3 +516,84 @@ def test_a_recipe_that_a_range_of_workers_cannot_train_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         elastic(tmp_path, workers, **train)
+
+
+LISTED = yaml.safe_load(
+    """
+target: kubeflow
+storage: gs://bucket/runs
+images: {cpu: "example/cpu:1", gpu: "example/gpu:1", tpu: "example/tpu:1", jax-gpu: "example/jax-gpu:1"}
+pools:
+  cpu: {kind: cpu}
+  spot: {kind: gpu, accelerator: nvidia-l4, count: 1, spot: true}
+  l4: {kind: gpu, accelerator: nvidia-l4, count: 1}
+  jax: {kind: gpu, accelerator: nvidia-l4, count: 1, engine: jax}
+  v5e-8: {kind: tpu, accelerator: tpu-v5-lite-podslice, topology: 2x4, count: 8}
+  infer: {kind: gpu, accelerator: nvidia-l4, count: 1, trains: false}
+placement: {default: cpu}
+"""
+)
+
+
+def listed(placement: dict[str, Any], **changes: Any) -> str:
+    """Return an environment with a list of pools, as text."""
+    resources = {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    pools = {name: pool | {"resources": resources} for name, pool in LISTED["pools"].items()}
+    return json.dumps(LISTED | {"pools": pools, "placement": LISTED["placement"] | placement} | changes)
+
+
+def test_a_training_has_pools_in_the_order_in_which_they_are_tried(tmp_path: Path) -> None:
+    environment = load(tmp_path, listed({"train": ["spot", "l4", "cpu"]}))
+    assert environment.pool_names("train") == ["spot", "l4", "cpu"]
+    assert (environment.pool_name("train"), environment.pool_names("push")) == ("spot", ["cpu"])
+    assert environment.placed_pools == ["cpu", "spot", "l4"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "sentence"),
+    [
+        (
+            {"train": []},
+            "placement.train: the list names no pool. Give one or more of cpu, spot, l4, jax, v5e-8, infer.",
+        ),
+        ({"train": ["spot", "l5"]}, "placement.train: no pool 'l5'. Defined: cpu, spot, l4, jax, v5e-8, infer."),
+        ({"train": ["spot", "infr"]}, "Did you mean 'infer'?"),
+        ({"train": ["spot", "l4", "spot"]}, "names 'spot' 2 times, and no pool is tried again. Give [spot, l4]."),
+        (
+            {"train": ["spot", "v5e-8", "l4"]},
+            "placement.train: 'spot' trains with TensorFlow of the cpu and gpu images and 'v5e-8' with TensorFlow of "
+            "the tpu image, and neither resumes from the other's checkpoints. Give [spot, l4].",
+        ),
+        ({"train": ["spot", "jax"]}, "and 'jax' with JAX of the jax-gpu image"),
+        (
+            {"train": ["spot", "infer"]},
+            "placement.train: 'infer' cannot train: its pool says trains: false. The nearest that trains is 'spot'",
+        ),
+        (
+            {"evaluate": ["spot", "l4"]},
+            "placement.evaluate: only train takes a list of pools: Kubeflow starts the pods of other steps, and places "
+            "each once. Give one, such as l4.",
+        ),
+        ({"default": ["cpu"]}, "placement.default: only train takes a list of pools"),
+        ({"train": ["spot", 1]}, "placement.train.1: Input should be a valid string. Received: '1'."),
+    ],
+)
+def test_a_list_of_pools_that_cannot_be_tried_in_turn_is_refused(
+    tmp_path: Path, placement: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in refusal(tmp_path, listed(placement))
+
+
+@pytest.mark.parametrize("target", ["local", "vertex"])
+def test_only_kubeflow_has_a_list_of_pools(tmp_path: Path, target: str) -> None:
+    message = refusal(tmp_path, listed({"train": ["spot", "l4"]}, target=target))
+    assert (
+        f"placement.train: a list of pools is for target kubeflow, and this is {target}. Give one, such as spot."
+        in (message)
+    )
+
+
+@pytest.mark.parametrize("key", ["preemptions", "pending_seconds"])
+def test_a_budget_of_0_is_refused(tmp_path: Path, key: str) -> None:
+    text = listed({"train": ["spot", "l4"]}).replace('"spot": true', f'"spot": true, "{key}": 0')
+    assert f"pools.spot.{key}: Input should be greater than or equal to 1. Received: '0'." in refusal(tmp_path, text)

@@ -13,10 +13,11 @@ import pytest
 from kubernetes.client import ApiException
 from tests.unit.test_outcome import pending, pod
 
-from trainyard.errors import TransientError
+from trainyard.errors import InfrastructureError, TransientError
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.kubernetes.diagnosis import CONTAINER
 from trainyard.spec.hardware.pools import Pool
+from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import (
     Gang,
     gang_objects,
@@ -25,7 +26,7 @@ from trainyard.steps.train.gang.pods.job import (
     owner_reference,
     worker_job,
 )
-from trainyard.steps.train.gang.pods.launch import clear, launch
+from trainyard.steps.train.gang.pods.launch import PassedOver, clear, launch
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 POOL = Pool.model_validate({"kind": "cpu", "resources": RESOURCES})
@@ -232,3 +233,67 @@ def test_an_elastic_gang_without_its_fewest_workers_or_worker_0_ends_at_its_dead
     without_chief = [[pending(0, "no node"), running(1), running(2)]] * 20
     with pytest.raises(TransientError, match=r"waiting for worker 0 of 3 .* for 90[01] s"):
         sizes_of(monkeypatch, *without_chief)
+
+
+def disrupted(index: int, name: str, reason: str = "PreemptionByScheduler") -> dict[str, Any]:
+    lost = pod(index, "Failed", conditions=[{"type": "DisruptionTarget", "status": "True", "reason": reason}])
+    lost["metadata"]["name"] = name
+    return lost
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, gang: Gang, *scenes: list[dict[str, Any]]) -> float:
+    """Launch a gang whose pods are those of each scene for 10 s, and return the seconds until it ends.
+
+    Raises as `launch`.
+    """
+    server, now = Server(), 0.0
+
+    def at_rest(_: float) -> None:
+        nonlocal now
+        now += 1.0
+        server.pods = scenes[min(int(now // 10), len(scenes) - 1)]
+
+    server.pods = scenes[0]
+    monkeypatch.setattr(time, "sleep", at_rest)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
+    try:
+        launch(gang, Cluster(server, "runs"))
+    finally:
+        assert not server.objects
+    return now
+
+
+NO_NODE, STARTING = [pending(0, "no node")], [pod(0, "Pending")]
+
+
+def test_a_pool_without_nodes_is_passed_over_if_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = replace(TRAINING, pending_seconds=25)
+    with pytest.raises(PassedOver, match=r"^waiting for worker 0 of 1 \(pod pending: no node\) for 26 s$"):
+        watched(monkeypatch, gang, NO_NODE)
+    # A lost node counts from its loss, and a worker that pulls its image has a node.
+    with pytest.raises(PassedOver, match=r"for 26 s$"):
+        watched(monkeypatch, gang, NO_NODE, STARTING, STARTING, STARTING, [running(0)], NO_NODE)
+    with pytest.raises(TransientError, match=r"no node\) for 901 s\. Free or add nodes") as last:
+        watched(monkeypatch, TRAINING, NO_NODE)
+    assert not isinstance(last.value, PassedOver)
+
+
+def test_a_pool_whose_queue_does_not_admit_the_job_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = POOL.model_copy(update={"queue": "research"})
+    with pytest.raises(PassedOver, match=r"^waiting to be admitted by queue 'research' for 26 s$"):
+        watched(monkeypatch, replace(TRAINING, pool=pool, pending_seconds=25), [])
+
+
+def test_preemptions_have_a_budget_of_their_own_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = replace(TRAINING, workers=2, preemptions=2, pending_seconds=100)
+    lost = [disrupted(index % 2, f"lost-{index}") for index in range(5)]
+    whole = [running(0), running(1)]
+    scenes = [[*lost[:count], *whole] for count in range(6)]
+    with pytest.raises(PassedOver, match=r"^preempted 5 times, and 2 for each of 2 workers are allowed$"):
+        watched(monkeypatch, gang, *scenes)
+    with pytest.raises(InfrastructureError, match=r"Raise preemptions of the pool, or name a pool without Spot nodes"):
+        watched(monkeypatch, replace(gang, pending_seconds=None), *scenes)
+    out_of_disk = pod(0, "Failed", reason="Evicted", message="Usage of EmptyDir volume exceeds the total limit")
+    names = outcome.preempted([*lost, running(0), out_of_disk, disrupted(1, "gone", "DeletionByTaintManager")])
+    assert names == {*(f"lost-{index}" for index in range(5)), "gone"}

@@ -16,6 +16,7 @@ from trainyard.contract.pipeline import Pipeline
 from trainyard.graph import CHECK, LAST, OUTPUTS, STEPS
 from trainyard.report.outputs import read
 from trainyard.report.summary import run_title, write
+from trainyard.spec.environment import TRAIN
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -27,7 +28,7 @@ def write_end(recipe: Recipe, root: str, run_id: str, step: str) -> str:
     """
     folder = keys.run_folder(root, recipe, run_id)
     done, seconds = _finished(recipe, root, folder)
-    ended: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
+    ended: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0} | _attempts(folder)
     checked = storage.read_json(f"{folder}/{CHECK}.json")
     if checked and not checked["due"]:
         ended["not_due"] = checked["why"]
@@ -44,9 +45,16 @@ def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
     record = storage.read_json(keys.failure_record(output))
     if record is None:
         return
-    done, seconds = _finished(recipe, root, keys.run_folder(root, recipe, run_id))
+    folder = keys.run_folder(root, recipe, run_id)
+    done, seconds = _finished(recipe, root, folder)
     failure = {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
-    write(root, recipe, run_id, done, seconds, failure)
+    write(root, recipe, run_id, done, seconds, failure | _attempts(folder))
+
+
+def _attempts(folder: str) -> dict[str, Any]:
+    """Return `attempts` of the record of the run with this `folder`, nothing without a list of pools."""
+    attempts = (storage.read_json(f"{folder}/{TRAIN}.json") or {}).get("attempts")
+    return {"attempts": attempts} if attempts else {}
 
 
 def _finished(recipe: Recipe, root: str, folder: str) -> tuple[dict[str, str], dict[str, float]]:

@@ -48,6 +48,7 @@ class StepTask:
     run_id: str
     uri: str = ""
     arguments: dict[str, str] = field(default_factory=dict)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
     pipeline: Pipeline = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,8 +171,14 @@ class StepTask:
         self._write_note(self.name, {"due": due, "why": why})
         return "due" if due else "not due"
 
+    def note_attempts(self, attempts: list[dict[str, Any]]) -> None:
+        """Note the attempts on a list of pools in the run record; each is `Attempt.as_dict`."""
+        self.attempts = attempts
+        self._note(None)
+
     def _note(self, seconds: float | None) -> None:
-        self._write_note(self.name, {"folder": self.uri, "seconds": seconds})
+        note = {"folder": self.uri, "seconds": seconds}
+        self._write_note(self.name, note | ({"attempts": self.attempts} if self.attempts else {}))
 
     def _write_note(self, name: str, note: dict[str, Any]) -> None:
         if self.run_id:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
@@ -35,6 +35,17 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 MAX_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
 
 Step = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+def _form(pools: object) -> str:
+    return "list" if isinstance(pools, list) else "name"
+
+
+# Told apart by their form, so that a fault is one of the form that was given.
+Pools = Annotated[
+    Annotated[Step, Tag("name")] | Annotated[list[Step], Field(max_length=16), Tag("list")],
+    Discriminator(_form),
+]
 
 
 def _endpoint(url: str) -> str:
@@ -156,8 +167,11 @@ class Environment(Strict):
     kubeflow: Kubeflow = Kubeflow()
     vertex: Vertex | None = Field(None, description="Required for submit, not for compile.")
     pools: dict[Step, Pool] = Field({}, max_length=1000, description="Node pools, by name.")
-    placement: dict[Step, Step] = Field(
-        {}, max_length=1000, description="Pool of each step; default is for all others."
+    placement: dict[Step, Pools] = Field(
+        {},
+        max_length=1000,
+        description="Pool of each step; default is for all others. train takes a list too: the next pool is tried if "
+        "one has no nodes or loses them.",
     )
     input_workers: InputWorkers | None = Field(
         None, description="Processes that prepare batches for train. Default: none."
@@ -229,12 +243,25 @@ class Environment(Strict):
         return self.input_workers.count if self.input_workers else 0
 
     def pool_of(self, step: str) -> Pool:
-        """Return the pool of `step`."""
+        """Return the pool of `step`, the first of a list."""
         return self.pools[self.pool_name(step)]
 
     def pool_name(self, step: str) -> str:
-        """Return the name of the pool of `step`, '' without a placement."""
-        return self.placement.get(step, self.placement.get(DEFAULT, ""))
+        """Return the name of the pool of `step`, the first of a list, '' without a placement."""
+        return next(iter(self.pool_names(step)), "")
+
+    def pool_names(self, step: str) -> list[str]:
+        """Return the names of the pools on which `step` runs, in the order in which they are tried."""
+        return _names(self.placement.get(step, self.placement.get(DEFAULT, [])))
+
+    @property
+    def placed_pools(self) -> list[str]:
+        """The names of the pools of all steps, each once."""
+        return list(dict.fromkeys(name for pools in self.placement.values() for name in _names(pools)))
+
+
+def _names(pools: str | list[str]) -> list[str]:
+    return pools if isinstance(pools, list) else [pools]
 
 
 def pauses(retries: int) -> list[int]:
@@ -288,18 +315,52 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
 
 def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     defined = f"Defined: {', '.join(environment.pools) or 'none'}"
-    for step, pool in environment.placement.items():
-        if pool not in environment.pools:
-            yield ("placement", step), f"no pool '{pool}'. {defined}.{did_you_mean(pool, environment.pools)}"
+    for step, pools in environment.placement.items():
+        for pool in _names(pools):
+            if pool not in environment.pools:
+                yield ("placement", step), f"no pool '{pool}'. {defined}.{did_you_mean(pool, environment.pools)}"
+        if isinstance(pools, list):
+            yield from ((("placement", step), why) for why in _list_faults(environment, step, pools))
     if environment.target == "local":
         return
     if DEFAULT not in environment.placement:
         yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
     yield from _training_faults(environment)
-    for name in dict.fromkeys(environment.placement.values()):
+    for name in environment.placed_pools:
         used = environment.pools.get(name)
         if used and used.variant not in environment.images:
             yield ("images", used.variant), f"is required, for steps are placed on the {used.variant} pool '{name}'"
+
+
+def _list_faults(environment: Environment, step: str, names: list[str]) -> Iterator[str]:
+    """Yield the reasons against running `step` on the pools `names`, one after the other."""
+    if not names:
+        yield f"the list names no pool. Give one or more of {', '.join(environment.pools)}"
+    elif environment.target != "kubeflow":
+        yield f"a list of pools is for target kubeflow, and this is {environment.target}. Give one, such as {names[0]}"
+    elif step != TRAIN:
+        yield (
+            f"only {TRAIN} takes a list of pools: Kubeflow starts the pods of other steps, and places each once. "
+            f"Give one, such as {names[-1]}"
+        )
+    if (once := list(dict.fromkeys(names))) != names:
+        twice = next(name for name in once if names.count(name) > 1)
+        yield f"names '{twice}' {names.count(twice)} times, and no pool is tried again. Give [{', '.join(once)}]"
+    known = {name: _trainer(environment.pools[name]) for name in once if name in environment.pools}
+    first = next(iter(known), "")
+    if other := next((name for name in known if known[name] != known[first]), ""):
+        fitting = ", ".join(name for name in known if known[name] == known[first])
+        yield (
+            f"'{first}' trains with {known[first]} and '{other}' with {known[other]}, and neither resumes from the "
+            f"other's checkpoints. Give [{fitting}]"
+        )
+
+
+def _trainer(pool: Pool) -> str:
+    """Return the framework that trains on `pool` and its image: cpu and gpu images have the same TensorFlow."""
+    if pool.variant in ("cpu", "gpu"):
+        return "TensorFlow of the cpu and gpu images"
+    return f"{'TensorFlow' if pool.trained_by == 'tensorflow' else 'JAX'} of the {pool.variant} image"
 
 
 def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
@@ -339,7 +400,7 @@ def _elastic_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         at = ("pools", name, "workers")
         if pool.queue:
             yield at, f"a queue admits a fixed number of pods. Give {pool.max_workers}, or leave queue out"
-        elif environment.input_workers is not None and environment.pool_name(TRAIN) == name:
+        elif environment.input_workers is not None and name in environment.pool_names(TRAIN):
             yield at, "input workers prepare batches for a fixed number of workers. Leave min and max or them out"
 
 
@@ -360,16 +421,18 @@ def _gang_only_faults(environment: Environment) -> Iterator[tuple[Location, str]
 
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield steps placed on pools without nodes, and a training placed where it cannot run."""
-    for step, name in environment.placement.items():
+    for step, names in environment.placement.items():
+        for name in _names(names):
+            pool = environment.pools.get(name)
+            if pool and pool.why_no_nodes:
+                yield ("placement", step), f"'{name}': {pool.why_no_nodes}. {nearest_that_trains(environment.pools)}"
+    step = TRAIN if TRAIN in environment.placement else DEFAULT
+    for name in environment.pool_names(TRAIN):
         pool = environment.pools.get(name)
-        if pool and pool.why_no_nodes:
-            yield ("placement", step), f"'{name}': {pool.why_no_nodes}. {nearest_that_trains(environment.pools)}"
-    step, name = TRAIN if TRAIN in environment.placement else DEFAULT, environment.pool_name(TRAIN)
-    pool = environment.pools.get(name)
-    if pool and pool.why_no_training:
-        why = f"'{name}' cannot train: {pool.why_no_training}. {nearest_that_trains(environment.pools)}"
-        advice = "" if step == TRAIN else f"; name it under placement.{TRAIN}"
-        yield ("placement", step), why + advice
+        if pool and pool.why_no_training:
+            why = f"'{name}' cannot train: {pool.why_no_training}. {nearest_that_trains(environment.pools)}"
+            advice = "" if step == TRAIN else f"; name it under placement.{TRAIN}"
+            yield ("placement", step), why + advice
 
 
 def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

@@ -225,7 +225,7 @@ def _defaults(config: Manifest) -> Manifest:
 def used_pools(environment: Environment) -> list[str]:
     """Return the pools of steps and input workers."""
     workers = environment.input_workers
-    return list(dict.fromkeys([*environment.placement.values(), *([workers.pool] if workers else [])]))
+    return list(dict.fromkeys([*environment.placed_pools, *([workers.pool] if workers else [])]))
 
 
 def has_step_pods(environment: Environment, name: str) -> bool:
@@ -242,7 +242,7 @@ def queued_pods(environment: Environment, name: str) -> int:
 
 
 def _workers(environment: Environment, name: str, pool: Pool) -> int:
-    trains = environment.pool_name("train") == name
+    trains = name in environment.pool_names(TRAIN)
     workers = environment.input_workers
     input_pods = workers.count if workers and workers.pool == name else 0
     return (pool.min_workers if trains else 1) + input_pods
@@ -259,11 +259,12 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
     The pod of a step lacks Argo's own containers, to which Kubeflow gives their own permissions. Source: Kubeflow
     Pipelines 2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
     """
-    step = next((step for step in _steps(environment) if environment.pool_name(step) == name), "")
+    step = next((step for step in _steps(environment) if name in environment.pool_names(step)), "")
     plan = gang_spec(environment)
-    if plan and (environment.pool_name(TRAIN) == name or not step):
+    if plan and (name in environment.pool_names(TRAIN) or not step):
         options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "doctor")
-        training = gang(plan, recipes.load("digits"), "doctor", options)
+        attempt = next((attempt for attempt in plan.attempts if attempt.name == name), plan)
+        training = gang(attempt, recipes.load("digits"), "doctor", options)
         job = worker_job(training if step or training.input is None else training.input)
         template = job["spec"]["template"]
         return _pod(template["metadata"]["labels"], template["spec"])

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import check_input_workers, elastic_gang, gang_spec
+from trainyard.contract.training.gang import GangSpec, check_input_workers, elastic_gang, gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
@@ -167,9 +167,14 @@ def reachable(path: str, environment: Environment) -> bool:
 def _check_gang(recipe: Recipe, environment: Environment) -> None:
     check_input_workers(recipe, environment.input_count)
     plan = gang_spec(environment)
-    if plan is None:
-        return
+    for attempt in plan.attempts if plan else []:
+        _check_workers(recipe, environment, attempt)
+
+
+def _check_workers(recipe: Recipe, environment: Environment, plan: GangSpec) -> None:
+    """Raise `ConfigurationError` if the gang of `plan`, on one pool, cannot divide the batches of `recipe`."""
     pods = f"{environment.name} trains in {plan.workers} pod{'s' if plan.workers > 1 else ''}"
+    pods += f" on {plan.name}" if plan.name else ""
     if recipe.train.workers not in (1, plan.workers):
         raise ConfigurationError(
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "

@@ -9,13 +9,14 @@ from trainyard.kubernetes.client import Manifest
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods import job
-from trainyard.steps.train.gang.pods.pods import planned_gang
+from trainyard.steps.train.gang.pods.pods import planned_gangs
 from trainyard_control.compiler.placement import GANG
 
 
 def gang_objects(package: str) -> list[Manifest]:
     """Return the objects of the gang in `package`, [] without one; only a run's own values are in angle brackets.
 
+    On a list of pools, those of each pool in the order in which the launcher tries them.
     The names of the objects contain the run's id and the output's key, so they are other ones in a run.
     """
     parameters = next(iter(yaml.safe_load_all(package)))["root"]["inputDefinitions"]["parameters"]
@@ -28,6 +29,6 @@ def gang_objects(package: str) -> list[Manifest]:
     )
     model = keys.labeled(model, known.get("label", ""))
     start = "<champion>" if recipe.train.warm_start else ""
-    gang = planned_gang(recipe, known[GANG], "<run>", known["code"], examples, keys.checkpoints(model), model, start)
+    gangs = planned_gangs(recipe, known[GANG], "<run>", known["code"], examples, keys.checkpoints(model), model, start)
     workflow = job.owner_reference("argoproj.io/v1alpha1", "Workflow", "<workflow>", "<workflow uid>")
-    return job.gang_objects(gang, workflow, "<job uid>", "<input job uid>")
+    return [made for gang in gangs for made in job.gang_objects(gang, workflow, "<job uid>", "<input job uid>")]

@@ -153,10 +153,11 @@ def _step_placement(spec: Spec, executor: str, step: str, use: str, environment:
     if plan is None:
         name = environment.pool_name(step)
         return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own)
-    name = environment.placement[DEFAULT]
+    name = environment.pool_name(DEFAULT)
     pool = environment.pools[name].model_copy(update=LAUNCHER)
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
-    longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
+    queues = any(attempt.pool.queue for attempt in plan.attempts)
+    longest = None if queues else len(plan.attempts) * (plan.timeout_seconds + LAUNCHER_SECONDS)
     return _StepPlacement(step, name, pool, longest, ours, use, launches=True)
 
 
@@ -220,7 +221,8 @@ def table(spec: Spec, environment: Environment) -> list[tuple[str, str, str, str
     for task, step in _tasks(spec, steps):
         placement = placements[spec["components"][task["componentRef"]["name"]]["executorLabel"]]
         pool = environment.pool_of(step) if placement.launches else placement.pool
-        name = f"{placement.name} (launches a gang on {environment.pool_name(step)})" if placement.launches else ""
+        pools = ", then ".join(environment.pool_names(step))
+        name = f"{placement.name} (launches a gang on {pools})" if placement.launches else ""
         accelerators = f"{pool.count} x {pool.accelerator}" if pool.accelerator else "none"
         rows.append((task["taskInfo"]["name"], step, name or placement.name, accelerators))
     return rows

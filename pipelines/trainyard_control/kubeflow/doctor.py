@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from importlib import metadata
 
+from trainyard.contract.training import gang
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster, Manifest
@@ -128,8 +129,7 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         )
     else:
         yield good("your rights", "all that runs and explain need")
-    gangs = any(environment.pools[name].max_workers > 1 for name in checks.used_pools(environment))
-    if not gangs and not environment.input_workers:
+    if not gang.launches(environment):
         return
     account = environment.service_accounts.run
     if not account:

@@ -15,6 +15,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
+from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
 from trainyard.spec.recipe import Recipe
@@ -30,12 +31,22 @@ class InputPods(Strict):
     pool: Pool
 
 
-class GangSpec(Strict):
-    """Pods that train together, or one with input workers: what they run as, where, and for how long at most."""
+class PlacedGang(Strict):
+    """A gang on one pool. name, usd_per_hour: of the pool of a list, and of one of its nodes, for the run's record."""
 
     image: str
     workers: Annotated[int, Field(ge=1)]
     pool: Pool
+    name: str = ""
+    usd_per_hour: float | None = None
+
+
+class GangSpec(PlacedGang):
+    """Pods that train together, or one: what they run as, where, and for how long at most.
+
+    fallbacks: where they train next if the pool before has no nodes or loses them.
+    """
+
     platform: Platform
     service_account: str
     timeout_seconds: int
@@ -44,6 +55,13 @@ class GangSpec(Strict):
     secrets: dict[str, SecretKey] = {}
     image_pull_secrets: list[str] = []
     input_workers: InputPods | None = None
+    fallbacks: list[PlacedGang] = []
+
+    @property
+    def attempts(self) -> list[GangSpec]:
+        """This gang on each of its pools, in the order in which they are tried."""
+        alone = self.model_copy(update={"fallbacks": []})
+        return [alone, *(alone.model_copy(update=dict(placed)) for placed in self.fallbacks)]
 
 
 class ElasticGang(Strict):
@@ -98,8 +116,13 @@ def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
 def launches(environment: Environment) -> bool:
     """Return True if the train step in `environment` only starts a gang and waits for it."""
     return environment.target == "kubeflow" and (
-        environment.input_workers is not None or environment.pool_of(STEP).max_workers > 1
+        environment.input_workers is not None or has_list(environment) or environment.pool_of(STEP).max_workers > 1
     )
+
+
+def has_list(environment: Environment) -> bool:
+    """Return True if the environment names a list of pools for the train step."""
+    return isinstance(environment.placement.get(STEP), list)
 
 
 def gang_spec(environment: Environment) -> GangSpec | None:
@@ -110,17 +133,16 @@ def gang_spec(environment: Environment) -> GangSpec | None:
     if not launches(environment):
         return None
     name = environment.pool_name(STEP)
-    launcher = environment.placement[DEFAULT]
+    launcher = environment.pool_name(DEFAULT)
     if environment.pools[launcher].kind != "cpu":
         raise ConfigurationError(
             f"{environment.name}: placement.{DEFAULT}: '{launcher}' is a {environment.pools[launcher].kind} pool, and "
             f"the launcher of the gang on '{name}' would wait there. Name a cpu pool."
         )
-    pool = environment.pools[name]
+    first, *fallbacks = (_placed(environment, name) for name in environment.pool_names(STEP))
     return GangSpec(
-        image=environment.images[pool.variant],
-        workers=pool.max_workers,
-        pool=_bare(pool, environment.platform),
+        **dict(first),
+        fallbacks=fallbacks,
         platform=environment.platform,
         service_account=environment.service_accounts.worker,
         timeout_seconds=environment.timeout_of(STEP) or STEPS[STEP].timeout_seconds,
@@ -129,6 +151,18 @@ def gang_spec(environment: Environment) -> GangSpec | None:
         secrets=environment.secrets,
         image_pull_secrets=environment.image_pull_secrets,
         input_workers=_input_pods(environment),
+    )
+
+
+def _placed(environment: Environment, name: str) -> PlacedGang:
+    pool = environment.pools[name]
+    price = machines.price(pool, environment.platform) if has_list(environment) else None
+    return PlacedGang(
+        image=environment.images[pool.variant],
+        workers=pool.max_workers,
+        pool=_bare(pool, environment.platform),
+        name=name if has_list(environment) else "",
+        usd_per_hour=price.usd_per_hour if price else None,
     )
 
 

@@ -36,7 +36,7 @@ def train(
             if gang:
                 from trainyard.steps.train.gang.pods.pods import run_in_pods
 
-                this.delegate(run_in_pods, plan=gang, code=code, **inputs)
+                this.delegate(run_in_pods, plan=gang, code=code, note=this.note_attempts, **inputs)
             else:
                 from trainyard.steps.train.run import run
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainyard import events
+from trainyard.contract.training.attempts import ATTEMPTS, Attempt
 from trainyard.heartbeat import Heartbeat
 from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
@@ -48,6 +49,24 @@ def read_queue_seconds() -> float | None:
     except Exception as error:  # noqa: BLE001 - evidence alone: the model that was trained is worth more
         events.emit("warning", message=f"{uri}.queue: the time in the queue is not known ({error}).")
         return None
+
+
+def write_attempts(uri: str, attempts: dict[str, list[Attempt]]) -> None:
+    """Write the attempts of this gang, by its name, for the launcher that continues after this one."""
+    try:
+        storage.write_text(f"{uri}.attempts", ATTEMPTS.dump_json(attempts).decode())
+    except Exception as error:  # noqa: BLE001 - the gang trains on, and a later launcher tries a pool once more
+        events.emit("warning", message=f"{uri}.attempts: the attempts on the pools were not noted ({error}).")
+
+
+def read_attempts(uri: str) -> dict[str, list[Attempt]]:
+    """Return the attempts that `write_attempts` wrote; none if they are missing or another version wrote them."""
+    try:
+        text = storage.read_text(f"{uri}.attempts")
+        return ATTEMPTS.validate_json(text) if text else {}
+    except Exception as error:  # noqa: BLE001 - as above
+        events.emit("warning", message=f"{uri}.attempts: the attempts on the pools are not known ({error}).")
+        return {}
 
 
 def remove(uri: str) -> None:

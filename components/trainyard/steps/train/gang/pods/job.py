@@ -42,6 +42,8 @@ class Gang:
     """One gang: `workers` pods that run `command` in `image`, one on each node of `pool`.
 
     min_workers: it trains with so many too, if the others do not come; 0 if it needs all.
+    pending_seconds: how long a worker may have no node before another pool is tried; None on the last pool.
+    preemptions: how many for each worker; None without a limit.
     input: the gang of its input workers, None without any. feeds: the name of the gang that these input workers serve,
     '' for a training.
     """
@@ -54,6 +56,8 @@ class Gang:
     platform: Platform
     step: str = "train"
     min_workers: int = 0
+    pending_seconds: int | None = None
+    preemptions: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, SecretKey] = field(default_factory=dict)
     volume: Volume | None = None

@@ -11,6 +11,7 @@ from kubernetes import client
 from urllib3.exceptions import HTTPError
 
 from trainyard import events
+from trainyard.contract.training.attempts import Attempt
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
@@ -26,7 +27,17 @@ _NO_ANSWER = "the API server does not answer"
 _GONE_SECONDS = 60  # chosen: time beyond the grace period for the pods to end
 
 
-def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[[float], None] | None = None) -> None:
+class PassedOver(TransientError):
+    """The nodes of a pool do not come, or go too often, and the training has another pool."""
+
+
+def launch(
+    gang: Gang,
+    cluster: Cluster,
+    launcher: str = "",
+    on_start: Callable[[float], None] | None = None,
+    attempt: Attempt | None = None,
+) -> None:
     """Run the gang until every worker has succeeded, then remove its Job, pods, Service and NetworkPolicy.
 
     launcher: the pod of this process, '' outside the cluster. A Job that an earlier launcher of the same run and step
@@ -35,17 +46,18 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     successor it ends by itself.
 
     on_start: called once with the seconds from the Job's creation to worker 0's start, even if an earlier launcher
-    created it.
+    created it. attempt: what is noted of the gang while it runs.
 
-    Raises the error that ended the gang, by its exit code; `TransientError` if a worker did not run for
+    Raises the error that ended the gang, by its exit code; `PassedOver` if another pool is to be tried;
+    `TransientError` if a worker did not run for
     `gang.pool.start_deadline_seconds`, `InfrastructureError` if it never can.
     """
     own = cluster.get(cluster.path("pods", launcher)) if launcher else None
-    log = WorkerLog(cluster)
+    log, attempt = WorkerLog(cluster), attempt or Attempt()
     detached, job = "", None
     try:
         job = _create_or_attach(gang, cluster, _owner(own) if own else None)
-        watch = _Watch(gang, cluster, on_start)
+        watch = _Watch(gang, cluster, on_start, attempt)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
     except TransientError:
@@ -62,6 +74,7 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
             _remove(gang, cluster, job["metadata"]["uid"])
             if gang.input:
                 clear(gang.input, cluster)
+            attempt.observe(0, False, set())
         log.close()
 
 
@@ -75,13 +88,17 @@ def clear(gang: Gang, cluster: Cluster) -> None:
 class _Watch:
     """Polls the gang, reports changes, and raises errors."""
 
-    def __init__(self, gang: Gang, cluster: Cluster, on_start: Callable[[float], None] | None) -> None:
+    def __init__(
+        self, gang: Gang, cluster: Cluster, on_start: Callable[[float], None] | None, attempt: Attempt
+    ) -> None:
         self._gang = gang
         self._cluster = cluster
         self._on_start = on_start
-        self._input = _Watch(gang.input, cluster, None) if gang.input else None
+        self._attempt = attempt
+        self._input = _Watch(gang.input, cluster, None, Attempt()) if gang.input else None
         self._start = time.monotonic()
         self._missing_since: dict[int, float] = {}
+        self._unplaced_since: dict[int, float] = {}
         self._reported: dict[str, object] = {}
 
     def finished(self, uid: str, log: WorkerLog) -> bool:
@@ -96,8 +113,12 @@ class _Watch:
         if self._on_start and (waited := outcome.queue_seconds(job, pods)) is not None:
             self._on_start(waited)
             self._on_start = None
+        gone = [worker for worker in workers if worker.state not in ("running", "done")]
+        running = sum(worker.state == "running" for worker in workers)
+        self._attempt.observe(running, bool(self._needed(gone)), outcome.preempted(pods))
         if self._check_end(job, workers, pods):
             return True
+        self._check_preemptions()
         if self._gang.is_elastic:
             self._resize(job, workers)
         if self._input and not outcome.suspended(job):
@@ -170,12 +191,12 @@ class _Watch:
         An elastic gang misses only worker 0, and those that make it too small.
         """
         now = time.monotonic()
+        self._check_pending(job, workers, now)
         admitted = [] if outcome.suspended(job) else workers
         gone = [worker for worker in admitted if worker.state not in ("running", "done")]
         self._missing_since = {worker.index: self._missing_since.get(worker.index, now) for worker in gone}
-        enough = self._gang.is_elastic and len(workers) - len(gone) >= self._gang.min_workers
-        for worker in gone:
-            if enough and worker.index:
+        for worker in self._needed(gone):
+            if self._gang.pending_seconds is not None and not worker.placed:
                 continue
             waited = now - self._missing_since[worker.index]
             if worker.broken and waited > _BROKEN_SECONDS:
@@ -189,6 +210,37 @@ class _Watch:
                     f"{round(waited)} s. Free or add nodes of the pool, or correct its nodeSelector, tolerations and "
                     "resources; then run the same command again."
                 )
+
+    def _needed(self, gone: list[Worker]) -> list[Worker]:
+        """Return the workers of `gone` without which the gang cannot train."""
+        enough = self._gang.is_elastic and self._gang.workers - len(gone) >= self._gang.min_workers
+        return [worker for worker in gone if not (enough and worker.index)]
+
+    def _check_pending(self, job: Manifest, workers: list[Worker], now: float) -> None:
+        """Raise `PassedOver` if a worker has no node, or the Job no admission, for too long, and a pool is left."""
+        unplaced = [worker for worker in workers if not worker.placed]
+        self._unplaced_since = {worker.index: self._unplaced_since.get(worker.index, now) for worker in unplaced}
+        allowed = self._gang.pending_seconds
+        for worker in self._needed(unplaced) if allowed is not None else []:
+            waited = now - self._unplaced_since[worker.index]
+            if waited > (allowed or 0):
+                queue = f"waiting to be admitted by queue '{self._gang.pool.queue}'"
+                why = queue if outcome.suspended(job) else outcome.missing(self._gang, self._with_reason(worker))
+                raise PassedOver(f"{why} for {round(waited)} s")
+
+    def _check_preemptions(self) -> None:
+        """Raise if more workers were preempted than the pool's budget allows."""
+        gang, preempted = self._gang, len(self._attempt.preempted)
+        if gang.preemptions is None or preempted <= gang.preemptions * gang.workers:
+            return
+        each = "" if gang.workers == 1 else f" for each of {gang.workers} workers"
+        why = f"preempted {preempted} times, and {gang.preemptions}{each} are allowed"
+        if gang.pending_seconds is not None:
+            raise PassedOver(why)
+        raise InfrastructureError(
+            f"{gang.name}: {why}. Raise preemptions of the pool, or name a pool without Spot nodes after it in "
+            f"placement.{gang.step}; then run the same command again: it resumes from its last checkpoint."
+        )
 
     def _with_reason(self, worker: Worker) -> Worker:
         """Return `worker` with the reason from the Job's warnings if it has no pod."""

@@ -23,13 +23,17 @@ _LONGEST = 600  # characters of a worker's message
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker by its newest pod. reason: why it is not running; broken: this will not change by itself."""
+    """A worker by its newest pod.
+
+    reason: why it is not running; broken: this will not change by itself. placed: its pod has a node.
+    """
 
     index: int
     state: State
     pod: str = ""
     reason: str = ""
     broken: bool = False
+    placed: bool = True
 
 
 def workers(count: int, pods: list[Manifest]) -> list[Worker]:
@@ -55,6 +59,12 @@ def queue_seconds(job: Manifest, pods: list[Manifest]) -> float | None:
     created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
     waited = [(datetime.fromisoformat(start) - created).total_seconds() for start in starts if start]
     return max(0.0, min(waited)) if waited else None
+
+
+def preempted(pods: list[Manifest]) -> set[str]:
+    """Return the names of the pods that were preempted or evicted, or lost their node."""
+    causes = ((pod["metadata"]["name"], diagnose(pod).cause) for pod in pods)
+    return {name for name, cause in causes if cause in ("preempted", "evicted", "node-lost")}
 
 
 def suspended(job: Manifest) -> bool:
@@ -105,7 +115,7 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
 
 def _worker(index: int, pod: Manifest | None) -> Worker:
     if pod is None:
-        return Worker(index, "absent", reason="no pod")
+        return Worker(index, "absent", reason="no pod", placed=False)
     name, diagnosis = pod["metadata"]["name"], diagnose(pod)
     if diagnosis.state == "done":
         return Worker(index, "done", name)
@@ -121,8 +131,9 @@ def _worker(index: int, pod: Manifest | None) -> Worker:
         reason = f"pod pending: {diagnosis.reason}: {diagnosis.message}"[:_LONGEST]
         return Worker(index, "pending", name, reason, broken=True)
     if diagnosis.cause in ("unscheduled", "gated"):
-        return Worker(index, "pending", name, f"pod pending: {diagnosis.message or 'not scheduled'}")
-    return Worker(index, "pending", name, f"pod is starting on {pod['spec'].get('nodeName', 'a node')}")
+        return Worker(index, "pending", name, f"pod pending: {diagnosis.message or 'not scheduled'}", placed=False)
+    node = pod["spec"].get("nodeName", "")
+    return Worker(index, "pending", name, f"pod is starting on {node or 'a node'}", placed=bool(node))
 
 
 def _worker_name(gang: Gang, pod: Manifest) -> str:

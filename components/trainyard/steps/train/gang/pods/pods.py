@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from trainyard import events
 from trainyard.contract import keys
+from trainyard.contract.training.attempts import Attempt
 from trainyard.contract.training.gang import GangSpec, InputPods, elastic_gang
 from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
@@ -19,28 +21,79 @@ from trainyard.spec import documents, plain_yaml
 from trainyard.spec.hardware.pools import device_variables
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods.job import Gang
-from trainyard.steps.train.gang.pods.launch import clear, launch
+from trainyard.steps.train.gang.pods.launch import PassedOver, clear, launch
 from trainyard.steps.train.peers import launcher_heartbeat, settings
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
+_PREEMPTIONS = 3  # chosen, for each worker: Spot nodes that go so often in one training are scarce
 _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
+
+Note = Callable[[list[dict[str, Any]]], None]
+"""Takes the attempts of a training, each as `Attempt.as_dict`."""
 
 
 def run_in_pods(
-    recipe: Recipe, plan: str, code: str, examples: str, checkpoints: str, output: str, start: str = ""
+    recipe: Recipe,
+    plan: str,
+    code: str,
+    examples: str,
+    checkpoints: str,
+    output: str,
+    start: str = "",
+    note: Note | None = None,
 ) -> None:
     """Train in a gang of pods whose worker 0 commits `output`; remove the gang afterwards.
 
     plan: JSON text of a `GangSpec`. code: digest that the workers' image must have, as in `task.opened`. start: as in
-    `train.run.run`. SIGTERM ends the gang too (see `launch`). Raises as `launch`.
+    `train.run.run`. note: called with the attempts on a list of pools when they change. SIGTERM ends the gang too (see
+    `launch`). Raises as `launch`, except `PassedOver`.
     """
     signal.signal(signal.SIGTERM, handle_sigterm)
     cluster, own = launchers_cluster(), own_pod()
     heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    planned = planned_gang(recipe, plan, run_name(cluster, own), code, examples, checkpoints, output, start)
+    gangs = planned_gangs(recipe, plan, run_name(cluster, own), code, examples, checkpoints, output, start)
     with launcher_heartbeat.beating(heartbeat):
-        launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
+        _launch_in_turn(gangs, documents.parse(plan, GangSpec, name="gang"), cluster, own, heartbeat, note)
     launcher_heartbeat.remove(heartbeat)
+
+
+def _launch_in_turn(
+    gangs: list[Gang],
+    plan: GangSpec,
+    cluster: Cluster,
+    own: str,
+    heartbeat: str,
+    note: Note | None,
+) -> None:
+    """Launch the gang on the first pool that a launcher of this run has not passed over, then on those after it."""
+    record = launcher_heartbeat.read_attempts(heartbeat)
+    attempts = record.get(gangs[0].name, [])
+
+    def save() -> None:
+        if plan.name:
+            launcher_heartbeat.write_attempts(heartbeat, {gangs[0].name: attempts})
+            if note:
+                note([attempt.as_dict() for attempt in attempts])
+
+    def on_start(seconds: float) -> None:
+        before = sum(attempt.waited_seconds for attempt in attempts[:-1])
+        launcher_heartbeat.write_queue_seconds(heartbeat, before + seconds)
+
+    first = sum(bool(attempt.why) for attempt in attempts)
+    for index, (gang, placed) in enumerate(zip(gangs, plan.attempts, strict=True)):
+        if index < first:
+            continue
+        if index == len(attempts):
+            spot, price = placed.pool.spot, placed.usd_per_hour
+            attempts.append(Attempt(pool=placed.name, spot=spot, workers=placed.workers, usd_per_hour=price))
+        attempts[index].on_change(save)
+        try:
+            launch(gang, cluster, own, on_start, attempts[index])
+            return
+        except PassedOver as passed:
+            attempts[index].why = str(passed)
+            events.emit("pool_passed_over", pool=placed.name, reason=passed, next=plan.attempts[index + 1].name)
+            save()
 
 
 def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None:
@@ -50,18 +103,18 @@ def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None
     """
     try:
         cluster = launchers_cluster()
-        clear(planned_gang(recipe, plan, run_name(cluster, own_pod()), "", "", checkpoints, output), cluster)
+        clear(planned_gangs(recipe, plan, run_name(cluster, own_pod()), "", "", checkpoints, output)[0], cluster)
     except TrainyardError as error:
         events.emit("warning", message=f"could not check for a gang of an earlier attempt ({error})")
 
 
-def planned_gang(
+def planned_gangs(
     recipe: Recipe, plan: str, run: str, code: str, examples: str, checkpoints: str, output: str, start: str = ""
-) -> Gang:
-    """Return the gang of `run_in_pods` in the run `run`."""
+) -> list[Gang]:
+    """Return the gangs of `run_in_pods` in the run `run`, one for each pool that it tries."""
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     name = f"{run}-{keys.split(output)[1]}"
-    return gang(documents.parse(plan, GangSpec, name="gang"), recipe, name, options)
+    return gangs(documents.parse(plan, GangSpec, name="gang"), recipe, name, options)
 
 
 def own_pod() -> str:
@@ -85,6 +138,19 @@ def run_name(cluster: Cluster, pod: str) -> str:
     """
     marks = (cluster.get(cluster.path("pods", pod)) or {}).get("metadata", {}).get("labels") or {}
     return str(marks.get(labels.KUBEFLOW_RUN) or marks.get(labels.WORKFLOW) or pod)
+
+
+def gangs(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> list[Gang]:
+    """Return the gang of `plan` on each of its pools, in the order in which they are tried. The rest is as in `gang`.
+
+    All have one name, so that there are never two.
+    """
+    planned, attempts = [], plan.attempts
+    for attempt in attempts:
+        own, pool, last = gang(attempt, recipe, run, options), attempt.pool, attempt is attempts[-1]
+        budget = pool.preemptions if last or pool.preemptions else _PREEMPTIONS
+        planned.append(replace(own, pending_seconds=None if last else pool.pending_seconds, preemptions=budget))
+    return planned
 
 
 def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> Gang:

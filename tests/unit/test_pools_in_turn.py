@@ -1,0 +1,161 @@
+"""A training on a list of pools: its launcher tries one after the other, and notes what became of each."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.test_launch import Server, disrupted, running, succeeded
+from tests.unit.test_outcome import pending
+
+from trainyard.contract.training.attempts import Attempt
+from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
+from trainyard.errors import InfrastructureError
+from trainyard.kubernetes.client import JOBS, Cluster
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.documents import parse
+from trainyard.spec.environment import Environment
+from trainyard.steps.train.gang.pods import pods
+
+SPOT = {"spot": True, "price_per_hour": 1.0, "pending_seconds": 20}
+
+
+def environment(*names: str, **spot: Any) -> Environment:
+    """The environment kind, whose training has a list of pools: spot, which is preempted, and calm."""
+    kind = environments.load("kind")
+    own = {
+        "spot": kind.pools["cpu"].model_copy(update=SPOT | {"node_selector": {"pool": "spot"}} | spot),
+        "calm": kind.pools["cpu"].model_copy(update={"price_per_hour": 3.0, "node_selector": {"pool": "calm"}}),
+    }
+    return kind.model_copy(update={"pools": kind.pools | own, "placement": kind.placement | {"train": [*names]}})
+
+
+class Trial:
+    """A launcher, an API server without nodes, and the pods of each pool, by the seconds that its Job has lived."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.server, self.now, self.since = Server(), 0.0, {"": 0.0}
+        self.pods: dict[str, Any] = {}
+        self.notes: list[list[dict[str, Any]]] = []
+        self.folder, self.cluster = folder, Cluster(self.server, "runs")
+        monkeypatch.setattr(pods, "launchers_cluster", lambda: self.cluster)
+        monkeypatch.setattr(pods, "own_pod", lambda: "")
+        monkeypatch.setattr(pods, "run_name", lambda *_: "run-1")
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        monkeypatch.setattr(time, "sleep", self._at_rest)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def _at_rest(self, _: float) -> None:
+        self.now += 1.0
+        for path, job in self.server.objects.items():
+            if path.startswith(self.cluster.path("jobs", group=JOBS)) and "deletionTimestamp" not in job["metadata"]:
+                pool = job["spec"]["template"]["spec"]["nodeSelector"]["pool"]
+                lived = self.now - self.since.setdefault(job["metadata"]["uid"], self.now)
+                self.server.pods = self.pods[pool](lived)
+                if self.server.pods == [succeeded(0)]:
+                    job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+    def train(self, environment: Environment) -> list[dict[str, Any]]:
+        """Return the attempts as noted at the end. Raises as `run_in_pods`."""
+        parameter = to_parameter(gang_spec(environment))
+        output = self.folder / "train-0123456789ab"
+        pods.run_in_pods(
+            recipes.load("digits"),
+            parameter,
+            "",
+            "examples",
+            f"{output}.checkpoints",
+            str(output),
+            note=self.notes.append,
+        )
+        return self.notes[-1]
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trial:
+    return Trial(monkeypatch, tmp_path)
+
+
+def none(_: float) -> list[dict[str, Any]]:
+    return [pending(0, "no node")]
+
+
+def trained(lived: float) -> list[dict[str, Any]]:
+    return [succeeded(0)] if lived > 3600 else [running(0)]
+
+
+def test_the_training_goes_to_the_next_pool_if_the_first_has_no_nodes(
+    trial: Trial, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trial.pods = {"spot": none, "calm": trained}
+    spot, calm = trial.train(environment("spot", "calm"))
+    why = "waiting for worker 0 of 1 (pod pending: no node) for 21 s"
+    assert (spot["pool"], spot["spot"], spot["why"], spot["cost_usd"]) == ("spot", True, why, 0.0)
+    assert 21 <= spot["waited_seconds"] < 30
+    assert (calm["pool"], calm["spot"], calm["why"], calm["preemptions"]) == ("calm", False, "", 0)
+    assert calm["worker_seconds"] == pytest.approx(3600, abs=10) and calm["cost_usd"] == pytest.approx(3, rel=0.01)
+    assert '"pool_passed_over", "pool": "spot"' in capfd.readouterr().err
+    assert not trial.server.objects and not list(trial.folder.rglob("*.attempts"))
+
+
+def test_preemptions_lead_to_the_next_pool_and_cost_what_ran(trial: Trial) -> None:
+    def preempted_each_minute(lived: float) -> list[dict[str, Any]]:
+        return [*(disrupted(0, f"lost-{number}") for number in range(int(lived // 60))), running(0)]
+
+    trial.pods = {"spot": preempted_each_minute, "calm": trained}
+    spot, _ = trial.train(environment("spot", "calm"))
+    assert (spot["preemptions"], spot["why"]) == (4, "preempted 4 times, and 3 are allowed")
+    assert spot["worker_seconds"] == pytest.approx(240, abs=5)
+    assert spot["cost_usd"] == pytest.approx(240 / 3600, rel=0.05)
+
+
+def test_a_launcher_that_is_started_again_does_not_return_to_a_pool_that_was_passed_over(trial: Trial) -> None:
+    def fails(_: float) -> list[dict[str, Any]]:
+        raise InfrastructureError("no")
+
+    trial.pods = {"spot": none, "calm": fails}
+    with pytest.raises(InfrastructureError, match="no"):
+        trial.train(environment("spot", "calm"))
+    assert [attempt["pool"] for attempt in trial.notes[-1]] == ["spot", "calm"]
+    trial.pods = {"calm": trained}
+    assert [attempt["pool"] for attempt in trial.train(environment("spot", "calm"))] == ["spot", "calm"]
+
+
+def test_a_list_of_one_pool_has_a_budget_too(trial: Trial) -> None:
+    trial.pods = {"spot": lambda lived: [*(disrupted(0, f"lost-{number}") for number in range(int(lived))), running(0)]}
+    with pytest.raises(InfrastructureError, match="preempted 3 times, and 2 are allowed"):
+        trial.train(environment("spot", preemptions=2))
+
+
+def test_the_last_pool_is_waited_for_as_long_as_by_any_gang(trial: Trial) -> None:
+    trial.pods = {"spot": lambda lived: none(lived) if lived < 100 else trained(lived)}
+    assert trial.train(environment("spot"))[0]["why"] == ""
+
+
+def test_the_time_between_two_launchers_counts_as_what_the_first_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    attempt = Attempt(pool="spot", usd_per_hour=2.0)
+    attempt.observe(0, True, set())
+    now = 30.0
+    attempt.observe(2, False, set())
+    again = Attempt.model_validate(json.loads(attempt.model_dump_json()))
+    now = 3630.0
+    again.observe(1, True, {"a"})
+    assert (again.waited_seconds, again.worker_seconds, again.cost_usd) == (30.0, 7200.0, 4.0)
+    assert again.as_dict()["preemptions"] == 1
+
+
+def test_the_plan_of_a_list_of_pools_comes_through_the_pipelines_parameter() -> None:
+    plan = gang_spec(environment("spot", "calm"))
+    assert plan is not None and parse(to_parameter(plan), GangSpec, name="gang") == plan
+    gangs = pods.gangs(plan, recipes.load("digits"), "run-1", dict.fromkeys(("checkpoints", "output", "examples"), ""))
+    assert [(gang.pending_seconds, gang.preemptions) for gang in gangs] == [(20, 3), (None, None)]
+    assert [gang.pool.node_selector for gang in gangs] == [{"pool": "spot"}, {"pool": "calm"}]
+    assert len({gang.name for gang in gangs}) == 1
