@@ -20,7 +20,7 @@ def test_a_drained_node_gives_its_worker_to_another_on_the_pool_after_one_withou
     desk: Desk, calm: Run, run: Run
 ) -> None:
     nowhere = {"cloud.google.com/gke-nodepool": "none"}
-    run.first = {"nodeSelector": nowhere, "spot": True, "pending_seconds": 5}
+    run.first = {"nodeSelector": nowhere, "spot": True, "pending_seconds": 5, "price_per_hour": 1.2}
     run.pool = {"price_per_hour": 3.6}
     run.start().reaches(20)
     node = run.namespace.kubectl("get", "pod", run.worker(1), "-o", "jsonpath={.spec.nodeName}")
@@ -31,7 +31,7 @@ def test_a_drained_node_gives_its_worker_to_another_on_the_pool_after_one_withou
         run.namespace.kubectl("uncordon", node)
     assert_survived(desk, run, calm)
     first, last = desk.attempts(run)
-    assert (first["pool"], first["cost_usd"], first["preemptions"]) == ("first", None, 0)
+    assert (first["pool"], first["cost_usd"], first["preemptions"]) == ("first", 0.0, 0)
     assert re.search(r"waiting for worker 0 of 2 \(pod pending: .*didn't match.*\) for [5-9] s", first["why"])
     assert 5 <= first["waited_seconds"] < 10 and last["waited_seconds"] > 0
     assert (last["pool"], last["preemptions"], last["why"]) == ("train", 1, "")
