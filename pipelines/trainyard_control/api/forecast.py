@@ -24,6 +24,7 @@ from trainyard_control.planning.hardware import THIS_MACHINE
 from trainyard_control.planning.history import History, read_history
 from trainyard_control.planning.learning import Estimate, Observation
 from trainyard_control.planning.plan import ADVICE, CLASSES, Candidate, candidates
+from trainyard_control.planning.preemptions import with_list
 from trainyard_control.planning.roofline import ExampleCost
 from trainyard_control.planning.scaling import ScalingForecast
 
@@ -98,12 +99,14 @@ def plan(
     deadline: str | None = None,
     budget: float | None = None,
     examples: int | None = None,
+    preemption_rate: float | None = None,
     **settings: Any,
 ) -> Forecast:
     """Predict the time and cost of a training on every pool of an environment, and choose one.
 
     deadline: the longest training, such as 4h or 1h30m. budget: the most that it may cost, in USD. examples: how many
-    to train on, if that is not known. settings, set_: as `run` has them.
+    to train on, if that is not known. preemption_rate: preemptions per Spot node and hour, to forecast the list of
+    pools in placement.train as well. settings, set_: as `run` has them.
 
     Raises `ConfigurationError` if a limit is none, and for what `run` refuses.
 
@@ -126,6 +129,8 @@ def plan(
             _trials_sentence(one, limit, budget),
             _help_sentence(one, forecasts, loaded, loaded_environment, known, past.observations),
         ]
+    if preemption_rate is not None:
+        forecasts = with_list(forecasts, loaded, loaded_environment, known, preemption_rate)
     return Forecast(
         loaded, loaded_environment, known, work, forecasts, len(past.observations), tuple(filter(None, sentences))
     )

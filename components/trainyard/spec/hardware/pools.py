@@ -122,6 +122,7 @@ def _some_memory(memory: str) -> str:
 
 _MOST_CORES = 4096
 _MOST_WORKERS = 1024
+_PREEMPTIONS = 3  # chosen, for each worker: Spot nodes that go so often in one training are scarce
 
 # The spellings that KFP's set_cpu_request and set_memory_request take.
 Cpu = Annotated[
@@ -276,6 +277,10 @@ class Pool(Strict):
     def is_elastic(self) -> bool:
         """True if the pool gives a range of workers."""
         return isinstance(self.workers, WorkerRange)
+
+    def allowed_preemptions(self, last: bool) -> int | None:
+        """Return how often each worker may be preempted, None without a limit. last: no other pool is left to try."""
+        return self.preemptions if last or self.preemptions else _PREEMPTIONS
 
     @property
     def trained_by(self) -> EngineName:

@@ -34,6 +34,15 @@ def plan(
     examples: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=10**12, help="Number of training examples, if it is unknown.")
     ] = None,
+    preemption_rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            min=0,
+            max=3600,
+            help="Preemptions per Spot node and hour, to forecast train's list of pools.",
+        ),
+    ] = None,
     serve: Annotated[
         str | None,
         typer.Option(metavar="LOAD", help="Size serving replicas instead, for a load such as qps=200,p95=50ms."),
@@ -55,6 +64,8 @@ def plan(
     from trainyard_control.api.drawing import table_console
     from trainyard_control.api.forecast import simulate
 
+    if preemption_rate is not None and (scale is not None or serve is not None):
+        raise ConfigurationError("--preemption-rate: is of one training. Leave --scale and --serve out.")
     if scale is not None:
         if deadline is not None or budget is not None or serve is not None or place:
             raise ConfigurationError("--scale: chooses no pool. Leave --deadline, --budget, --serve and --place out.")
@@ -67,7 +78,13 @@ def plan(
         _serve(recipe, set_ or [], environment, serve, output)
         return
     forecast = api.plan(
-        recipe, environment=environment, set_=set_ or [], deadline=deadline, budget=budget, examples=examples
+        recipe,
+        environment=environment,
+        set_=set_ or [],
+        deadline=deadline,
+        budget=budget,
+        examples=examples,
+        preemption_rate=preemption_rate,
     )
     document = [candidate.as_dict() for candidate in forecast.candidates]
     print_answer(output, document, lambda: forecast.print_to(table_console()))

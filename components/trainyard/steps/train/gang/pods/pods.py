@@ -25,7 +25,6 @@ from trainyard.steps.train.gang.pods.launch import PassedOver, clear, launch
 from trainyard.steps.train.peers import launcher_heartbeat, settings
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
-_PREEMPTIONS = 3  # chosen, for each worker: Spot nodes that go so often in one training are scarce
 _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
 
 Note = Callable[[list[dict[str, Any]]], None]
@@ -148,7 +147,7 @@ def gangs(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> 
     planned, attempts = [], plan.attempts
     for attempt in attempts:
         own, pool, last = gang(attempt, recipe, run, options), attempt.pool, attempt is attempts[-1]
-        budget = pool.preemptions if last or pool.preemptions else _PREEMPTIONS
+        budget = pool.allowed_preemptions(last)
         planned.append(replace(own, pending_seconds=None if last else pool.pending_seconds, preemptions=budget))
     return planned
 

@@ -1,0 +1,96 @@
+"""Expected time and cost of a training on a list of pools, some of which are preempted."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trainyard.errors import ConfigurationError
+from trainyard_control.cli.main import app
+from trainyard_control.planning.preemptions import expected_stays
+
+RATE, LOST = 0.3, 0.2  # preemptions an hour, and hours that each costs
+
+
+def simulated(pools: list[tuple[str, float, float, float, int | None]], draw: random.Random) -> list[float]:
+    """Return the hours of one training on each pool, drawn preemption by preemption."""
+    left, hours = 1.0, []
+    for _, whole, rate, lost, allowed in pools:
+        spent, seen = 0.0, 0
+        while left > 0:
+            until = draw.expovariate(rate) if rate else float("inf")
+            if until >= left * whole:
+                spent, left = spent + left * whole, 0.0
+                break
+            spent, left, seen = spent + until + lost, left - until / whole, seen + 1
+            if allowed is not None and seen > allowed:
+                break
+        hours.append(spent)
+    return hours
+
+
+def test_the_expectation_is_the_mean_of_trainings_drawn_at_random() -> None:
+    pools = [("spot", 8.0, RATE, LOST, 2), ("calm", 12.0, 0.0, LOST, None)]
+    draw, count = random.Random(1), 20_000
+    runs = [simulated(pools, draw) for _ in range(count)]
+    stays = expected_stays(pools)
+    for index, stay in enumerate(stays):
+        assert stay.hours == pytest.approx(sum(run[index] for run in runs) / count, rel=0.02)
+    assert stays[0].preemptions == pytest.approx((stays[0].hours - stays[0].preemptions * LOST) * RATE)
+
+
+def test_the_next_pool_is_left_nothing_without_a_limit_or_without_preemptions() -> None:
+    assert [stay.hours for stay in expected_stays([("a", 8, 0.0, 1, 3), ("b", 8, 0.0, 1, None)])] == [8.0, 0.0]
+    assert [stay.hours for stay in expected_stays([("a", 8, 0.5, 1, None), ("b", 8, 0.0, 1, None)])] == [12.0, 0.0]
+    often = expected_stays([("a", 8, 1e6, 0.001, 3), ("b", 8, 0.0, 1, None)])
+    assert often[0].preemptions == pytest.approx(4) and often[1].hours == pytest.approx(8)
+
+
+def environment(folder: Path, train: Any) -> Path:
+    resources = {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    pool = {"kind": "cpu", "resources": resources, "price_per_hour": 4.0}
+    content = {
+        "target": "kubeflow",
+        "storage": "gs://bucket/runs",
+        "images": {"cpu": "example/cpu:1"},
+        "pools": {"spot": pool | {"spot": True, "price_per_hour": 1.0}, "calm": pool},
+        "placement": {"default": "calm", "train": train},
+    }
+    file = folder / "own.yaml"
+    file.write_text(json.dumps(content))
+    return file
+
+
+def test_the_plan_prices_a_list_of_pools_at_the_stated_rate(tmp_path: Path) -> None:
+    command = [
+        "plan",
+        "digits",
+        "--examples",
+        "5000000",
+        "-o",
+        "json",
+        "-e",
+        str(environment(tmp_path, ["spot", "calm"])),
+    ]
+    runs = {rate: CliRunner().invoke(app, [*command, "--preemption-rate", rate]) for rate in ("0", "0.5", "3600")}
+    rows = {rate: json.loads(run.stdout) for rate, run in runs.items()}
+    assert [row["pool"] for row in rows["0"]] == ["spot", "calm", "spot, then calm"]
+    spot, calm, undisturbed = rows["0"]
+    assert (undisturbed["hours"], undisturbed["cost_usd"]) == (spot["hours"], spot["cost_usd"])
+    half, often = rows["0.5"][2], rows["3600"][2]
+    assert spot["hours"]["expected"] < half["hours"]["expected"] and spot["cost_usd"] < half["cost_usd"]
+    assert often["cost_usd"] == pytest.approx(calm["cost_usd"], rel=0.1)
+    assert half["why"].startswith("at 0.5 preemptions per Spot node and hour: spot ") and "calm" in half["why"]
+    assert not half["chosen"]
+
+
+def test_a_rate_of_preemption_needs_a_list(tmp_path: Path) -> None:
+    for name in (str(environment(tmp_path, "spot")), "local"):
+        refused = CliRunner().invoke(app, ["plan", "digits", "-e", name, "--preemption-rate", "0.1"])
+        assert isinstance(refused.exception, ConfigurationError)
+        assert "--preemption-rate is for a list of pools, and placement.train is none." in str(refused.exception)
