@@ -27,6 +27,11 @@ from trainyard_control.planning.environment_file import set_train_pool, timeout,
             "placement: {train: a100, default: cpu}  # all\nretries: {}\n",
         ),
         ("placement: {default: cpu, train: 'l4'}\n", "placement: {default: cpu, train: a100}\n"),
+        ("placement: {default: cpu, train: [spot, l4]}\n", "placement: {default: cpu, train: a100}\n"),
+        (
+            "placement:\n  train:\n    - spot\n    - l4\n  default: cpu  # all\nretries: {}\n",
+            "placement:\n  train: a100\n  default: cpu  # all\nretries: {}\n",
+        ),
         ("target: local  # here\n", "target: local  # here\nplacement:\n  train: a100\n"),
     ],
 )

@@ -13,6 +13,7 @@ from tests.unit import report_folders
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.training.attempts import Attempt
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.runtime import task
@@ -29,6 +30,7 @@ class PipelineRun:
         self.root, self.made = root / "storage", report_folders.whole_run(root / "documents")
         self.folder = Path(keys.run_folder(str(self.root), RECIPE, "r1"))
         self.outputs: dict[str, str] = {}
+        self.attempts: list[dict[str, Any]] = []
 
     def judge(self, verdict: str) -> None:
         """Let evaluate find `verdict`."""
@@ -52,6 +54,8 @@ class PipelineRun:
                     raise error
                 with storage.stage(self.outputs[name], producer=f"trainyard.{name}") as staging:
                     shutil.copytree(self.made[name], staging, dirs_exist_ok=True)
+                if name == "train" and self.attempts:
+                    this.note_attempts(self.attempts)
                 this._note(report_folders.SECONDS[name])
             if name == "preprocess":
                 self.outputs["plan"] = this.plan_training(self.outputs[name], "").model
@@ -82,6 +86,17 @@ def test_a_run_that_pushes_is_recorded_as_a_success_with_the_seconds_of_every_st
     assert record["seconds"] == report_folders.SECONDS and record["folders"].keys() == set(OUTPUTS)
     assert page == (run.folder / "report.html").read_text()
     assert "✓ Blessed" in page and "✗ Failed" not in page and "5 steps" in page
+
+
+def test_a_training_on_a_list_of_pools_is_recorded_with_its_attempts(run: PipelineRun) -> None:
+    why = "waiting for worker 0 of 1 (pod pending: no node) for 600 s"
+    spot = Attempt(pool="l4-spot", spot=True, usd_per_hour=1.0, why=why, waited_seconds=600.2)
+    last = Attempt(pool="l4", usd_per_hour=3.0, worker_seconds=7200.0, preempted=["a"])
+    run.attempts = [attempt.as_dict() for attempt in (spot, last)]
+    pages = [run.step(name) for name in OUTPUTS]
+    assert run.record()["attempts"] == run.attempts and run.record()["seconds"] == report_folders.SECONDS
+    for page in (pages[OUTPUTS.index("evaluate")], pages[-1]):
+        assert "l4-spot (Spot)" in page and why in page and '<td class="n">6</td>' in page and "7200 s" in page
 
 
 def test_the_report_of_a_step_in_the_middle_shows_what_is_known_and_ends_nothing(run: PipelineRun) -> None:

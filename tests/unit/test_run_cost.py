@@ -14,6 +14,7 @@ from tests.unit.test_explanation import Silent, pod
 
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
+from trainyard_control.cli.follow import show_troubled_steps
 from trainyard_control.cli.verbs.runs import _cost_text, _show_view
 from trainyard_control.compiler.about import About
 from trainyard_control.kubeflow.run_view import Cost, RunView
@@ -95,8 +96,12 @@ def runs(
     about: About | None = None,
     nodes: dict[str, Any] | None = None,
     state: str = "SUCCEEDED",
+    notes: dict[str, Any] | None = None,
 ) -> KubeflowRuns:
-    """The run of a cluster that knows these pods, Kubeflow's tasks and the nodes of Argo's Workflow."""
+    """The run of a cluster that knows these pods, Kubeflow's tasks and the nodes of Argo's Workflow.
+
+    notes: the JSON files in the run's folder.
+    """
     looked_at = KubeflowRuns(environment)
     parameters = (about or About("digits", "yard")).parameters()
     looked_at.server = Kubeflow(tasks or [], parameters, state)  # type: ignore[assignment]
@@ -104,7 +109,7 @@ def runs(
     kinds = {"pods": list(pods), "workflows": [workflow]}
     looked_at.cluster = Silent()
     looked_at.cluster.items = lambda kind, **_: kinds.get(kind, [])  # type: ignore[method-assign, assignment]
-    looked_at._record = lambda folder: None  # type: ignore[method-assign]
+    looked_at._json = lambda folder, name: (notes or {}).get(name)  # type: ignore[method-assign]
     return looked_at
 
 
@@ -172,6 +177,28 @@ def test_a_gang_costs_all_its_workers_and_their_input_for_as_long_as_its_launche
     assert moved.view("r").cost == Cost(8.0, at_most=True) == moved.newest(20, False)[0].cost
     unpriced = runs(yard("pair", "input_workers: {count: 3, pool: mine}"), launcher).view("r")
     assert unpriced.cost == Cost(None, at_most=True, unpriced=("mine",))
+
+
+def test_a_training_on_a_list_of_pools_costs_what_its_workers_ran_on_each(
+    yard: Yard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = node_pod("launcher", "train", "cpu", 0, 120)
+    environment = yard("[l4-spot, pair]")
+    why = "waiting for worker 0 of 1 (pod pending: no node) for 600 s"
+    spot = {"pool": "l4-spot", "spot": True, "workers": 1, "why": why, "waited_seconds": 600.0, "worker_seconds": 0.0}
+    pair = {"pool": "pair", "spot": False, "workers": 2, "why": "", "waited_seconds": 60.0, "worker_seconds": 7200.0}
+    attempts = [spot | {"preemptions": 0, "cost_usd": 0.0}, pair | {"preemptions": 0, "cost_usd": 4.0}]
+    unknown = runs(environment, launcher).view("r")
+    assert unknown.cost == Cost(8.0, at_most=True)  # two hours of the two nodes of pair
+    view = runs(environment, launcher, notes={"run": {"attempts": attempts}}).view("r")
+    assert view.cost == Cost(4.0) and view.document()["steps"][0]["earlier"] == [f"pool l4-spot {why}"]
+    show_troubled_steps(view)
+    assert f"before: pool l4-spot: {why}" in capsys.readouterr().out
+    going = runs(environment, launcher, notes={"train": {"attempts": attempts}}, state="RUNNING").view("r")
+    assert going.cost and going.cost.usd == 4.0
+    attempts[0]["cost_usd"] = None
+    unpriced = runs(environment, launcher, notes={"run": {"attempts": attempts}}).view("r")
+    assert unpriced.cost == Cost(None, unpriced=("l4-spot",))
 
 
 def test_a_step_that_goes_on_costs_so_much_by_now_and_one_that_waits_for_a_node_nothing_yet(yard: Yard) -> None:

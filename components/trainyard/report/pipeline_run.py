@@ -37,7 +37,8 @@ def write_end(recipe: Recipe, root: str, run_id: str, step: str) -> str:
         return write(root, recipe, run_id, done, seconds, ended)[1]
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
-    return report.render(run_title(recipe, run_id), recipe, outputs, seconds)
+    ending = report.Ending(attempts=ended.get("attempts", ()))
+    return report.render(run_title(recipe, run_id), recipe, outputs, seconds, ending)
 
 
 def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:

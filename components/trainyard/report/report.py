@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -60,12 +61,14 @@ PACKAGES = (
 class Ending:
     """The end of a run before its last step: the sentence of its failure, or why a scheduled run was not due.
 
-    predicted: the forecast of its training, None without one or if an earlier training was reused.
+    predicted: the forecast of its training, None without one or if an earlier training was reused. attempts: those of a
+    training on a list of pools, each as `Attempt.as_dict`.
     """
 
     failure: str | None = None
     not_due: str | None = None
     predicted: Prediction | None = None
+    attempts: Sequence[dict[str, Any]] = ()
 
 
 def render(

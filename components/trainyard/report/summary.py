@@ -69,9 +69,8 @@ def write(
     try:
         outputs = read(folders, skip_unreadable=failed)
         predicted = ended.get("predicted")
-        ending = report.Ending(
-            ended["failure"], ended.get("not_due"), Prediction.model_validate(predicted) if predicted else None
-        )
+        forecast = Prediction.model_validate(predicted) if predicted else None
+        ending = report.Ending(ended["failure"], ended.get("not_due"), forecast, ended.get("attempts", ()))
         page = report.render(run_title(recipe, run_id), recipe, outputs, seconds, ending, usd_per_hour)
         storage.write_text(uri, page)
         record = summarize(recipe, run_id, outputs, seconds, uri, usd_per_hour)

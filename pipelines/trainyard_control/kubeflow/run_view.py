@@ -10,7 +10,7 @@ that waits for a gang.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -324,6 +324,18 @@ def _text(moment: datetime | None) -> str:
     return moment.isoformat() if moment and moment.year > 1970 else ""
 
 
+def with_attempts(step: StepView, attempts: Sequence[dict[str, Any]]) -> StepView:
+    """Return the step that launches a training on a list of pools, with its earlier pools and what all have cost.
+
+    attempts: each as `Attempt.as_dict`. A pool costs the time of its running workers at the price when the run was
+    submitted.
+    """
+    passed = tuple((f"pool {each['pool']}", each["why"]) for each in attempts if each["why"])
+    unpriced = tuple(each["pool"] for each in attempts if each["cost_usd"] is None)
+    dollars = None if unpriced else _rounded(sum(each["cost_usd"] for each in attempts))
+    return replace(step, earlier=(*step.earlier, *passed), cost=Cost(dollars, so_far=step.active, unpriced=unpriced))
+
+
 def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds: float) -> Cost | None:
     """Compute the cost of a step, None if another step pays for the pod or it was never placed.
 
@@ -332,7 +344,8 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
 
     A gang is deleted with its Job when its launcher ends, and may outlive the launcher's pod. So it counts, with its
     input workers, for the duration of Kubeflow's task: at most, because it may wait for nodes. The same holds for a
-    step that only Kubeflow reports.
+    step that only Kubeflow reports. On a list of pools whose attempts are not known here (`with_attempts`), it counts
+    on the most expensive.
     """
     launches = ours and step.task == PodTask(gang.STEP) and gang.launches(environment)
     placed = environment.pool_name(step.task.step) if ours else ""
@@ -344,11 +357,12 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     if not seconds:
         return Cost(0.0, so_far=so_far)
     input_pools = [environment.input_workers.pool] if launches and environment.input_workers else []
-    prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *input_pools]}
+    pools = environment.pool_names(gang.STEP) if launches else [name]
+    prices = {pool: _usd_per_hour(pool, environment) for pool in [*pools, *input_pools]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
-    hourly = usd_per_hour(environment, environment.pools[name]) if launches else prices[name]
-    return Cost(_rounded(seconds / 3600 * (hourly or 0.0)), at_most, so_far)
+    hourly = [usd_per_hour(environment, environment.pools[pool]) if launches else prices[pool] for pool in pools]
+    return Cost(_rounded(seconds / 3600 * max(each or 0.0 for each in hourly)), at_most, so_far)
 
 
 def total_cost(costs: Iterable[Cost | None]) -> Cost | None:

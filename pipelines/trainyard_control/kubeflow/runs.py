@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract import keys
+from trainyard.contract.training.gang import has_list
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
@@ -32,6 +33,7 @@ from trainyard_control.kubeflow.run_view import (
     step_cost,
     steps,
     steps_of_tasks,
+    with_attempts,
     with_lost_attempts,
     with_podless,
 )
@@ -111,7 +113,11 @@ class KubeflowRuns:
         # By default Argo deletes pods an hour after the run, and a cached step has none.
         by_task = _by_task(run)
         views = self._priced(run, with_lost_attempts(with_podless(views_by_pod, by_task, cached), by_task), by_task)
-        record = self._record(self._folder(view.recipe, run_id))
+        folder = self._folder(view.recipe, run_id)
+        record = self._json(folder, "run")
+        if attempts := self._attempts(folder, record):
+            trains = PodTask(TRAIN)
+            views = tuple(with_attempts(step, attempts) if step.task == trains else step for step in views)
         folders = (record or {}).get("folders", {})
         views = tuple(replace(step, output=folders.get(step.name, "")) for step in views)
         view = replace(view, steps=views, record=record, overdue=overdue)
@@ -291,10 +297,16 @@ class KubeflowRuns:
     def _folder(self, recipe: str, run_id: str) -> str:
         return storage.join(self.environment.storage, recipe, "runs", run_id)
 
-    def _record(self, folder: str) -> dict[str, Any] | None:
-        """Read the run.json in a run's folder, None if it does not exist or cannot be read from here."""
+    def _attempts(self, folder: str, record: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Return the attempts of a training on a list of pools, from its run's record or the note of the step."""
+        listed = has_list(self.environment)
+        known = record or (self._json(folder, TRAIN) if listed else None) or {}
+        return list(known.get("attempts", []))
+
+    def _json(self, folder: str, name: str) -> dict[str, Any] | None:
+        """Read a JSON file in a run's folder, None if it does not exist or cannot be read from here."""
         with suppress(TrainyardError, OSError, ValueError):
-            return storage.read_json(storage.join(folder, "run.json")) or None
+            return storage.read_json(storage.join(folder, f"{name}.json")) or None
         return None
 
 

@@ -59,6 +59,8 @@ def with_train(text: str, section: str, written: str) -> str:
         return f"{text.rstrip()}\n{section}:\n  train: {written}\n"
     node = sections[section][1]
     for key, value in node.value:
+        if key.value == "train" and isinstance(value, yaml.SequenceNode) and value.value and not value.flow_style:
+            return f"{text[: key.end_mark.index]}: {written}{text[value.value[-1].end_mark.index :]}"
         if key.value == "train":
             return text[: value.start_mark.index] + written + text[value.end_mark.index :]
     if node.flow_style:

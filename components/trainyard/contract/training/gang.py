@@ -11,11 +11,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
-from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
 from trainyard.spec.recipe import Recipe
@@ -32,7 +32,10 @@ class InputPods(Strict):
 
 
 class PlacedGang(Strict):
-    """A gang on one pool. name, usd_per_hour: of the pool of a list, and of one of its nodes, for the run's record."""
+    """A gang on one pool.
+
+    name: of a pool of a list, for the run's record. usd_per_hour: of one worker there, with its share of input workers.
+    """
 
     image: str
     workers: Annotated[int, Field(ge=1)]
@@ -156,13 +159,13 @@ def gang_spec(environment: Environment) -> GangSpec | None:
 
 def _placed(environment: Environment, name: str) -> PlacedGang:
     pool = environment.pools[name]
-    price = machines.price(pool, environment.platform) if has_list(environment) else None
+    price = usd_per_hour(environment, pool) if has_list(environment) else None
     return PlacedGang(
         image=environment.images[pool.variant],
         workers=pool.max_workers,
         pool=_bare(pool, environment.platform),
         name=name if has_list(environment) else "",
-        usd_per_hour=price.usd_per_hour if price else None,
+        usd_per_hour=None if price is None else price / pool.max_workers,
     )
 
 

@@ -279,7 +279,7 @@ class Pool(Strict):
         return isinstance(self.workers, WorkerRange)
 
     def allowed_preemptions(self, last: bool) -> int | None:
-        """Return how often each worker may be preempted, None without a limit. last: no other pool is left to try."""
+        """Return the number of preemptions per worker, None without a limit. last: no other pool is left to try."""
         return self.preemptions if last or self.preemptions else _PREEMPTIONS
 
     @property
