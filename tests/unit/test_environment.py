@@ -593,6 +593,12 @@ def test_only_kubeflow_has_a_list_of_pools(tmp_path: Path, target: str) -> None:
     )
 
 
+def test_a_pool_is_not_waited_for_longer_than_the_training_may_take(tmp_path: Path) -> None:
+    message = refusal(tmp_path, listed({"train": ["spot", "l4"]}, timeout_seconds={"train": 600}))
+    assert "'spot' may be waited for 600 s (pending_seconds), and timeout_seconds.train ends the training" in message
+    assert load(tmp_path, listed({"train": ["spot", "l4"]}, timeout_seconds={"train": 601}))
+
+
 @pytest.mark.parametrize("key", ["preemptions", "pending_seconds"])
 def test_a_budget_of_0_is_refused(tmp_path: Path, key: str) -> None:
     text = listed({"train": ["spot", "l4"]}).replace('"spot": true', f'"spot": true, "{key}": 0')

@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 from tests.unit.test_launch import Server, disrupted, running, succeeded
 from tests.unit.test_outcome import pending
+from tests.unit.test_place import documents
 
 from trainyard.contract.training.attempts import Attempt
 from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
-from trainyard.errors import InfrastructureError
+from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
 from trainyard.steps.train.gang.pods import pods
+from trainyard_control.catalog.train import train_pipeline
+from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.placement import place, table
 
 SPOT = {"spot": True, "price_per_hour": 1.0, "pending_seconds": 20}
 
@@ -159,3 +163,24 @@ def test_the_plan_of_a_list_of_pools_comes_through_the_pipelines_parameter() -> 
     assert [(gang.pending_seconds, gang.preemptions) for gang in gangs] == [(20, 3), (None, None)]
     assert [gang.pool.node_selector for gang in gangs] == [{"pool": "spot"}, {"pool": "calm"}]
     assert len({gang.name for gang in gangs}) == 1
+
+
+def test_a_list_of_pools_is_launched_from_the_default_pool_and_may_take_the_time_of_each() -> None:
+    spec, listed = documents(train_pipeline)[0], environment("spot", "calm")
+    placed = place(spec, listed)
+    assert placed.platform is not None
+    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    assert config["podMetadata"]["labels"]["trainyard/pool"] == "cpu" and "nodeSelector" not in config
+    assert config["activeDeadlineSeconds"] == str(2 * (1800 + 3600))
+    assert ("train", "train", "cpu (launches a gang on spot, then calm)", "none") in table(spec, listed)
+    text = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]["defaultValue"]
+    assert [attempt.name for attempt in parse(text, GangSpec, name="gang").attempts] == ["spot", "calm"]
+
+
+def test_every_pool_of_a_list_has_to_divide_the_batch() -> None:
+    listed = environment("spot", "calm")
+    listed.pools["calm"] = listed.pools["calm"].model_copy(update={"workers": 3})
+    with pytest.raises(
+        ConfigurationError, match=r"64 examples make no 3 equal parts, and kind.yaml trains in 3 pods on"
+    ):
+        compiled(recipes.load("digits"), listed)

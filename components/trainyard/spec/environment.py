@@ -346,6 +346,14 @@ def _list_faults(environment: Environment, step: str, names: list[str]) -> Itera
     if (once := list(dict.fromkeys(names))) != names:
         twice = next(name for name in once if names.count(name) > 1)
         yield f"names '{twice}' {names.count(twice)} times, and no pool is tried again. Give [{', '.join(once)}]"
+    limit = environment.timeout_of(TRAIN) or LONGEST_SECONDS
+    for name in once[:-1]:
+        pool = environment.pools.get(name)
+        if pool and pool.pending_seconds >= limit:
+            yield (
+                f"'{name}' may be waited for {pool.pending_seconds} s (pending_seconds), and timeout_seconds.{TRAIN} "
+                f"ends the training after {limit} s. Give less than {limit}"
+            )
     known = {name: _trainer(environment.pools[name]) for name in once if name in environment.pools}
     first = next(iter(known), "")
     if other := next((name for name in known if known[name] != known[first]), ""):
