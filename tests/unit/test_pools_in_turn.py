@@ -15,7 +15,7 @@ from tests.unit.test_place import documents
 
 from trainyard.contract.training.attempts import Attempt
 from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
-from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
@@ -129,6 +129,16 @@ def test_a_launcher_that_is_started_again_does_not_return_to_a_pool_that_was_pas
     assert [attempt["pool"] for attempt in trial.notes[-1]] == ["spot", "calm"]
     trial.pods = {"calm": trained}
     assert [attempt["pool"] for attempt in trial.train(environment("spot", "calm"))] == ["spot", "calm"]
+
+
+def test_a_storage_that_takes_no_note_ends_no_training(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
+    class Full(list[Any]):
+        def append(self, _: object) -> None:
+            raise TransientError("the store is busy.")
+
+    trial.pods, trial.notes = {"spot": trained}, Full([["none"]])
+    assert trial.train(environment("spot")) == ["none"]
+    assert "the attempts on the pools were not noted (the store is busy.)" in capfd.readouterr().err
 
 
 def test_a_list_of_one_pool_has_a_budget_too(trial: Trial) -> None:

@@ -53,10 +53,7 @@ def read_queue_seconds() -> float | None:
 
 def write_attempts(uri: str, attempts: dict[str, list[Attempt]]) -> None:
     """Write the attempts of this gang, by its name, for the launcher that continues after this one."""
-    try:
-        storage.write_text(f"{uri}.attempts", ATTEMPTS.dump_json(attempts).decode())
-    except Exception as error:  # noqa: BLE001 - the gang trains on, and a later launcher tries a pool once more
-        events.emit("warning", message=f"{uri}.attempts: the attempts on the pools were not noted ({error}).")
+    storage.write_text(f"{uri}.attempts", ATTEMPTS.dump_json(attempts).decode())
 
 
 def read_attempts(uri: str) -> dict[str, list[Attempt]]:
@@ -64,7 +61,7 @@ def read_attempts(uri: str) -> dict[str, list[Attempt]]:
     try:
         text = storage.read_text(f"{uri}.attempts")
         return ATTEMPTS.validate_json(text) if text else {}
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - the gang trains; a pool is tried once more
         events.emit("warning", message=f"{uri}.attempts: the attempts on the pools are not known ({error}).")
         return {}
 

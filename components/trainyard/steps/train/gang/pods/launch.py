@@ -49,8 +49,8 @@ def launch(
     created it. attempt: what is noted of the gang while it runs.
 
     Raises the error that ended the gang, by its exit code; `PassedOver` if another pool is to be tried;
-    `TransientError` if a worker did not run for
-    `gang.pool.start_deadline_seconds`, `InfrastructureError` if it never can.
+    `TransientError` if a worker did not run for `gang.pool.start_deadline_seconds`, `InfrastructureError` if it never
+    can.
     """
     own = cluster.get(cluster.path("pods", launcher)) if launcher else None
     log, attempt = WorkerLog(cluster), attempt or Attempt()

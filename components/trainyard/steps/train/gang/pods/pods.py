@@ -69,10 +69,13 @@ def _launch_in_turn(
     attempts = record.get(gangs[0].name, [])
 
     def save() -> None:
-        if plan.name:
-            launcher_heartbeat.write_attempts(heartbeat, {gangs[0].name: attempts})
-            if note:
+        try:
+            if plan.name:
+                launcher_heartbeat.write_attempts(heartbeat, {gangs[0].name: attempts})
+            if plan.name and note:
                 note([attempt.as_dict() for attempt in attempts])
+        except Exception as error:  # noqa: BLE001 - the gang trains; a later launcher may try a pool once more
+            events.emit("warning", message=f"the attempts on the pools were not noted ({error}).")
 
     def on_start(seconds: float) -> None:
         before = sum(attempt.waited_seconds for attempt in attempts[:-1])
