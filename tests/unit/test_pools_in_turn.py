@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.unit.test_launch import Server, disrupted, running, succeeded
 from tests.unit.test_outcome import pending
 from tests.unit.test_place import documents
@@ -24,6 +25,7 @@ from trainyard.spec.environment import Environment
 from trainyard.steps.train.gang.pods import pods
 from trainyard_control.catalog.train import train_pipeline
 from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.gang_objects import gang_objects
 from trainyard_control.compiler.placement import place, table
 
 SPOT = {"spot": True, "price_per_hour": 1.0, "pending_seconds": 20}
@@ -185,6 +187,11 @@ def test_a_list_of_pools_is_launched_from_the_default_pool_and_may_take_the_time
     assert ("train", "train", "cpu (launches a gang on spot, then calm)", "none") in table(spec, listed)
     text = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]["defaultValue"]
     assert [attempt.name for attempt in parse(text, GangSpec, name="gang").attempts] == ["spot", "calm"]
+    package = compiled(recipes.load("digits"), listed).pipeline
+    objects = gang_objects(yaml.safe_dump(package))  # as a dry run prints them
+    assert [made["kind"] for made in objects] == ["Job", "NetworkPolicy", "Service"] * 2
+    selectors = [job["spec"]["template"]["spec"]["nodeSelector"] for job in (objects[0], objects[3])]
+    assert selectors == [{"pool": "spot"}, {"pool": "calm"}]
 
 
 def test_every_pool_of_a_list_has_to_divide_the_batch() -> None:

@@ -418,13 +418,15 @@ def _gang_only_faults(environment: Environment) -> Iterator[tuple[Location, str]
         return
     inputs = environment.input_workers
     for name, pool in environment.pools.items():
-        gang = pool.max_workers > 1 or (inputs and name in (inputs.pool, environment.pool_name(TRAIN)))
+        listed = isinstance(environment.placement.get(TRAIN), list) and name in environment.pool_names(TRAIN)
+        trains = listed or (inputs and name in (inputs.pool, environment.pool_name(TRAIN)))
+        gang = trains or pool.max_workers > 1
         for key in GANG_ONLY if not gang else ():
             if getattr(pool, key) != Pool.model_fields[key].default:
                 why = (
                     "is for the workers of a gang, and the pod of a step cannot have it. Leave it out, or give workers"
                 )
-                yield ("pools", name, key), why
+                yield ("pools", name, key), f"{why}, or list the pool as {TRAIN}: [{name}]"
 
 
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

@@ -237,7 +237,7 @@ def has_step_pods(environment: Environment, name: str) -> bool:
 def queued_pods(environment: Environment, name: str) -> int:
     """Return the largest number of pods of the pool that its queue admits together."""
     workers = environment.input_workers
-    gang_pods = environment.pools[name].max_workers if environment.pool_name(TRAIN) == name else 1
+    gang_pods = environment.pools[name].max_workers if name in environment.pool_names(TRAIN) else 1
     return max(gang_pods, workers.count if workers and workers.pool == name else 1)
 
 

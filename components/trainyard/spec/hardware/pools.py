@@ -32,7 +32,10 @@ ENGINE_VARIABLE = "TRAINYARD_ENGINE"  # tells it by which framework; TensorFlow 
 TRAINER_VARIABLE = "TRAINYARD_TRAINER"  # tells every step which image trains, if it holds another TensorFlow, or JAX
 SHARED_MEMORY, EPHEMERAL_STORAGE = "1Gi", "10Gi"  # chosen: of a gang's worker
 # Kubeflow has no such settings for the pod of a step.
-GANG_ONLY = ("replace_seconds", "priority_class", "grace_seconds", "start_deadline_seconds")
+GANG_ONLY = (
+    *("replace_seconds", "priority_class", "grace_seconds", "start_deadline_seconds"),
+    *("pending_seconds", "preemptions"),
+)
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
 EngineName = Literal["tensorflow", "jax"]
