@@ -136,7 +136,7 @@ IN_A_GANG = {
     "workers": {"workers": 2},
     "replace_seconds": {"replace_seconds": 99, "workers": {"min": 1, "max": 2}},
 }
-OF_A_LAUNCHER = {"pending_seconds": 30, "preemptions": 2}  # test_pools_in_turn has what a launcher does with them
+LAUNCHER_FIELDS = {"pending_seconds": 30, "preemptions": 2}  # test_pools_in_turn has what a launcher does with them
 IN_NO_POD = {"trains": True, "nodes": 7, "price_per_hour": 1.5}
 
 
@@ -171,17 +171,17 @@ def gang_pod(environment: Environment) -> str:
 
 
 def test_each_field_of_a_pool_reaches_the_pod_of_a_step_and_of_a_gang_or_is_refused(tmp_path: Path) -> None:
-    assert {*IN_EVERY_POD, *IN_A_GANG, *OF_A_LAUNCHER, *IN_NO_POD} == {*Pool.model_fields}
+    assert {*IN_EVERY_POD, *IN_A_GANG, *LAUNCHER_FIELDS, *IN_NO_POD} == {*Pool.model_fields}
     for field, change in IN_EVERY_POD.items():
         base = GPU | TPU if field == "topology" else GPU
         for gang, pod in ((False, step_pod), (True, gang_pod)):
             before, after = (pod(loaded(tmp_path, pool, gang)) for pool in (base, base | change))
             assert before != after, f"{field} does not reach the pod of a {'gang' if gang else 'step'}"
-    assert {*GANG_ONLY} == {*IN_A_GANG, *OF_A_LAUNCHER} - {"workers"}
+    assert {*GANG_ONLY} == {*IN_A_GANG, *LAUNCHER_FIELDS} - {"workers"}
     for field, change in IN_A_GANG.items():
         known = {name: value for name, value in change.items() if name != field}
         assert gang_pod(loaded(tmp_path, GPU | known, True)) != gang_pod(loaded(tmp_path, GPU | change, True)), field
-    for field, value in (OF_A_LAUNCHER | {name: change[name] for name, change in IN_A_GANG.items()}).items():
+    for field, value in (LAUNCHER_FIELDS | {name: change[name] for name, change in IN_A_GANG.items()}).items():
         if field != "workers":
             with pytest.raises(ConfigurationError, match=rf"pools\.own\.{field}: is for the workers of a gang, and"):
                 loaded(tmp_path, GPU | {field: value}, False)
