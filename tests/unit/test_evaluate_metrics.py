@@ -13,7 +13,7 @@ import trainyard
 from trainyard.spec import gates
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.metrics.bootstrap import differences, intervals, percentiles, resample
-from trainyard.steps.evaluate.metrics.measure import SplitPredictions, measure, statistics
+from trainyard.steps.evaluate.metrics.measure import SplitPredictions, each_statistic, measure
 from trainyard.steps.evaluate.metrics.registry import CLASS_METRICS, METRICS
 
 
@@ -141,15 +141,15 @@ def scikit_learn_metrics(task, answers):
     return found
 
 
-def answers_of(task, weighed):
+def answers_of(task, weighed, count=300):
     draw = np.random.default_rng(7)
-    outputs = np.round(draw.dirichlet(np.ones(8), 300), 2).astype(np.float32)  # with ties
+    outputs = np.round(draw.dirichlet(np.ones(8), count), 2).astype(np.float32)  # with ties
     labels = (outputs + draw.normal(0, 0.1, outputs.shape)).argmax(axis=1)
     if task == "multi_label":
-        outputs, labels = draw.random((300, 4)).astype(np.float32), draw.random((300, 4)) < 0.4
+        outputs, labels = draw.random((count, 4)).astype(np.float32), draw.random((count, 4)) < 0.4
     if task == "regression":
-        labels, outputs = draw.normal(size=(300, 2)).astype(np.float32), draw.normal(size=(300, 2)).astype(np.float32)
-    return SplitPredictions(labels, outputs, draw.integers(1, 4, 300).astype(np.float32) if weighed else None)
+        labels, outputs = (draw.normal(size=(count, 2)).astype(np.float32) for _ in range(2))
+    return SplitPredictions(labels, outputs, draw.integers(1, 4, count).astype(np.float32) if weighed else None)
 
 
 @pytest.mark.parametrize("weighed", [False, True])
@@ -175,7 +175,7 @@ def test_the_metrics_of_one_class_are_those_of_scikit_learn_and_are_resampled(ta
         assert metrics[name] == pytest.approx(value, abs=1e-12), name
     times = np.random.default_rng(0).integers(0, 3, 300)
     repeated = measure(task, answers.take(np.repeat(np.arange(300), times)).one_class(2))
-    for name, statistic in statistics(task, one).items():
+    for name, statistic in each_statistic(task, one):
         found = statistic(times[None].astype(float))[0]
         assert found == pytest.approx(repeated[name], rel=CLASS_METRICS[name].tolerance), name
     bounds = intervals(task, one, metrics, 500, 1)
@@ -210,7 +210,7 @@ def test_the_resampled_form_of_every_metric_is_that_of_the_examples_drawn(classe
     answers = random_answers(200, classes, seed=classes)
     weights = np.random.default_rng(0).integers(0, 3, (1, 200)).astype(float)
     repeated = measure("classification", answers.take(np.repeat(np.arange(200), weights[0].astype(int))))
-    for name, statistic in statistics("classification", answers).items():
+    for name, statistic in each_statistic("classification", answers):
         tolerance = METRICS["classification"][name].tolerance
         assert statistic(weights)[0] == pytest.approx(repeated[name], rel=tolerance), name
 
@@ -221,7 +221,7 @@ def test_the_resampled_form_of_regression_metrics_agrees_with_their_plain_form()
     answers = SplitPredictions(labels, labels + generator.normal(0, 1, 100))
     weights = generator.integers(0, 3, (1, 100)).astype(float)
     repeated = measure("regression", answers.take(np.repeat(np.arange(100), weights[0].astype(int))))
-    for name, statistic in statistics("regression", answers).items():
+    for name, statistic in each_statistic("regression", answers):
         assert statistic(weights)[0] == pytest.approx(repeated[name], rel=1e-9), name
 
 
@@ -230,8 +230,8 @@ def test_a_95_percent_interval_holds_the_true_value_about_95_times_in_100():
     truth = measure("classification", random_answers(100_000, 2, seed=999))
     covered = dict.fromkeys(names, 0)
     for seed in range(150):
-        metric_statistics = statistics("classification", random_answers(200, 2, seed))
-        for name, draws in resample({name: metric_statistics[name] for name in names}, 200, 200, seed).items():
+        metric_statistics = dict(each_statistic("classification", random_answers(200, 2, seed)))
+        for name, draws in resample([(name, metric_statistics[name]) for name in names], 200, 200, seed).items():
             bound = percentiles(draws)
             covered[name] += bound.low <= truth[name] <= bound.high
     # 142.5 of 150 are expected, standard deviation 2.7; percentile intervals of 200 examples fall a little short.
@@ -275,10 +275,38 @@ def test_a_paired_difference_is_narrower_than_two_separate_intervals():
 
 def test_resamples_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
     answers = random_answers(60, 3, seed=2)
-    whole = resample(statistics("classification", answers), 60, 20, seed=4)
+    whole = resample(each_statistic("classification", answers), 60, 20, seed=4)
     monkeypatch.setattr("trainyard.steps.evaluate.metrics.bootstrap.CELLS", 60 * 3)
-    for name, draws in resample(statistics("classification", answers), 60, 20, seed=4).items():
+    for name, draws in resample(each_statistic("classification", answers), 60, 20, seed=4).items():
         assert draws == pytest.approx(whole[name]), name
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("task", get_args(gates.Task))
+def test_a_large_set_has_the_metrics_of_a_small_one_and_intervals_as_wide_whatever_its_order(
+    task, weighed, monkeypatch
+):
+    answers = answers_of(task, weighed, 1200)
+    answers = answers.take(np.argsort(answers.losses))  # the right ones first
+    metrics = measure(task, answers)
+    whole = intervals(task, answers, metrics, 500, 1)
+    rival = answers.take(np.arange(1200))  # a copy
+    rival.outputs[:100] = rival.outputs[:100][:, ::-1]
+    paired = differences(task, metrics, answers, rival, 500, 1)
+    package = "trainyard.steps.evaluate.metrics"
+    for name in (f"{package}.resampled.MOST_WHOLE", f"{package}.bootstrap.MOST_WHOLE", f"{package}.resampled._BLOCK"):
+        monkeypatch.setattr(name, 700)
+    monkeypatch.setattr(f"{package}.bootstrap.GROUPS", 400)
+    assert measure(task, answers) == pytest.approx(metrics, rel=1e-9)
+    for before, grouped in (
+        (whole, intervals(task, answers, metrics, 500, 1)),
+        (paired, differences(task, metrics, answers, rival, 500, 1)),
+    ):
+        assert grouped.keys() == before.keys()
+        for name, interval in grouped.items():
+            width = before[name].high - before[name].low
+            assert interval.high - interval.low == pytest.approx(width, rel=0.2), name
+            assert interval.low == pytest.approx(before[name].low, abs=0.2 * width), name
 
 
 def test_draws_that_are_undefined_are_left_out_of_an_interval():
@@ -328,12 +356,12 @@ def test_an_example_of_weight_three_counts_as_three_and_one_of_none_not_at_all(t
     expected, metrics = measure(task, repeated), measure(task, weighed)
     assert metrics == pytest.approx(expected, rel=1e-6)
     once, alike = np.ones((1, 300)), np.ones((1, times.sum()))
-    for name, statistic in statistics(task, weighed).items():
+    for name, statistic in each_statistic(task, weighed):
         assert statistic(once)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6), name
         resampled = draw.integers(0, 3, (4, 300)).astype(np.float64)
-        repeated_values = statistics(task, repeated)[name](np.repeat(resampled, times, axis=1))
+        repeated_values = dict(each_statistic(task, repeated))[name](np.repeat(resampled, times, axis=1))
         np.testing.assert_allclose(statistic(resampled), repeated_values, rtol=1e-6, err_msg=name)
-        assert statistics(task, repeated)[name](alike)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6)
+        assert dict(each_statistic(task, repeated))[name](alike)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6)
 
 
 def test_few_examples_that_count_much_leave_a_wide_interval():

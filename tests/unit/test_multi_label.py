@@ -18,7 +18,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import gate
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject
 from trainyard.steps.evaluate.metrics.bootstrap import intervals
-from trainyard.steps.evaluate.metrics.measure import measure, statistics
+from trainyard.steps.evaluate.metrics.measure import each_statistic, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import METRICS
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema
@@ -138,7 +138,7 @@ def test_the_resampled_metrics_of_several_labels_are_those_of_the_examples_drawn
     times = draw.integers(0, 3, 80)
     repeated = judged.take(np.repeat(np.arange(80), times))
     expected = measure(task, repeated)
-    resampled = statistics(task, judged)
+    resampled = dict(each_statistic(task, judged))
     assert resampled.keys() == expected.keys()
     for name, statistic in resampled.items():
         within = max(METRICS[task][name].tolerance, 1e-5)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import intervals, percentiles, resample, unbiased
-from trainyard.steps.evaluate.metrics.measure import Answers, measure, statistics
+from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, measure
 from trainyard.steps.evaluate.metrics.predictions import Floats
+from trainyard.steps.evaluate.metrics.resampled import Resampled, Statistic
 from trainyard.steps.evaluate.slices import Masks
 
 
@@ -29,20 +32,11 @@ def largest_gap(
     values = {name: measure(task, part, [metric]).get(metric, np.nan) for name, part in parts.items()}
     if undefined := next((name for name, value in values.items() if not np.isfinite(value)), None):
         return MetricPair(np.nan, None, note=f"the slice '{undefined}' does not define it")
-    functions = {name: statistics(task, part, [metric])[metric] for name, part in parts.items()}
-
-    def gap(weights: Floats) -> Floats:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            drawn = np.stack([function(weights[:, masks[name]]) for name, function in functions.items()])
-        defined = np.isfinite(drawn)
-        highest = np.where(defined, drawn, -np.inf).max(axis=0)
-        lowest = np.where(defined, drawn, np.inf).min(axis=0)
-        return np.where(defined.sum(axis=0) > 1, highest - lowest, np.nan)
-
+    gap = _Gap([(masks[name], dict(each_statistic(task, part, [metric]))[metric]) for name, part in parts.items()])
     best, worst = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
     value = values[best] - values[worst]
     examples = len(next(iter(masks.values())))
-    interval = percentiles(unbiased(resample({metric: gap}, examples, resamples, seed)[metric], value), confidence)
+    interval = percentiles(unbiased(resample([(metric, gap)], examples, resamples, seed)[metric], value), confidence)
     if interval is not None and interval.low == interval.high:  # each slice is all right or all wrong
         exact = [
             intervals(task, part, {metric: values[name]}, resamples, seed, confidence).get(metric)
@@ -52,3 +46,27 @@ def largest_gap(
         interval = Interval(low=value, high=value + max(widths)) if len(widths) == len(parts) else None
     note = f"From {values[worst]:.4g} in '{worst}' to {values[best]:.4g} in '{best}'."
     return MetricPair(value, interval, note=note)
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """The gap as a function of the weights of all examples; slices: the mask (n,) and the metric of each."""
+
+    slices: Sequence[tuple[NDArray[np.bool_], Statistic]]
+
+    def __call__(self, weights: Floats) -> Floats:
+        return _gap([statistic(weights[:, mask]) for mask, statistic in self.slices])
+
+    def in_groups(self, groups: NDArray[np.uint16], count: int) -> Resampled:
+        functions = [statistic.in_groups(groups[mask], count) for mask, statistic in self.slices]
+        return lambda weights: _gap([function(weights) for function in functions])
+
+
+def _gap(values: Sequence[Floats]) -> Floats:
+    """Return the gap of each resample, NaN if fewer than two slices define the metric; values: of each slice."""
+    drawn = np.stack(values)
+    defined = np.isfinite(drawn)
+    highest = np.where(defined, drawn, -np.inf).max(axis=0)
+    lowest = np.where(defined, drawn, np.inf).min(axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.where(defined.sum(axis=0) > 1, highest - lowest, np.nan)

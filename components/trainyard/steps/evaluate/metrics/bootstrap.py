@@ -5,22 +5,36 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
-from trainyard.steps.evaluate.metrics.measure import Answers, metrics_of, statistics
+from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, metrics_of
 from trainyard.steps.evaluate.metrics.predictions import Floats
 from trainyard.steps.evaluate.metrics.registry import Metric
-from trainyard.steps.evaluate.metrics.resampled import Statistic
+from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampled
 
 CONFIDENCE = 0.95
 
 CELLS = 2_000_000
 """Weights held at once, 16 MB: chosen to stay in a processor's cache and out of small machines' way."""
+
+GROUPS = 2000
+"""Groups of a set that is not drawn example by example. Chosen: the width of an interval is then off by 1.6 %, which is
+1 / sqrt(2 * GROUPS), and by more of itself because of 1,000 resamples."""
+
+
+class Resampling(Protocol):
+    """A metric as a function of weights (resamples, n) of examples, or of groups of them as `Statistic.in_groups`."""
+
+    def __call__(self, weights: Floats, /) -> Floats: ...
+
+    def in_groups(self, groups: NDArray[np.uint16], count: int) -> Resampled: ...
+
 
 
 def intervals(
@@ -35,7 +49,7 @@ def intervals(
 
     A metric whose resamples all agree says no interval, unless it is a share.
     """
-    drawn = resample(statistics(task, answers, metrics), len(answers), resamples, seed)
+    drawn = resample(each_statistic(task, answers, metrics), len(answers), resamples, seed)
     known = metrics_of(task, answers)
     bounds = {name: _interval(known[name], answers, metrics[name], draws, confidence) for name, draws in drawn.items()}
     return {name: interval for name, interval in bounds.items() if interval is not None}
@@ -56,22 +70,35 @@ def differences(
     Metrics that are undefined in every resample are left out.
     """
     draws = [
-        resample(statistics(task, answers, metrics), len(candidate), resamples, seed) for answers in (candidate, rival)
+        resample(each_statistic(task, answers, metrics), len(candidate), resamples, seed)
+        for answers in (candidate, rival)
     ]
     both = draws[0].keys() & draws[1].keys()
     paired = {name: percentiles(draws[0][name] - draws[1][name], confidence) for name in both}
     return {name: interval for name, interval in sorted(paired.items()) if interval is not None}
 
 
-def resample(statistics: Mapping[str, Statistic], examples: int, resamples: int, seed: int) -> dict[str, Floats]:
-    """Return each statistic of `resamples` sets of `examples` drawn with replacement: (resamples,) by name."""
+def resample(
+    statistics: Iterable[tuple[str, Resampling]], examples: int, resamples: int, seed: int
+) -> dict[str, Floats]:
+    """Return each statistic of `resamples` sets of `examples` drawn with replacement: (resamples,) by name.
+
+    More than `MOST_WHOLE` examples are drawn in `GROUPS` random groups of equal size: the sums of a group are those of
+    independent examples too, so the intervals estimate the same, from sums that are made once.
+    """
     generator = np.random.default_rng(seed)
-    parts: dict[str, list[Floats]] = {name: [] for name in statistics}
-    rows = max(1, CELLS // examples)
+    functions, units = dict[str, Resampled](), examples
+    if examples <= MOST_WHOLE:
+        functions.update(statistics)
+    else:
+        groups, units = (generator.permutation(examples) % GROUPS).astype(np.uint16), GROUPS
+        functions.update((name, statistic.in_groups(groups, GROUPS)) for name, statistic in statistics)
+    parts: dict[str, list[Floats]] = {name: [] for name in functions}
+    rows = max(1, CELLS // units)
     for first in range(0, resamples, rows):
-        weights = _weights(generator, min(rows, resamples - first), examples)
-        for name, statistic in statistics.items():
-            parts[name].append(statistic(weights))
+        weights = _weights(generator, min(rows, resamples - first), units)
+        for name, function in functions.items():
+            parts[name].append(function(weights))
     return {name: np.concatenate(part) for name, part in parts.items()}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from trainyard.spec.gates import Task
-from trainyard.steps.evaluate.metrics.predictions import Floats, OneClass, SplitPredictions
+from trainyard.steps.evaluate.metrics.predictions import OneClass, SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import CLASS_METRICS, METRICS, Metric
 from trainyard.steps.evaluate.metrics.resampled import Statistic
 
@@ -23,8 +22,7 @@ def measure(task: Task, answers: Answers, names: Collection[str] | None = None) 
     Which way is better says `spec.gates.METRIC_SPECS`. macro_f1, roc_auc and pr_auc are means over the classes that
     have examples, all metrics of several targets means over them.
     """
-    own = np.ones((1, len(answers)))
-    values = {name: float(statistic(own)[0]) for name, statistic in statistics(task, answers, names).items()}
+    values = {name: float(statistic.at_own_weights()[0]) for name, statistic in each_statistic(task, answers, names)}
     return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
@@ -35,22 +33,10 @@ def metrics_of(task: Task, answers: Answers) -> dict[str, Metric[Any]]:
     return {name: metric for name, metric in METRICS[task].items()}
 
 
-def statistics(task: Task, answers: Answers, names: Collection[str] | None = None) -> dict[str, Statistic]:
-    """Return the metrics of `measure` as functions of weights.
-
-    Each maps weights (resamples, n), how often a resample holds each example, to the metric of each resample
-    (resamples,), NaN if it is undefined.
-    """
-    chosen = {
-        name: statistic
-        for name, metric in metrics_of(task, answers).items()
-        if (names is None or name in names) and (statistic := metric.statistic(answers)) is not None
-    }
-    own = answers.weights
-    if own is None:
-        return chosen
-    return {name: partial(_weighed, statistic, own) for name, statistic in chosen.items()}
-
-
-def _weighed(statistic: Statistic, own: Floats, weights: Floats) -> Floats:
-    return statistic(weights * own)
+def each_statistic(
+    task: Task, answers: Answers, names: Collection[str] | None = None
+) -> Iterator[tuple[str, Statistic]]:
+    """Yield the metrics of `measure` by name, each made when it is asked for: it may hold columns of all examples."""
+    for name, metric in metrics_of(task, answers).items():
+        if (names is None or name in names) and (statistic := metric.statistic(answers)) is not None:
+            yield name, statistic

@@ -122,8 +122,8 @@ class SplitPredictions:
             return result
         return _log_losses(self.outputs[np.arange(len(self.labels)), self.labels])
 
-    def take(self, chosen: NDArray[Any]) -> SplitPredictions:
-        """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
+    def take(self, chosen: NDArray[Any] | slice) -> SplitPredictions:
+        """Return the predictions for the `chosen` examples: a mask (n,), indices, or a slice without a copy."""
         weights = None if self.weights is None else self.weights[chosen]
         return replace(self, labels=self.labels[chosen], outputs=self.outputs[chosen], weights=weights)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from trainyard.contract.statistics.scores import example_scores
 from trainyard.spec.gates import MetricName, Task
 from trainyard.steps.evaluate.metrics import resampled
 from trainyard.steps.evaluate.metrics.predictions import Floats, OneClass, SplitPredictions
-from trainyard.steps.evaluate.metrics.resampled import Statistic, mean
+from trainyard.steps.evaluate.metrics.resampled import Statistic, mean, mean_of
 
 CALIBRATION_BINS = 15
 """As in Guo et al., On Calibration of Modern Neural Networks, 2017."""
@@ -59,11 +58,9 @@ def confidence_bins(predictions: SplitPredictions) -> tuple[NDArray[np.int64], F
 
 def _mean_of(values: Callable[[SplitPredictions], Floats]) -> Callable[[SplitPredictions], Statistic]:
     """Return the statistic that is the mean of what each example has."""
-    return lambda predictions: partial(_mean, values(predictions))
-
-
-def _mean(values: Floats, weights: Floats) -> Floats:
-    return mean(weights, values)
+    return lambda predictions: mean(
+        len(predictions), lambda rows: values(predictions.take(rows)), predictions.weights
+    )
 
 
 def _all(predictions: SplitPredictions) -> float:
@@ -74,12 +71,14 @@ def _right(predictions: SplitPredictions) -> Floats:
     return predictions.right.astype(np.float64)
 
 
-def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:
-    """Count an example if its label is among the five most probable classes; ties go to the lower id, as in argmax."""
-    if predictions.outputs.shape[1] <= 5:
-        return None
+def _is_in_top5(predictions: SplitPredictions) -> Floats:
+    """Return 1 if the label is among the five most probable classes; ties go to the lower id, as in argmax."""
     best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
-    return partial(_mean, (best == predictions.labels[:, None]).any(axis=1).astype(np.float64))
+    return (best == predictions.labels[:, None]).any(axis=1).astype(np.float64)
+
+
+def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:
+    return None if predictions.outputs.shape[1] <= 5 else _mean_of(_is_in_top5)(predictions)
 
 
 def _calibration_error(predictions: SplitPredictions) -> Statistic:
@@ -87,9 +86,16 @@ def _calibration_error(predictions: SplitPredictions) -> Statistic:
 
     Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
     """
-    bins, confidence, right = confidence_bins(predictions)
-    gaps = (bins[:, None] == np.arange(CALIBRATION_BINS)) * (right - confidence)[:, None]
-    return lambda weights: np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
+
+    def gaps(rows: slice) -> tuple[Floats]:
+        bins, confidence, right = confidence_bins(predictions.take(rows))
+        return ((bins[:, None] == np.arange(CALIBRATION_BINS)) * (right - confidence)[:, None],)
+
+    def value(total: Floats, gaps: Floats) -> Floats:
+        result: Floats = np.abs(gaps).sum(axis=1) / total
+        return result
+
+    return Statistic(len(predictions), gaps, value, predictions.weights)
 
 
 def _over_targets(statistic: Callable[[SplitPredictions], Statistic]) -> Callable[[SplitPredictions], Statistic]:
@@ -98,8 +104,7 @@ def _over_targets(statistic: Callable[[SplitPredictions], Statistic]) -> Callabl
     def mean_of_targets(predictions: SplitPredictions) -> Statistic:
         if predictions.labels.ndim == 1:
             return statistic(predictions)
-        targets = [statistic(predictions.one_target(index)) for index in range(predictions.labels.shape[1])]
-        return lambda weights: np.mean([target(weights) for target in targets], axis=0)
+        return mean_of([statistic(predictions.one_target(index)) for index in range(predictions.labels.shape[1])])
 
     return mean_of_targets
 
@@ -110,52 +115,54 @@ def _errors(predictions: SplitPredictions) -> Floats:
 
 
 def _rmse(predictions: SplitPredictions) -> Statistic:
-    squares = np.square(_errors(predictions))
-    return lambda weights: np.sqrt(mean(weights, squares))
+    def squares(rows: slice) -> tuple[Floats]:
+        return (np.square(_errors(predictions.take(rows))),)
+
+    return Statistic(len(predictions), squares, lambda total, sums: np.sqrt(sums / total), predictions.weights)
 
 
 def _r2(predictions: SplitPredictions) -> Statistic:
-    squares, labels = np.square(_errors(predictions)), predictions.labels.astype(np.float64)
-    labels = labels - predictions.mean(labels)  # the spread below keeps its digits
+    center = predictions.mean(predictions.labels.astype(np.float64))  # the spread below keeps its digits
 
-    def statistic(weights: Floats) -> Floats:
-        spread = mean(weights, labels**2) - mean(weights, labels) ** 2
+    def columns(rows: slice) -> tuple[Floats, ...]:
+        part = predictions.take(rows)
+        labels = part.labels.astype(np.float64) - center
+        return np.square(_errors(part)), labels**2, labels
+
+    def value(total: Floats, squares: Floats, squared_labels: Floats, labels: Floats) -> Floats:
+        spread = squared_labels / total - (labels / total) ** 2
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(spread > 0, 1 - mean(weights, squares) / spread, np.nan)
+            return np.where(spread > 0, 1 - squares / total / spread, np.nan)
 
-    return statistic
-
-
-def _present(predictions: SplitPredictions) -> list[OneClass]:
-    """Return the classes that have examples which count."""
-    return [predictions.one_class(index) for index in predictions.present_classes]
-
-
-def _columns(parts: list[NDArray[np.bool_]] | list[Floats]) -> Floats:
-    return np.stack(parts, axis=1).astype(np.float64)
+    return Statistic(len(predictions), columns, value, predictions.weights)
 
 
 def _macro_f1(predictions: SplitPredictions) -> Statistic | None:
-    ones = _present(predictions)
-    if not ones:
+    present = predictions.present_classes
+    if not len(present):
         return None
-    actual, predicted = (_columns([getattr(one, name) for one in ones]) for name in ("actual", "predicted"))
-    return resampled.macro_f1(actual, predicted, predictions.weights)
+
+    def columns(rows: slice) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        part = predictions.take(rows)
+        ones = [part.one_class(index) for index in present]
+        return np.stack([one.actual for one in ones], axis=1), np.stack([one.predicted for one in ones], axis=1)
+
+    return resampled.macro_f1(len(predictions), columns, predictions.weights)
 
 
-Area = Callable[[Floats, Floats, "Floats | None"], Statistic]
+Area = Callable[[list[Floats], list[NDArray[np.bool_]], "Floats | None"], Statistic]
 
 
 def _area(area: Area, ones: list[OneClass]) -> Statistic | None:
     """Return the mean area under the curves of classes, each against the rest."""
     if not ones or not all(one.positives and one.negatives for one in ones):
         return None
-    return area(_columns([one.scores for one in ones]), _columns([one.actual for one in ones]), ones[0].weights)
+    return area([one.scores for one in ones], [one.actual for one in ones], ones[0].weights)
 
 
 def _rarest(predictions: SplitPredictions) -> float:
     """Return the number of examples of the rarest class."""
-    return min(one.positives for one in _present(predictions))
+    return min(predictions.one_class(index).positives for index in predictions.present_classes)
 
 
 def _mean_area(area: Area, tolerance: float) -> Metric[SplitPredictions]:
@@ -177,15 +184,15 @@ def _share_right(*among: str) -> Metric[OneClass]:
     """
 
     def statistic(one: OneClass) -> Statistic | None:
-        right = (one.actual & one.predicted).astype(np.float64)
-        counted: Floats = np.mean([getattr(one, name) for name in among], axis=0)
+        def columns(rows: slice) -> tuple[Floats, Floats]:
+            right = (one.actual[rows] & one.predicted[rows]).astype(np.float64)
+            return right, np.mean([getattr(one, name)[rows] for name in among], axis=0)
 
-        def share(weights: Floats) -> Floats:
-            total = weights @ counted
+        def share(_total: Floats, right: Floats, counted: Floats) -> Floats:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return np.where(total > 0, weights @ right / total, np.nan)
+                return np.where(counted > 0, right / counted, np.nan)
 
-        return share
+        return Statistic(len(one), columns, share, one.weights)
 
     # Without a prediction of the class F1 is 0, as sure as recall is.
     return Metric(statistic, lambda one: min(filter(None, (one.count(getattr(one, name)) for name in among))))

@@ -2,78 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.steps.evaluate.metrics.predictions import Floats
 
-Statistic = Callable[[Floats], Floats]
-"""From weights (resamples, n) to the metric of each resample (resamples,)."""
+MOST_WHOLE = 50_000
+"""Examples whose columns are in memory at once; of more, sums are made in blocks. Chosen."""
+
+_BLOCK = 1 << 16  # examples; chosen
 
 
-def mean(weights: Floats, values: Floats) -> Floats:
-    """Return the mean of `values` (n,) of each resample."""
-    result: Floats = weights @ values / weights.sum(axis=1)
+Resampled = Callable[[Floats], Floats]
+"""From weights (resamples, n), of examples or of groups of them, to the metric of each resample (resamples,)."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A metric of `count` examples that depends on them through sums alone.
+
+    columns: the columns of the examples in a slice, each (n,) or (n, k). value: the metric of each resample
+    (resamples,), from the sums of the weights (resamples,) and of each column by the weights, (resamples,) or
+    (resamples, k). own: (n,), how much each example counts, None if all count the same. is_change: the first column's
+    sums count from those by the own weights.
+    """
+
+    count: int
+    columns: Callable[[slice], tuple[Floats, ...]]
+    value: Callable[..., Floats]
+    own: Floats | None = None
+    is_change: bool = False
+
+    def __call__(self, weights: Floats) -> Floats:
+        """Return the metric of each resample (resamples,); weights: how often each holds each example, (resamples, n).
+
+        It is NaN if it is undefined.
+        """
+        if self.own is not None:
+            weights = weights * self.own
+        sums = [weights @ column for column in self._whole]
+        if self.is_change:
+            sums[0] = (weights - (1.0 if self.own is None else self.own)) @ self._whole[0]
+        return self.value(weights.sum(axis=1), *sums)
+
+    def at_own_weights(self) -> Floats:
+        """Return the metric of the examples themselves, (1,)."""
+        if self.count <= MOST_WHOLE:
+            return self(np.ones((1, self.count)))
+        return self.in_groups(np.zeros(self.count, np.uint16), 1)(np.ones((1, 1)))
+
+    def in_groups(self, groups: NDArray[np.uint16], count: int) -> Resampled:
+        """Return it as a function of weights (resamples, count) of groups; groups: (n,) that of each example."""
+        blocks = [slice(first, first + _BLOCK) for first in range(0, self.count, _BLOCK)]
+        total, sums = np.zeros(count), list[Floats]()
+        for block in blocks:
+            own = None if self.own is None else self.own[block]
+            total += np.bincount(groups[block], own, count)
+            parts = [_by_group(groups[block], column, own, count) for column in self.columns(block)]
+            sums = [before + part for before, part in zip(sums, parts, strict=True)] if sums else parts
+
+        def value(weights: Floats) -> Floats:
+            drawn = [weights @ part for part in sums]
+            if self.is_change:
+                drawn[0] = (weights - 1) @ sums[0]
+            return self.value(weights @ total, *drawn)
+
+        return value
+
+    @cached_property
+    def _whole(self) -> tuple[Floats, ...]:
+        return self.columns(slice(None))
+
+
+def _by_group(groups: NDArray[np.uint16], column: Floats, own: Floats | None, count: int) -> Floats:
+    parts = column.reshape(len(column), -1).T
+    sums = [np.bincount(groups, part if own is None else part * own, count) for part in parts]
+    result: Floats = np.stack(sums, axis=1).reshape(count, *column.shape[1:])
     return result
 
 
-def macro_f1(is_actual: Floats, is_predicted: Floats, weights: Floats | None) -> Statistic:
-    """Return the mean F1 of the classes that have examples; 1 where an example has, or got, a class: (n, classes).
+def mean(count: int, values: Callable[[slice], Floats], own: Floats | None) -> Statistic:
+    """Return the mean of what each example has; values: those of the examples in a slice (n,)."""
+    return Statistic(count, lambda rows: (values(rows),), lambda total, sums: sums / total, own)
 
-    weights: (n,), how much each example counts. A class that a resample lacks keeps its F1 of all examples: left out,
-    a rare class that is never found would lift the mean of such resamples to that of the others.
-    """
-    is_both = is_actual * is_predicted
 
-    def f1_by_class(weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        actual, predicted, both = weights @ is_actual, weights @ is_predicted, weights @ is_both
-        return 2 * both / np.where(actual + predicted > 0, actual + predicted, 1), actual > 0
+def mean_of(statistics: Sequence[Statistic]) -> Statistic:
+    """Return the mean of metrics of the same kind of the same examples."""
+    first = statistics[0]
 
-    own = np.ones((1, len(is_actual))) if weights is None else weights[None].astype(np.float64)
-    overall, (has_examples,) = f1_by_class(own)
+    def columns(rows: slice) -> tuple[Floats, ...]:
+        return tuple(column for statistic in statistics for column in statistic.columns(rows))
 
-    def statistic(weights: Floats) -> Floats:
-        if not has_examples.any():
-            return np.full(len(weights), np.nan)
-        f1, is_there = f1_by_class(weights)
-        result: Floats = np.where(is_there, f1, overall)[:, has_examples].mean(axis=1)
+    def value(total: Floats, *sums: Floats) -> Floats:
+        each = len(sums) // len(statistics)
+        parts = [sums[at : at + each] for at in range(0, len(sums), each)]
+        result: Floats = np.mean(
+            [statistic.value(total, *part) for statistic, part in zip(statistics, parts, strict=True)], axis=0
+        )
         return result
 
-    return statistic
+    return Statistic(first.count, columns, value, first.own)
 
 
-def roc_auc(scores: Floats, is_positive: Floats, weights: Floats | None) -> Statistic:
-    """Return the mean area under the classes' one-against-the-rest curves, as a function of weights (resamples, n).
+def macro_f1(
+    count: int, columns: Callable[[slice], tuple[NDArray[np.bool_], NDArray[np.bool_]]], own: Floats | None
+) -> Statistic:
+    """Return the mean F1 of the classes that have examples.
 
-    It holds to first order in the weights. scores: (n, classes). is_positive: 1 or 0, whether an example has the
-    class. weights: (n,), of the examples.
+    columns: whether each example of a slice has each class, and whether it got it, both (n, classes). A class that a
+    resample lacks keeps its F1 of all examples: left out, a rare class that is never found would lift the mean of such
+    resamples to that of the others.
+    """
+
+    def counted(rows: slice) -> tuple[Floats, ...]:
+        is_actual, is_predicted = (part.astype(np.float64) for part in columns(rows))
+        return is_actual, is_predicted, is_actual * is_predicted
+
+    def f1_by_class(_total: Floats, actual: Floats, predicted: Floats, both: Floats) -> Floats:
+        result: Floats = 2 * both / np.where(actual + predicted > 0, actual + predicted, 1)
+        return np.stack([result, actual])
+
+    [overall], [actual] = Statistic(count, counted, f1_by_class, own).at_own_weights()
+    has_examples = actual > 0
+
+    def value(total: Floats, *sums: Floats) -> Floats:
+        if not has_examples.any():
+            return np.full(len(total), np.nan)
+        f1, actual = f1_by_class(total, *sums)
+        result: Floats = np.where(actual > 0, f1, overall)[:, has_examples].mean(axis=1)
+        return result
+
+    return Statistic(count, counted, value, own)
+
+
+def roc_auc(scores: Sequence[Floats], is_positive: Sequence[NDArray[np.bool_]], weights: Floats | None) -> Statistic:
+    """Return the mean area under the classes' one-against-the-rest curves.
+
+    It holds to first order in the weights. Of each class: scores (n,); is_positive (n,), whether an example has it.
+    weights: (n,), of the examples.
 
     An area is the mean of each positive's placement among the negatives, and also that of each negative's among the
     positives; a resample moves it by the sum of both means' moves.
     Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating
     Characteristic Curves, Biometrics 44, 1988.
     """
-    own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
-    pairs = zip(scores.T, is_positive.T > 0, strict=True)
+    count = len(scores[0])
+    own = np.ones(count) if weights is None else weights.astype(np.float64)
+    pairs = zip(scores, is_positive, strict=True)
     placements = np.stack([_placements(class_scores, positive, own) for class_scores, positive in pairs], axis=1)
-    positive_placements = placements * is_positive
-    negative_placements = placements - positive_placements
-    areas = own @ positive_placements / (own @ is_positive)
 
-    def areas_of(weights: Floats) -> Floats:
-        positives = weights @ is_positive
-        negatives = weights.sum(axis=1, keepdims=True) - positives
+    def columns(rows: slice) -> tuple[Floats, ...]:
+        positive = np.stack([each[rows] for each in is_positive], axis=1).astype(np.float64)
+        among_negatives = placements[rows] * positive
+        return among_negatives, placements[rows] - among_negatives, positive
+
+    areas = Statistic(count, columns, lambda _total, among, _others, found: among / found, weights).at_own_weights()[0]
+
+    def value(total: Floats, among_negatives: Floats, among_positives: Floats, positives: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
-            among_negatives = weights @ positive_placements / positives
-            among_positives = weights @ negative_placements / negatives
-            area = np.clip(among_negatives + among_positives - areas, 0, 1)
-            defined = np.isfinite(area)
-            result: Floats = np.where(defined, area, 0).sum(axis=1) / defined.sum(axis=1)
-        return result
+            area = among_negatives / positives + among_positives / (total[:, None] - positives) - areas
+        area = np.clip(area, 0, 1)
+        return _mean_defined(area, np.isfinite(area))
 
-    return areas_of
+    return Statistic(count, columns, value, weights)
+
+
+def _mean_defined(area: Floats, defined: NDArray[np.bool_]) -> Floats:
+    """Return the mean over the classes that are `defined`, both (resamples, classes)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result: Floats = np.where(defined, area, 0).sum(axis=1) / defined.sum(axis=1)
+    return result
 
 
 def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
@@ -90,8 +192,10 @@ def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) ->
     return result
 
 
-def average_precision(scores: Floats, is_positive: Floats, weights: Floats | None) -> Statistic:
-    """Return the mean average precision of classes, as scikit-learn defines it, as a function of weights.
+def average_precision(
+    scores: Sequence[Floats], is_positive: Sequence[NDArray[np.bool_]], weights: Floats | None
+) -> Statistic:
+    """Return the mean average precision of classes, as scikit-learn defines it.
 
     It holds to first order in the weights, and its arguments are as of `roc_auc`. Measured: with 20 positives or more
     among 200 to 2,000 examples, the ends of intervals are within 0.04 of those of the whole bootstrap.
@@ -99,22 +203,24 @@ def average_precision(scores: Floats, is_positive: Floats, weights: Floats | Non
     It is the sum over the thresholds of (recall - recall at the threshold above) * precision, without interpolation.
     Source: https://scikit-learn.org/stable/modules/generated/sklearn.metrics.average_precision_score.html
     """
-    own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
-    parts = [_average_precision(*class_scores, own) for class_scores in zip(scores.T, is_positive.T, strict=True)]
+    count = len(scores[0])
+    own = np.ones(count) if weights is None else weights.astype(np.float64)
+    parts = [_average_precision(*one, own) for one in zip(scores, is_positive, strict=True)]
     areas = np.array([area for area, _ in parts])
     moves = np.stack([move for _, move in parts], axis=1)
 
-    def areas_of(weights: Floats) -> Floats:
-        defined = weights @ is_positive > 0
-        area = np.clip(areas + (weights - own) @ moves, 0, 1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            result: Floats = np.where(defined, area, 0).sum(axis=1) / defined.sum(axis=1)
-        return result
+    def columns(rows: slice) -> tuple[Floats, ...]:
+        return moves[rows], np.stack([each[rows] for each in is_positive], axis=1).astype(np.float64)
 
-    return areas_of
+    def value(_total: Floats, moved: Floats, positives: Floats) -> Floats:
+        return _mean_defined(np.clip(areas + moved, 0, 1), positives > 0)
+
+    return Statistic(count, columns, value, weights, is_change=True)
 
 
-def _average_precision(scores: Floats, is_positive: Floats, weights: Floats) -> tuple[float, Floats]:
+def _average_precision(
+    scores: Floats, is_positive: NDArray[np.bool_], weights: Floats
+) -> tuple[float, Floats]:
     """Return the average precision of a class, and by how much it moves with the weight of each example (n,)."""
     order = np.argsort(-scores, kind="stable")
     is_last = np.append(np.diff(scores[order]) != 0, True)  # of the examples of one score, which share a threshold
