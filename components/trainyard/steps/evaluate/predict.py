@@ -19,11 +19,15 @@ from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
 from trainyard.spec.feature_names import input_name
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
+from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE
 
 if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
 
+
+_ROW_BATCH = 1024  # as in export; chosen: steps of 32 rows take longer to start than to compute
 
 Predict = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 
@@ -50,7 +54,7 @@ def model_predictions(
     for features, label, key in batches:
         outputs.append(predict(features).numpy())
         labels.append(label.numpy())
-        keys.append(key.numpy())
+        keys.append(key.numpy().astype(np.bytes_))  # objects take three times as much
         done += len(keys[-1])
         if len(keys) % 50 == 0:
             events.progress(done, total, "examples")
@@ -59,6 +63,12 @@ def model_predictions(
     predictions = SplitPredictions(np.concatenate(labels), np.concatenate(outputs), examples.weights(split))
     _require_finite(predictions.outputs, folder)
     return predictions, np.concatenate(keys)
+
+
+def batch_size(recipe: Recipe, examples: ExampleFolder, split: Split) -> int:
+    """Return how many examples of `split` are predicted at once: as in training, of many rows of a table more."""
+    is_large = examples.document.image is None and examples.document.splits[split].examples > MOST_WHOLE
+    return max(recipe.train.batch_size, _ROW_BATCH) if is_large else recipe.train.batch_size
 
 
 def champion_predictions(folder: str, examples: ExampleFolder, split: Split, batch_size: int) -> SplitPredictions:

@@ -49,14 +49,14 @@ def slice_masks(
             )
         values = columns[feature]
         if labels is not None and feature == recipe.data.label:
-            named_masks = _by_value(np.array(labels, dtype=object)[values])
+            named_masks = _by_value(labels, values)
         elif values.dtype.kind in "if":
             named_masks = _by_number(values, train_columns[feature])
         else:
-            is_date = isinstance(recipe.data.features.get(feature), Date)
-            named_masks = _by_value(
-                np.array([_text(value)[: 7 if is_date else None] for value in values], dtype=object)
-            )
+            length = 7 if isinstance(recipe.data.features.get(feature), Date) else None
+            known: dict[Any, int] = {}
+            ids = np.fromiter((known.setdefault(value, len(known)) for value in values), np.int32, len(values))
+            named_masks = _by_value([_text(value)[:length] for value in known], ids)
         for value, mask in named_masks:
             name = f"{feature}={value}"
             if mask.any():  # a category may be called missing, as those without one are
@@ -90,11 +90,15 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _by_value(values: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    names, counts = np.unique(values.astype(str), return_counts=True)
-    most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MAX_SLICES])
-    for name in sorted(map(str, names[most_frequent]), key=_order):
-        yield name or "missing", values == name
+def _by_value(names: Sequence[str], ids: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield the most frequent of `names` with the mask of its examples; ids: (n,), the place of each example's name."""
+    distinct = sorted({*names})
+    places = {name: place for place, name in enumerate(distinct)}
+    of_example = np.array([places[name] for name in names], np.int32)[ids]
+    counts = np.bincount(of_example, minlength=len(distinct))
+    most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MAX_SLICES]).tolist()
+    for place in sorted(most_frequent, key=lambda place: _order(distinct[place])):
+        yield distinct[place] or "missing", of_example == place
 
 
 def _order(name: str) -> tuple[bool, float, str]:

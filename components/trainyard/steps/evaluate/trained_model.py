@@ -32,7 +32,7 @@ from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals
 from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
+from trainyard.steps.evaluate.predict import batch_size, champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
 from trainyard.steps.evaluate.unknown import unknown_values
 from trainyard.steps.evaluate.worst import worst_examples
@@ -50,14 +50,14 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     """Write what `run` writes of a model that was trained on the examples."""
     folder = open_examples(examples)
     require_classes(recipe.named_classes, folder.document.labels or [])
-    batch_size = recipe.train.batch_size
-    batches = folder.batches(SPLIT, batch_size)
+    size = batch_size(recipe, folder, SPLIT)
+    batches = folder.batches(SPLIT, size)
     predict = load_predictor(model, folder)
     thresholds = thresholds_of(recipe, model, folder)
     candidate, keys = model_predictions(predict, model, folder, SPLIT, batches)
     decided = {threshold.label: threshold.value for threshold in thresholds}
     candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
-    champion, status = _champion(champion_uri, folder, batch_size)
+    champion, status = _champion(champion_uri, folder, size)
     trees = boosted_predictions(folder, SPLIT, recipe.seed) if recipe.evaluate.boosted else None
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
     if candidate.weights is not None:
@@ -100,19 +100,19 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         if sentence := counts.warning(name):
             events.emit("warning", message=f"{SPLIT} split: {sentence}")
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
-    saved: dict[str, Any] = {"keys": keys.astype(np.bytes_), "labels": candidate.labels, "outputs": candidate.outputs}
+    saved: dict[str, Any] = {"keys": keys, "labels": candidate.labels, "outputs": candidate.outputs}
     if candidate.weights is not None:
         saved["weights"] = candidate.weights
     np.savez_compressed(output / "predictions.npz", **saved)
     events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
 
 
-def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[SplitPredictions | None, ChampionState]:
+def _champion(uri: str, examples: ExampleFolder, size: int) -> tuple[SplitPredictions | None, ChampionState]:
     if not uri:
         return None, ChampionState(present=False)
     try:
         folder = str(storage.local(uri, made_by="push"))
-        return champion_predictions(folder, examples, SPLIT, batch_size), ChampionState(present=True)
+        return champion_predictions(folder, examples, SPLIT, size), ChampionState(present=True)
     except DataError as error:
         events.emit("champion_not_comparable", reason=error)
         return None, ChampionState(present=True, fault=str(error))
@@ -253,8 +253,13 @@ def _columns(recipe: Recipe, examples: ExampleFolder, candidate: SplitPrediction
 def _raw(examples: ExampleFolder, split: Split, names: list[str], derive: Mapping[str, str]) -> dict[str, NDArray[Any]]:
     if not names:
         return {}
-    batches = [
-        {name: column.numpy() for name, column in (raw | computed(raw, derive)).items() if name in names}
-        for raw, _label in examples.raw_batches(split, 1024)
-    ]
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in names}
+    known: dict[Any, Any] = {}  # a text that many examples have is in memory once
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    for raw, _label in examples.raw_batches(split, 1024):
+        columns = raw | computed(raw, derive)
+        for name in names:
+            column = columns[name].numpy()
+            if column.dtype == object:
+                column = np.array([known.setdefault(value, value) for value in column], object)
+            parts[name].append(column)
+    return {name: np.concatenate(batches) for name, batches in parts.items()}

@@ -6,17 +6,16 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, metrics_of
 from trainyard.steps.evaluate.metrics.predictions import Floats
 from trainyard.steps.evaluate.metrics.registry import Metric
-from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampled
+from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled
 
 CONFIDENCE = 0.95
 
@@ -26,15 +25,6 @@ CELLS = 2_000_000
 GROUPS = 2000
 """Groups of a set that is not drawn example by example. Chosen: the width of an interval is then off by 1.6 %, which is
 1 / sqrt(2 * GROUPS), and by more of itself because of 1,000 resamples."""
-
-
-class Resampling(Protocol):
-    """A metric as a function of weights (resamples, n) of examples, or of groups of them as `Statistic.in_groups`."""
-
-    def __call__(self, weights: Floats, /) -> Floats: ...
-
-    def in_groups(self, groups: NDArray[np.uint16], count: int) -> Resampled: ...
-
 
 
 def intervals(
@@ -79,7 +69,7 @@ def differences(
 
 
 def resample(
-    statistics: Iterable[tuple[str, Resampling]], examples: int, resamples: int, seed: int
+    statistics: Iterable[tuple[str, Resampleable]], examples: int, resamples: int, seed: int
 ) -> dict[str, Floats]:
     """Return each statistic of `resamples` sets of `examples` drawn with replacement: (resamples,) by name.
 

@@ -58,9 +58,7 @@ def confidence_bins(predictions: SplitPredictions) -> tuple[NDArray[np.int64], F
 
 def _mean_of(values: Callable[[SplitPredictions], Floats]) -> Callable[[SplitPredictions], Statistic]:
     """Return the statistic that is the mean of what each example has."""
-    return lambda predictions: mean(
-        len(predictions), lambda rows: values(predictions.take(rows)), predictions.weights
-    )
+    return lambda predictions: mean(len(predictions), lambda rows: values(predictions.take(rows)), predictions.weights)
 
 
 def _all(predictions: SplitPredictions) -> float:
@@ -74,7 +72,8 @@ def _right(predictions: SplitPredictions) -> Floats:
 def _is_in_top5(predictions: SplitPredictions) -> Floats:
     """Return 1 if the label is among the five most probable classes; ties go to the lower id, as in argmax."""
     best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
-    return (best == predictions.labels[:, None]).any(axis=1).astype(np.float64)
+    result: Floats = (best == predictions.labels[:, None]).any(axis=1).astype(np.float64)
+    return result
 
 
 def _top5_accuracy(predictions: SplitPredictions) -> Statistic | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,16 @@ _BLOCK = 1 << 16  # examples; chosen
 
 Resampled = Callable[[Floats], Floats]
 """From weights (resamples, n), of examples or of groups of them, to the metric of each resample (resamples,)."""
+
+
+class Resampleable(Protocol):
+    """A metric of examples that can be drawn one by one, or in groups."""
+
+    def __call__(self, weights: Floats, /) -> Floats:
+        """Return the metric of each resample; weights: (resamples, n), of examples."""
+
+    def in_groups(self, groups: NDArray[np.uint16], count: int, /) -> Resampled:
+        """Return it as a function of weights (resamples, count) of groups; groups: (n,) that of each example."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class Statistic:
         total, sums = np.zeros(count), list[Floats]()
         for block in blocks:
             own = None if self.own is None else self.own[block]
-            total += np.bincount(groups[block], own, count)
+            total = total + np.bincount(groups[block], own, count)
             parts = [_by_group(groups[block], column, own, count) for column in self.columns(block)]
             sums = [before + part for before, part in zip(sums, parts, strict=True)] if sums else parts
 
@@ -80,7 +91,8 @@ class Statistic:
 
 def _by_group(groups: NDArray[np.uint16], column: Floats, own: Floats | None, count: int) -> Floats:
     parts = column.reshape(len(column), -1).T
-    sums = [np.bincount(groups, part if own is None else part * own, count) for part in parts]
+    weighed = (part if own is None else part * own for part in parts)
+    sums = [np.bincount(groups, part, count) for part in weighed]
     result: Floats = np.stack(sums, axis=1).reshape(count, *column.shape[1:])
     return result
 
@@ -218,9 +230,7 @@ def average_precision(
     return Statistic(count, columns, value, weights, is_change=True)
 
 
-def _average_precision(
-    scores: Floats, is_positive: NDArray[np.bool_], weights: Floats
-) -> tuple[float, Floats]:
+def _average_precision(scores: Floats, is_positive: NDArray[np.bool_], weights: Floats) -> tuple[float, Floats]:
     """Return the average precision of a class, and by how much it moves with the weight of each example (n,)."""
     order = np.argsort(-scores, kind="stable")
     is_last = np.append(np.diff(scores[order]) != 0, True)  # of the examples of one score, which share a threshold
