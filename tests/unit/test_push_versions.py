@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,7 +164,7 @@ def test_an_alias_of_a_version_that_is_gone_and_a_damaged_file_of_aliases_are_se
         find_version(served, "canary")
 
 
-MARKUP = "<script>x</script> [a](http://b) | `c` *d* \n# e"
+MARKUP = "<script>x</script> [a](http://b) | `c` *d* http://f.g WWW.h.i @j k@l.m \n# e"
 
 
 def rendered_card(recipe: Recipe, outputs: Outputs) -> str:
@@ -226,13 +227,17 @@ def test_text_of_the_data_in_a_card_is_no_markup(tmp_path: Path) -> None:
         body = rendered_card(recipe, read(report_folders.whole_run(tmp_path / str(len(text)), text))).split("---\n", 2)[
             2
         ]
-        tokens = MarkdownIt().enable("table").parse(body)
-        return [
-            token.type for each in tokens for token in [each, *(each.children or [])] if token.type != "text_special"
+        tokens = [
+            token for each in MarkdownIt().enable("table").parse(body) for token in [each, *(each.children or [])]
         ]
+        assert not [
+            token for token in tokens if re.search(r"://|www\.|@\w", token.content, re.I) and token.type == "text"
+        ]
+        return [token.type for token in tokens if token.content != "<!-- -->"]
 
-    hostile = [kind for kind in elements(MARKUP) if kind != "text"]
-    assert hostile == [kind for kind in elements("seven") if kind != "text"]
+    plain = ("text", "text_special")
+    hostile = [kind for kind in elements(MARKUP) if kind not in plain]
+    assert hostile == [kind for kind in elements("seven") if kind not in plain]
 
 
 def test_a_card_does_not_make_another_model(tmp_path: Path) -> None:

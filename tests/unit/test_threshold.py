@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.statistics.decision import decided_class, decided_classes
-from trainyard.contract.statistics.threshold import ClassThreshold
+from trainyard.contract.statistics.threshold import ClassThreshold, shown
 from trainyard.contract.statistics.threshold_choice import choose_thresholds
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
@@ -156,6 +156,16 @@ def test_metrics_are_those_of_the_decided_classes_whole_by_class_and_in_parts() 
 def test_a_threshold_that_cannot_work_is_refused_before_a_run(text: str, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault):
         documents.parse(RECIPE % text, Recipe, name="recipe.yaml")
+
+
+@pytest.mark.parametrize("value", [0.25, 0.9, 0.99999994, 0.12345678, 1e-7, 1e-45, 0.53710932])
+def test_a_threshold_is_shown_as_a_number_that_decides_alike(value: float) -> None:
+    single = float(np.float32(value))
+    assert np.float32(shown(single)) == np.float32(single)
+    assert len(shown(single)) <= len(repr(np.float32(single).item()))
+    one = ClassThreshold(label="b", value=single, precision=1, recall=1, f1=1)
+    evaluation = Evaluation.model_construct(thresholds=[one], baseline=None, boosted=None, metrics={})
+    assert f"if its probability is above {shown(single)} (eval" in evaluation.remark
 
 
 def test_a_class_is_named_as_labels_are() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.drift import Movement
-from trainyard.contract.statistics.threshold import ClassThreshold
+from trainyard.contract.statistics.threshold import ClassThreshold, shown
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
@@ -159,7 +159,7 @@ class Evaluation(Document):
     def _decisions(self) -> Iterator[str]:
         for each in self.thresholds:
             yield (
-                f"'{each.label}' is predicted if its probability is above {each.value:.4g} (eval split: precision "
+                f"'{each.label}' is predicted if its probability is above {shown(each.value)} (eval split: precision "
                 f"{each.precision:.4f}, recall {each.recall:.4f}, F1 {each.f1:.4f})."
             )
 

@@ -19,6 +19,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Column, Examples, RawFeature
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import EXTRA
+from trainyard.contract.statistics.threshold import shown
 from trainyard.escape import one_line
 from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import MAIN_METRIC
@@ -27,6 +28,12 @@ from trainyard.spec.recipe import Recipe
 _MOST_NAMES = 20  # in a cell; chosen
 _MOST_ROWS = 50  # of slices and of columns; chosen: a page of each
 _MARKUP = re.compile(r"([\\`*\[\]<|#~$]|(?<!\w)_|_(?!\w))")
+_AUTOLINK = re.compile(r"(@|:(?=//)|\bwww(?=\.))", re.IGNORECASE)
+"""The parts by which pages make links of bare text: an address, a URL, the name of an account.
+
+Source: https://github.github.com/gfm/#autolinks-extension- and
+https://docs.github.com/en/get-started/writing-on-github/getting-started-with-writing-and-formatting-on-github
+"""
 _HUB_TASKS = {
     ("classification", True): "image-classification",
     ("multi_label", True): "image-classification",
@@ -92,7 +99,8 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
             rows["label"] = ", ".join(examples.targets) or examples.label
             rows["input"] = f"{len(examples.raw_features)} columns"
     if outputs.exports and outputs.exports.thresholds:
-        rows["thresholds"] = ", ".join(f"{name} above {value:g}" for name, value in outputs.exports.thresholds.items())
+        thresholds = outputs.exports.thresholds.items()
+        rows["thresholds"] = ", ".join(f"{name} above {shown(value)}" for name, value in thresholds)
     if training:
         seconds = sum(training.seconds.values())
         rows |= {
@@ -177,7 +185,8 @@ def _link(path: str) -> _Markup:
 def _escaped(value: object) -> object:
     """Return a text so that Markdown shows its characters; it stays on one line."""
     if isinstance(value, str) and not isinstance(value, _Markup):
-        return _MARKUP.sub(r"\\\1", one_line(" ".join(value.split()))).replace("&", "&amp;")
+        escaped = _MARKUP.sub(r"\\\1", one_line(" ".join(value.split()))).replace("&", "&amp;")
+        return _AUTOLINK.sub(r"\1<!-- -->", escaped)  # not even an escaped character keeps a page from a link
     return value
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.contract.statistics.threshold import shown
 from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer, say, say_table
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat, VersionName
@@ -176,7 +177,7 @@ def _fields(version: Version) -> dict[str, str]:
         "report": version.report or ("deleted" if record.run else ""),
         "recipe": f"{version.run_folder}/recipe.yaml" if version.report else "",
         "trained on": ", ".join(record.devices),
-        "thresholds": ", ".join(f"{label} above {value:g}" for label, value in record.thresholds.items()),
+        "thresholds": ", ".join(f"{label} above {shown(value)}" for label, value in record.thresholds.items()),
         "damaged": version.fault,
     }
     return {name: text for name, text in fields.items() if text}
