@@ -26,12 +26,15 @@ def test_own_metrics_are_measured_with_intervals(tmp_path):
     assert 0 <= bounds["misses"].low <= 1 <= bounds["misses"].high <= 3
 
 
-def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(tmp_path):
+def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(tmp_path, capsys):
     body = "def metrics(labels, outputs, predicted):\n    return {'found': float(predicted.sum())}\n"
     metrics = custom_metrics.find(module(tmp_path, body))
     assert custom_metrics.measure(metrics, PREDICTIONS, 5, seed=1)[0] == {"found": 1.0}
     lower = replace(PREDICTIONS, thresholds={1: 0.3})
     assert custom_metrics.measure(metrics, lower, 5, seed=1)[0] == {"found": 2.0}
+    assert "warning" not in capsys.readouterr().err
+    custom_metrics.measure(lambda labels, outputs: {"found": 1.0}, lower, 5, seed=1)
+    assert "is not told which classes the recipe's threshold predicts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("undefined", ["raise ValueError('one class')", "return {'area': float('nan')}"])

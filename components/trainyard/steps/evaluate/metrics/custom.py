@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from trainyard import events
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
@@ -38,6 +39,12 @@ def measure(
     """
     values = _call(metrics, predictions)
     _require_own(values)
+    if predictions.thresholds and not _takes_predicted(metrics):
+        events.emit(
+            "warning",
+            message="module: metrics(labels, outputs) is not told which classes the recipe's threshold predicts. Write "
+            "metrics(labels, outputs, predicted), unless it needs the probabilities alone.",
+        )
     draws = _draws(metrics, predictions, resamples, seed)
     bounds = {name: percentiles(_values(name, draws)) for name in values}
     return values, {name: bound for name, bound in bounds.items() if bound is not None}
@@ -78,8 +85,7 @@ def _values(name: str, draws: list[dict[str, float]]) -> Floats:
 
 def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
     try:
-        takes_predicted = "predicted" in inspect.signature(metrics).parameters
-        more = {"predicted": predictions.predicted} if takes_predicted else {}
+        more = {"predicted": predictions.predicted} if _takes_predicted(metrics) else {}
         values = metrics(predictions.labels, predictions.outputs, **more)
         return {str(name): float(value) for name, value in values.items()}
     except Exception as error:
@@ -88,6 +94,10 @@ def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
             f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
             "of numbers."
         ) from error
+
+
+def _takes_predicted(metrics: Metrics) -> bool:
+    return "predicted" in inspect.signature(metrics).parameters
 
 
 def _call_if_defined(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
