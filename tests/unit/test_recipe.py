@@ -197,6 +197,24 @@ def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, expected
     assert expected in message and "word@" not in message and "=word" not in message
 
 
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ("since: {max_mean_shift: 1}", "since.max_mean_shift: is of means, and a date has none, because its days are"),
+        ("city: {max_mean_shift: 1}", "city.max_mean_shift: is of means, and categories have none."),
+        ("label: {max_mean_shift: 1}", "label.max_mean_shift: is of means, and categories have none."),
+        ("age: {max_frequency_change: 0.1}", "age.max_frequency_change: is of categories, and a number has none."),
+        ("agee: {max_psi: 1}", "drift.features.agee: is no feature. Did you mean 'age'?"),
+    ],
+)
+def test_a_bound_of_drift_that_nothing_is_compared_with_is_refused(bounds: str, expected: str) -> None:
+    columns = "{age: {type: numeric}, city: {type: category}, since: {type: date}}"
+    table = f"name: t\ndata: {{format: csv, path: t.csv, label: y, features: {columns}}}\nmodel: {{name: mlp}}\n"
+    assert expected in faults(table + f"drift: {{features: {{{bounds}}}}}")
+    good = "drift: {features: {age: {max_mean_shift: 1}, since: {max_frequency_change: 1}, label: {max_psi: 1}}}"
+    documents.parse(table + good, Recipe, name="pets.yaml")
+
+
 def test_an_image_size_has_two_numbers_that_suit_the_network() -> None:
     assert "data.image_size: 1 values were given, and more are needed. Received: [96]." in faults(
         GOOD, ["data.image_size=[96]"]

@@ -22,6 +22,7 @@ from trainyard.spec.networks import (
     Network,
 )
 from trainyard.spec.plain_yaml import Location
+from trainyard.spec.schedule import LABEL
 from trainyard.spec.tables import formula
 from trainyard.spec.training import command
 from trainyard.spec.training.blocks import smallest_side
@@ -44,6 +45,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _threshold_faults(recipe)
+    yield from _drift_faults(recipe)
     yield from _augment_faults(recipe)
     yield from _resizing_faults(recipe)
     yield from _label_faults(recipe)
@@ -300,6 +302,27 @@ def _threshold_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             ("threshold", "class"),
             "is required for a classification, where one class is predicted by the threshold. Name the class",
         )
+
+
+def _drift_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    """Yield the bounds that no value of their feature would be compared with."""
+    features = {**recipe.data.inputs, **recipe.data.features}
+    for name, bounds in recipe.drift.features.items():
+        at = ("drift", "features", name)
+        is_label = name in (LABEL, *recipe.data.labels) and name not in features
+        if not recipe.data.is_image and not is_label and name not in features:
+            yield (
+                at,
+                f"is no feature.{did_you_mean(name, [*features, LABEL])} Name a feature, or {LABEL} for the classes",
+            )
+            continue
+        is_number = recipe.task == "regression" if is_label else name in features and features[name].type == "numeric"
+        if bounds.max_mean_shift is not None and not is_number and (is_label or name in features):
+            is_date = not is_label and features[name].type == "date"
+            why = "a date has none, because its days are compared as categories" if is_date else "categories have none"
+            yield (*at, "max_mean_shift"), f"is of means, and {why}. Use max_frequency_change"
+        if bounds.max_frequency_change is not None and is_number:
+            yield (*at, "max_frequency_change"), "is of categories, and a number has none. Use max_mean_shift"
 
 
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from trainyard.spec.documents import Strict
 
+LABEL = "label"
+"""The name of the classes among the features."""
+
 Shift = Annotated[float, Field(gt=0, le=1e6)]
 Change = Annotated[float, Field(gt=0, le=1)]
 Index = Annotated[float, Field(gt=0, le=100)]

@@ -10,7 +10,7 @@ from typing import ClassVar
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.histogram import Histogram, aligned
 from trainyard.errors import listed
-from trainyard.spec.schedule import Bounds
+from trainyard.spec.schedule import LABEL, Bounds
 
 _FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
 
@@ -56,9 +56,6 @@ def _divergence(shares: Sequence[float], reference: Sequence[float]) -> float:
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
-
-LABEL = "label"
-"""The name of the classes among the features."""
 
 _LISTED = 3
 _GROUPS = 10  # chosen, as is usual for the population stability index
