@@ -24,8 +24,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 def main() -> None:
     """Measure, and write the page after each benchmark: what was measured is kept where a later one fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    usual = [name for name in BENCHMARKS if name not in ACCELERATED]
-    shown = f"of {', '.join(BENCHMARKS)}; by default all but {', '.join(ACCELERATED)}"
+    apart = (*ACCELERATED, *LONG)
+    usual = [name for name in BENCHMARKS if name not in apart]
+    shown = f"of {', '.join(BENCHMARKS)}; by default all but {', '.join(apart)}"
     parser.add_argument("names", nargs="*", metavar="NAME", help=shown)
     wanted = parser.parse_args().names or usual
     if unknown := sorted(set(wanted) - set(BENCHMARKS)):
@@ -77,10 +78,13 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "serving": partial(_process_output, "commands.serving"),
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
+    "chaos": partial(_process_output, "chaos", "--seeds", "200"),
     "accelerator": partial(_process_output, "training.accelerator"),
 }
 ACCELERATED = ("accelerator",)
 """Benchmarks that need a GPU or TPU."""
+LONG = ("chaos",)
+"""Benchmarks that take hours."""
 
 
 if __name__ == "__main__":

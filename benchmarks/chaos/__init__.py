@@ -1,0 +1,1 @@
+"""Runs of this machine under random faults, each compared with the undisturbed run."""

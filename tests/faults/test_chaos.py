@@ -1,0 +1,26 @@
+"""Some of the faults that `python -m benchmarks.chaos` makes at random, at moments that a test can repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos.faults import Fault
+from benchmarks.chaos.programs import Program
+from benchmarks.chaos.trials import Bench
+
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
+
+def test_a_run_that_sigterm_and_sigkill_end_in_every_step_has_the_results_of_the_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    """SIGTERM to every process as systemd sends it, and SIGKILL as a lost machine."""
+    steps = {"preprocess": "SIGTERM", "train": "SIGTERM", "evaluate": "SIGTERM", "export": "SIGKILL"}
+    kinds = {"SIGTERM": "SIGTERM to all processes", "SIGKILL": "SIGKILL of all processes"}
+    faults = [Fault(kinds[signal], step, share=0.3, pick=0.5, seconds=0) for step, signal in steps.items()]
+    outcome = Bench(tmp_path).trial(0, Program("table"), faults)
+    assert outcome.codes == [143, 143, 143, -9, 0], outcome.messages
+    assert all("stopped by SIGTERM" in message for message in outcome.messages[:3])
+    assert (outcome.wrong, outcome.faulty) == ([], [])
