@@ -46,10 +46,13 @@ def record(epochs: int, accuracy: float, run: str) -> VersionRecord:
 
 
 FILES = {
-    "saved_model.pb": "{number}",
+    "saved_model.pb": "NUMBER",
     "README.md": "# digits\n\n[saved_model.pb](saved_model.pb) [assets.extra/predict.py](assets.extra/predict.py)\n",
     "variables/variables.index": "",
     "assets.extra/predict.py": "",
+    "assets.extra/preprocessing.json": json.dumps(
+        {"transform": "image", "raw_features": [{"name": "image", "dtype": "string"}], "image": {"channels": 1}}
+    ),
     "assets.extra/vocabularies/city": "Bern\n",
 }
 
@@ -63,7 +66,7 @@ def push_versions() -> Path:
         with storage.stage(folder, "trainyard.push", origin=kept.model_dump(mode="json")) as staging:
             for name, text in FILES.items():
                 (staging / name).parent.mkdir(parents=True, exist_ok=True)
-                (staging / name).write_text(text.format(number=number))
+                (staging / name).write_text(text.replace("NUMBER", str(number)))
             with zipfile.ZipFile(staging / "assets.extra/model.keras", "w") as archive:
                 archive.writestr("config.json", "{}")
         manifest = storage.committed(folder)

@@ -43,6 +43,8 @@ def environment(namespace: str, folder: Path) -> str:
     for number in ("1", "2"):
         with storage.stage(str(folder / "churn/models" / number), "trainyard.push") as staging:
             (staging / "saved_model.pb").write_text(number)
+            (staging / "assets.extra").mkdir()
+            (staging / "assets.extra/preprocessing.json").write_text('{"transform": "columns", "raw_features": []}')
     file = folder / "environment.yaml"
     pool = {"kind": "cpu", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}}
     document = {

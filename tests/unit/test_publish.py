@@ -30,6 +30,7 @@ from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
+from trainyard.storage import storage
 from trainyard_control.cli.main import app
 from trainyard_control.targets import kserve, vertex
 
@@ -61,6 +62,19 @@ def test_a_hub_folder_has_the_card_the_files_beside_it_and_the_keras_model_unpac
     files = {path.relative_to(hub).as_posix(): path.stat().st_size for path in hub.rglob("*") if path.is_file()}
     assert listed["request"] == {"files": files} and list(Path("out").iterdir()) == [hub] and not Path("x").exists()
     assert "out/hub: already exists" in refused("huggingface", "digits", "--folder", "out/hub")
+
+
+def test_the_files_of_a_custom_program_stay_as_they_are_and_need_that_programs_server(cluster: str) -> None:
+    version = Path("runs/own/models/1")
+    with storage.stage(str(version), "trainyard.push") as staging:
+        for name in ("weights.pt", "README.md", "assets.extra/metrics.json"):
+            (staging / name).parent.mkdir(exist_ok=True)
+            (staging / name).write_text(f"{name} of assets.extra/")
+    invoke("huggingface", str(version), "--folder", "hub")
+    for name in ("weights.pt", "README.md", "assets.extra/metrics.json"):
+        assert Path("hub", name).read_bytes() == (version / name).read_bytes()
+    said = refused("kserve", str(version.absolute()), "-e", cluster, "--model-name", "own", "--dry-run")
+    assert "a custom program trained it, and its files are for that program's server" in said
 
 
 def test_an_upload_to_the_hub_says_its_request_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
+from trainyard.steps.predict.pushed_model import open_model
 from trainyard_control.api.versions import Version, find_one
 from trainyard_control.search.comparison import flattened
 
@@ -53,7 +54,8 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
     """Create or update the KServe InferenceService that serves `model` in the cluster of `environment`.
 
     name: of the object and of the model in URLs, by default the recipe's. canary_percent: share of the requests; None
-    for all. Raises as `kserve.inference_service` and `kserve.apply`.
+    for all. Raises `DataError` if `trainyard serve` cannot serve it, and as `kserve.inference_service` and
+    `kserve.apply`.
     """
     from trainyard_control.targets import kserve as target
 
@@ -64,6 +66,7 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
             "Name an environment of a cluster with -e."
         )
     version = _version(model, environment)
+    open_model(version.folder)  # the server needs what Trainyard's export wrote
     service = target.inference_service(version, loaded, _name(version, name), canary_percent)
     if dry_run:
         return Published(version, service)
@@ -89,8 +92,8 @@ def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> 
 def vertex(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
     """Upload `model` to the Model Registry of the project of `environment`.
 
-    name: id and display name of the model, by default the recipe's. Raises as `vertex.upload_request` and
-    `vertex.upload`.
+    name: id and display name of the model, by default the recipe's. Raises `DataError` if `trainyard serve`
+    cannot serve it, and as `vertex.upload_request` and `vertex.upload`.
     """
     from trainyard_control.compiler.vertex import settings_of
     from trainyard_control.targets import vertex as target
@@ -98,6 +101,7 @@ def vertex(model: str, *, environment: str, name: str | None, dry_run: bool) -> 
     loaded = environments.load(environment)
     settings = settings_of(loaded)
     version = _version(model, environment)
+    open_model(version.folder)
     request = target.upload_request(version, loaded, settings, _name(version, name))
     return Published(version, request, "" if dry_run else target.upload(request, settings))
 

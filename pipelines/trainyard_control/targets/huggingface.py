@@ -27,7 +27,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LINK = re.compile(rf"(?<=[(\[]){re.escape(EXTRA)}/")
 # What an earlier version may have left in a repository. Other files of a repository stay.
 _REPLACED = [
-    *("assets/*", "config.json", "examples/*", "metadata.json", "model*.tflite", "model.keras", "model.onnx"),
+    *("config.json", "examples/*", "metadata.json", "model*.tflite", "model.keras", "model.onnx"),
     *("model.weights.h5", "predict.py", "preprocess.py", "saved_model/*", "vocabularies/*"),
 ]
 

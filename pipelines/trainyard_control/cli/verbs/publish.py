@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Publish a pushed version to anothe
 def huggingface(
     model: VersionName,
     environment: EnvironmentName = LOCAL,
-    folder: Annotated[Path | None, typer.Option("--folder", help="New folder to write, as the Hub has it.")] = None,
+    folder: Annotated[Path | None, typer.Option("--folder", help="New folder to write the repository to.")] = None,
     repository: Annotated[
         str, typer.Option("--repository", metavar="OWNER/NAME", help="Repository of the Hub to upload to.")
     ] = "",
