@@ -76,6 +76,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "input": partial(_process_output, "data.input"),
     "predict": partial(_process_output, "commands.predict"),
     "serving": partial(_process_output, "commands.serving"),
+    "evaluation": partial(_process_output, "commands.evaluation"),
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
     "chaos": partial(_process_output, "chaos", "--seeds", "200"),

@@ -49,7 +49,7 @@ def write(path: Path, rows: int) -> None:
 def ours(path: Path, output: Path) -> None:
     """Run the step, with its defaults."""
     recipe = output.with_suffix(".yaml")
-    recipe.write_text(json.dumps(_document(path)))  # JSON is YAML
+    recipe.write_text(json.dumps(document(path)))  # JSON is YAML
     command = [sys.executable, "-m", "trainyard.steps", "preprocess", "--recipe", str(recipe), "--output", str(output)]
     subprocess.run(command, check=True, capture_output=True)
 
@@ -207,10 +207,11 @@ def imports(path: Path, _: Path) -> None:
 def _recipe(path: Path) -> Any:
     from trainyard.spec.recipe import Recipe
 
-    return Recipe.model_validate(_document(path))
+    return Recipe.model_validate(document(path))
 
 
-def _document(path: Path) -> dict[str, Any]:
+def document(path: Path) -> dict[str, Any]:
+    """Return the recipe of the table at `path`."""
     data = {"format": "csv", "path": str(path), "label": LABEL, "features": FEATURES}
     return {"name": "table", "data": data, "model": {"name": "mlp"}}
 
