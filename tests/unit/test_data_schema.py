@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.unit import report_folders
 
+from trainyard.contract.artifacts.preprocess import ComputedFeature
 from trainyard.contract.statistics.drift import Statistics, compare
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.quality.comparison import statistics_of
@@ -21,7 +23,7 @@ from trainyard.quality.source import find_source
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.data_schema import TableSchema, load_schema
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.schedule import Bounds
 from trainyard.values.zones import time_zone
 from trainyard_control.cli.main import main
@@ -207,6 +209,32 @@ def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_t
     written(table, [f"7{row[1:]}" for row in rows], "shop,at,paid,note")
     moved = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{table}", "paid"), Bounds())
     assert moved[1].unknown == 1 and "'0' 33.5% → 0.0%" in moved[1].sentences[0]
+
+
+def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_such(tmp_path: Path) -> None:
+    cells = ["red;blue", "blue", "red", "green; red"] * 25
+    before = written(tmp_path / "before.csv", [f"{row},{cell}" for row, cell in enumerate(cells)], "n,colors")
+    now = written(tmp_path / "now.csv", [f"{row},{cell}" for row, cell in enumerate(cells)][::-1] * 2, "n,colors")
+    first, second = statistics_of(f"{before}", f"{now}", "colors")
+    assert {name: counts["train"] for name, counts in first.classes.items()} == {"red": 75, "blue": 50, "green": 25}
+    assert {name: counts["train"] for name, counts in second.classes.items()} == {"red": 150, "blue": 100, "green": 50}
+    number = {"count": 100, "missing": 0, "mean": 49.5, "std": 28.9, "min": 0, "max": 99}
+    trained = first.model_copy(update={"features": {}}).model_dump(mode="json") | {
+        "features": {"n": {"train": number}, "half": {"train": number}}
+    }
+    Statistics.model_validate(trained).write(tmp_path)
+    derive = {"half": "n / 2"}
+    features = {"n": {"type": "numeric"}, "half": {"type": "numeric"}}
+    content = {"format": "csv", "path": "t.csv", "label": "colors", "label_separator": ";", "features": features}
+    data = Data.model_validate({**content, "derive": derive})
+    given = (f"{tmp_path / Statistics.file}", f"{before}", "colors")
+    assert [each.sentences for each in compare(*statistics_of(*given), Bounds())] == [["half: is gone"], [], []]
+    assert [each.feature for each in compare(*statistics_of(*given, data), Bounds())] == ["n", "label"]
+    computed = report_folders.examples("seven").model_copy(
+        update={"computed_features": [ComputedFeature(name="half", formula="n / 2")]}
+    )
+    (tmp_path / "examples.json").write_text(computed.model_dump_json())
+    assert [each.feature for each in compare(*statistics_of(*given), Bounds())] == ["n", "label"]
 
 
 def test_days_of_a_schema_are_those_in_the_recipes_zone(tmp_path: Path) -> None:

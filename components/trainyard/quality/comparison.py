@@ -2,34 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from trainyard.contract import version
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
 from trainyard.quality.inspect import inspect
-from trainyard.quality.profile import Profile
+from trainyard.quality.profile import LABEL_SEPARATORS, Profile
+from trainyard.spec.recipe import Data
 
 
-def statistics_of(before: str, now: str, label: str | None = None) -> tuple[Statistics, Statistics]:
+def statistics_of(
+    before: str, now: str, label: str | None = None, data: Data | None = None
+) -> tuple[Statistics, Statistics]:
     """Return the statistics of `before` and `now`: a source as of `inspect`, or what says what one was like.
 
     That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what
     `trainyard data inspect -o json` wrote. If `now` lacks the label, as rows do that a server was asked about, nothing
-    of `before` is compared with it. Raises `DataError` if there is nothing of the kind.
+    of `before` is compared with it. data: of the recipe, which says how several classes stand in one cell, and which
+    features are computed; otherwise the data and the folders say it. Features that were computed are not compared with
+    rows that lack them. Raises `DataError` if there is nothing of the kind.
     """
     old = _described(before, label)
     label = label or (old.label if isinstance(old, Profile) else None)
     new = _described(now, label, is_served=True)
-    first = old.statistics(new if isinstance(new, Statistics) else None) if isinstance(old, Profile) else old
-    second = new.statistics(old if isinstance(old, Statistics) else None) if isinstance(new, Profile) else new
+    separator = (data and data.label_separator) or _separator(old, new)
+    computed = {*data.derive} if data else set[str]()
+    first = _beside(old, new, separator, computed | _computed(before))
+    second = _beside(new, old, separator, computed | _computed(now))
     if isinstance(new, Profile) and new.label is None:
         features = {name: feature for name, feature in first.features.items() if name != label}
         first = first.model_copy(update={"features": features, "classes": {}})
     return first, second
+
+
+def _beside(
+    own: Profile | Statistics, other: Profile | Statistics, separator: str, computed: Collection[str]
+) -> Statistics:
+    """Return the statistics of `own` to compare with `other`."""
+    if isinstance(own, Profile):
+        return own.statistics(other if isinstance(other, Statistics) else None, separator)
+    if isinstance(other, Statistics):
+        return own
+    columns = {column.name for column in other.columns}
+    known = {name: each for name, each in own.features.items() if name in columns or name not in computed}
+    return own.model_copy(update={"features": known})
+
+
+def _separator(old: Profile | Statistics, new: Profile | Statistics) -> str:
+    """Return what stands between several classes in one cell of a profile's label; '' if each cell is one class."""
+    if isinstance(old, Profile) and isinstance(new, Profile):
+        return old.label_separator
+    profile, trained = (old, new) if isinstance(old, Profile) else (new, old)
+    if not isinstance(profile, Profile) or not isinstance(trained, Statistics):
+        return ""
+    unknown = [cell for cell in profile.classes if cell not in trained.classes]
+    for separator in LABEL_SEPARATORS:
+        if any(separator in cell for cell in unknown) and not any(separator in name for name in trained.classes):
+            return separator
+    return ""
+
+
+def _computed(name: str) -> set[str]:
+    """Return the features that the preprocess output or the pushed version at `name` computed of others."""
+    place = Path(name)
+    for folder in (place, place.parent):
+        with suppress(OSError, ValidationError):
+            examples = Examples.model_validate_json((folder / Examples.file).read_bytes())
+            return {feature.name for feature in examples.computed_features}
+        with suppress(OSError, DataError):
+            return {*version.record(str(folder)).recipe.get("data", {}).get("derive", {})}
+    return set()
 
 
 def _described(name: str, label: str | None, *, is_served: bool = False) -> Profile | Statistics:

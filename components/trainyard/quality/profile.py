@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Literal
 
 from trainyard.contract.document import FrozenModel
@@ -12,10 +13,14 @@ from trainyard.spec.tables.files import TableName
 
 ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
 
+LABEL_SEPARATORS = (";", "|")
+"""The separators that are looked for between several classes in a cell."""
+
 _FOREIGN = {
     r"[+-]?(\d{1,3}([.'\u00a0]?\d{3})*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)": "numbers with a comma",
     r"\d{1,2}[./]\d{1,2}[./]\d{4}.*": "days not written YYYY-MM-DD",
 }
+_LISTED = 0.1  # chosen: share of cells with several classes
 _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
 _FEW = 20  # chosen: fewer values may all differ by chance
 _ID = ("id", "key", "code", "nr", "no", "number")  # chosen: what names of ids end with
@@ -160,12 +165,28 @@ class Profile(FrozenModel):
     findings: list[str]
     other_files: list[str]
 
-    def statistics(self, other: Statistics | None = None) -> Statistics:
+    @property
+    def label_separator(self) -> str:
+        """The separator between the classes in one cell of the label, '' if each cell names one class."""
+        rows = sum(self.classes.values())
+        for separator in LABEL_SEPARATORS:
+            listed = sum(times for cell, times in self.classes.items() if separator in cell)
+            parts = {part.strip() for cell in self.classes for part in cell.split(separator)}
+            if listed >= _LISTED * rows > 0 and 2 <= len(parts) < len(self.classes):
+                return separator
+        return ""
+
+    def statistics(self, other: Statistics | None = None, separator: str = "") -> Statistics:
         """Return the statistics to compare with another data set's.
 
         other: those of preprocess, whose recipe may leave columns out or have numbers be categories, as here then, and
-        has days be texts in a zone of its own, of which here is counted only how many there are.
+        has days be texts in a zone of its own, of which here is counted only how many there are. separator: stands
+        between the classes in one cell, each of which counts then.
         """
+        classes = Counter[str]()
+        for cell, times in self.classes.items():
+            parts = {part.strip() for part in cell.split(separator)} - {""} if separator else {cell}
+            classes.update(dict.fromkeys(sorted(parts), times))
         known = other.features if other else {}
         features = {
             column.name: {"train": column.statistics_beside(known.get(column.name, {}).get("train"))}
@@ -175,7 +196,7 @@ class Profile(FrozenModel):
         return Statistics.model_validate(
             {
                 "examples": {"train": self.rows, "eval": 0, "test": 0},
-                "classes": {name: {"train": count} for name, count in self.classes.items()},
+                "classes": {name: {"train": count} for name, count in classes.items()},
                 "features": features,
             }
         )

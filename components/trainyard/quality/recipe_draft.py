@@ -17,8 +17,6 @@ from trainyard.spec.tables import formula
 from trainyard.spec.tables.columns import has_name, name_fault
 from trainyard.values.columns import LIST_SEPARATOR
 
-_LABEL_SEPARATORS = (";", "|")
-_LISTED = 0.1  # chosen: share of cells with several classes
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
 _STEPS = 4000  # chosen: about this number of steps, but 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
@@ -107,7 +105,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
     if label.distinct < 2:
         how = f"has one value in all rows, {label.top[0].value[:40]!r}" if label.top else "is missing in all rows"
         raise ConfigurationError(f"{profile.source}: the label '{profile.label}' {how}. Name another by --label.")
-    separator = _label_separator(profile)
+    separator = profile.label_separator
     if is_class and not separator and (too_many_classes(label.distinct, profile.rows) or _hardly_repeats(profile)):
         raise ConfigurationError(
             f"{profile.source}: the label '{profile.label}' has {label.distinct:,} different values in "
@@ -225,17 +223,6 @@ def _row_filter(label: ColumnProfile, rare: list[str]) -> str:
     if rare:
         conditions.append(f"{name} not in [{', '.join(rare if has_numbers else map(repr, rare))}]")
     return " and ".join(conditions)
-
-
-def _label_separator(profile: Profile) -> str:
-    """Return the separator between the classes in one cell of the label, or '' if each cell names one class."""
-    rows = sum(profile.classes.values())
-    for separator in _LABEL_SEPARATORS:
-        listed = sum(times for cell, times in profile.classes.items() if separator in cell)
-        parts = {part.strip() for cell in profile.classes for part in cell.split(separator)}
-        if listed >= _LISTED * rows > 0 and 2 <= len(parts) < len(profile.classes):
-            return separator
-    return ""
 
 
 def _why_regression(profile: Profile) -> str:

@@ -97,8 +97,9 @@ def compare(
     require_libraries()
     from trainyard.quality.comparison import statistics_of
 
-    bounds = recipes.load(recipe).drift if recipe else Bounds()
-    movements = drift.compare(*statistics_of(before, now, label), bounds)
+    loaded = recipes.load(recipe) if recipe else None
+    statistics = statistics_of(before, now, label, loaded.data if loaded else None)
+    movements = drift.compare(*statistics, loaded.drift if loaded else Bounds())
     print_answer(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:
