@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -167,17 +167,21 @@ class ExampleFolder:
             return records.batch(batch_size).map(decode, num_parallel_calls=parallel).prefetch(parallel)
         return records.map(decode, num_parallel_calls=parallel).batch(batch_size).prefetch(parallel)
 
-    def raw_batches(self, split: Split, batch_size: int) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
+    def raw_batches(
+        self, split: Split, batch_size: int, names: Collection[str] | None = None
+    ) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
         """Return `split` in the order and batches of `batches`: (raw features (n,) by name, labels (n,)).
 
-        The raw features are what the serving signature takes: encoded images, or the columns of a row.
+        The raw features are what the serving signature takes: encoded images, or the columns of a row. names: those of
+        the columns to read; default all.
         """
+        spec = {name: part for name, part in self._raw.items() if names is None or name.removeprefix("raw/") in names}
 
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
-            raw, label = self._parsed(serialized, self._raw)
+            raw, label = self._parsed(serialized, spec)
             for feature in self.document.features:
-                if feature.pixels and self.document.image is not None:
+                if feature.name in raw and feature.pixels and self.document.image is not None:
                     raw[feature.name] = encode_pixels(raw[feature.name], self.document.image)
             return raw, label
 

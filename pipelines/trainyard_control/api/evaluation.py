@@ -327,8 +327,7 @@ def _measured(
     path: str,
     left_out: dict[str, int],
 ) -> LabelledEvaluation:
-    from trainyard.steps.evaluate.metrics.bootstrap import intervals
-    from trainyard.steps.evaluate.metrics.measure import measure
+    from trainyard.steps.evaluate.metrics.bootstrap import measure_with_intervals
     from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
     from trainyard.steps.evaluate.worst import largest_losses, mistake
 
@@ -343,7 +342,7 @@ def _measured(
     masks = slice_masks(part, columns, columns, pushed.labels)
     if judged.weights is not None:
         masks = {name: mask for name, mask in masks.items() if judged.weights[mask].any()}
-    metrics = measure(recipe.task, judged)
+    metrics, bounds = measure_with_intervals(recipe.task, judged, recipe.evaluate.bootstrap, recipe.seed)
     keys, order = read.keys[kept], largest_losses(len(judged), judged)
     mistakes = order[~judged.right[order]][: recipe.evaluate.worst]
     return LabelledEvaluation(
@@ -353,7 +352,7 @@ def _measured(
         left_out,
         notes,
         metrics,
-        intervals(recipe.task, judged, metrics, recipe.evaluate.bootstrap, recipe.seed),
+        bounds,
         slice_metrics(part, masks, judged),
         [mistake(judged, index, str(keys[index]), pushed.labels) for index in mistakes.tolist()],
     )

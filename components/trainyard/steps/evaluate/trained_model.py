@@ -29,7 +29,7 @@ from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gap import largest_gap
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals
+from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
 from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import batch_size, champion_predictions, load_predictor, model_predictions
@@ -132,8 +132,7 @@ def _metrics(
     recipe: Recipe, candidate: SplitPredictions, custom: Custom | None
 ) -> tuple[dict[str, float], dict[str, Interval]]:
     resamples = recipe.evaluate.bootstrap
-    metrics = measure(recipe.task, candidate)
-    bounds = intervals(recipe.task, candidate, metrics, resamples, recipe.seed)
+    metrics, bounds = measure_with_intervals(recipe.task, candidate, resamples, recipe.seed)
     if custom is not None:
         values, custom_bounds = custom_metrics.measure(custom, candidate, resamples, recipe.seed)
         metrics, bounds = {**metrics, **values}, {**bounds, **custom_bounds}
@@ -255,7 +254,7 @@ def _raw(examples: ExampleFolder, split: Split, names: list[str], derive: Mappin
         return {}
     known: dict[Any, Any] = {}  # a text that many examples have is in memory once
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-    for raw, _label in examples.raw_batches(split, 1024):
+    for raw, _label in examples.raw_batches(split, 1024, None if derive else names):
         columns = raw | computed(raw, derive)
         for name in names:
             column = columns[name].numpy()

@@ -32,7 +32,7 @@ def unknown_values(data: Data, examples: ExampleFolder, split: Split) -> dict[st
     if not known:
         return {}
     rows, missing, unknown = 0, Counter[str](), Counter[str]()
-    for raw, label in examples.raw_batches(split, _BATCH):
+    for raw, label in examples.raw_batches(split, _BATCH, None if data.derived_features else known):
         rows += len(label)
         columns = raw | computed(raw, data.derived_features)
         for name, vocabulary in known.items():

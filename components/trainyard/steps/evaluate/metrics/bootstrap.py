@@ -5,7 +5,7 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, metrics_of
 from trainyard.steps.evaluate.metrics.predictions import Floats
 from trainyard.steps.evaluate.metrics.registry import Metric
-from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled
+from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled, Statistic
 
 CONFIDENCE = 0.95
 
@@ -40,6 +40,29 @@ def intervals(
     A metric whose resamples all agree says no interval, unless it is a share.
     """
     drawn = resample(each_statistic(task, answers, metrics), len(answers), resamples, seed)
+    return _intervals(task, answers, metrics, drawn, confidence)
+
+
+def measure_with_intervals(
+    task: Task, answers: Answers, resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Interval]]:
+    """Return what `measure` gives for `answers`, and the `intervals` of it, from statistics that are made once."""
+    metrics: dict[str, float] = {}
+
+    def measured() -> Iterator[tuple[str, Statistic]]:
+        for name, statistic in each_statistic(task, answers):
+            value = float(statistic.at_own_weights()[0])
+            if np.isfinite(value):
+                metrics[name] = value
+                yield name, statistic
+
+    drawn = resample(measured(), len(answers), resamples, seed)
+    return metrics, _intervals(task, answers, metrics, drawn, CONFIDENCE)
+
+
+def _intervals(
+    task: Task, answers: Answers, metrics: Mapping[str, float], drawn: Mapping[str, Floats], confidence: float
+) -> dict[str, Interval]:
     known = metrics_of(task, answers)
     bounds = {name: _interval(known[name], answers, metrics[name], draws, confidence) for name, draws in drawn.items()}
     return {name: interval for name, interval in bounds.items() if interval is not None}

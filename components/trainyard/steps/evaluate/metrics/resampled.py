@@ -93,7 +93,7 @@ def _by_group(groups: NDArray[np.uint16], column: Floats, own: Floats | None, co
     parts = column.reshape(len(column), -1).T
     weighed = (part if own is None else part * own for part in parts)
     sums = [np.bincount(groups, part, count) for part in weighed]
-    result: Floats = np.stack(sums, axis=1).reshape(count, *column.shape[1:])
+    result: Floats = np.stack(sums, axis=1, dtype=np.float64).reshape(count, *column.shape[1:])
     return result
 
 
@@ -193,14 +193,17 @@ def _mean_defined(area: Floats, defined: NDArray[np.bool_]) -> Floats:
 def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
     """Share of the other kind, by `weights`, that each example stands on the right side of (n,); a tie counts half."""
     result = np.empty(len(scores))
+    places = [np.flatnonzero(positive == kind) for kind in (False, True)]
+    places = [each[np.argsort(scores[each], kind="stable")] for each in places]
     for kind in (True, False):
-        order = np.argsort(scores[positive != kind], kind="stable")
-        opposite = scores[positive != kind][order]
-        up_to = np.concatenate([[0.0], np.cumsum(weights[positive != kind][order])])
-        mine = scores[positive == kind]
-        below = up_to[np.searchsorted(opposite, mine, "left")] + up_to[np.searchsorted(opposite, mine, "right")]
+        mine, others = places[kind], places[not kind]
+        opposite = scores[others]
+        up_to = np.concatenate([[0.0], np.cumsum(weights[others])])
+        ordered = scores[mine]  # searched in order: in random order of a million, each search misses the cache
+        below = up_to[np.searchsorted(opposite, ordered, "left")]
+        below += up_to[np.searchsorted(opposite, ordered, "right")]
         below = below / 2 / up_to[-1]
-        result[positive == kind] = below if kind else 1 - below
+        result[mine] = below if kind else 1 - below
     return result
 
 
@@ -234,17 +237,24 @@ def _average_precision(scores: Floats, is_positive: NDArray[np.bool_], weights: 
     """Return the average precision of a class, and by how much it moves with the weight of each example (n,)."""
     order = np.argsort(-scores, kind="stable")
     is_last = np.append(np.diff(scores[order]) != 0, True)  # of the examples of one score, which share a threshold
-    threshold = np.concatenate([[0], np.cumsum(is_last)[:-1]])
     above = np.cumsum(weights[order])[is_last]
     found = np.cumsum((weights * is_positive)[order])[is_last]
+    area, gain, loss = _moves_by_threshold(above, found)
+    threshold = np.concatenate([[0], np.cumsum(is_last)[:-1]])
+    result = np.empty(len(scores))
+    result[order] = (is_positive[order] * gain[threshold] - loss[threshold]) / found[-1]
+    return area, result
+
+
+def _moves_by_threshold(above: Floats, found: Floats) -> tuple[float, Floats, Floats]:
+    """Return the average precision, and what an example moves it by at each threshold, times the positives.
+
+    above, found: the weights of the examples, and of the positives, that are not below each threshold. The move is the
+    first array for a positive, less the second for every example.
+    """
     gained = np.diff(found, prepend=0.0)
     share = 1 / np.where(above > 0, above, np.inf)
     area = float((gained * found * share).sum() / found[-1])
     # An example counts at its own threshold and at every lower one.
-    below = [np.cumsum(part[::-1])[::-1] for part in (gained * share, gained * found * share**2)]
-    positive = is_positive[order]
-    precision = (found * share)[threshold]
-    moves = positive * (precision + below[0][threshold] - area) - below[1][threshold]
-    result = np.empty(len(scores))
-    result[order] = moves / found[-1]
-    return area, result
+    gain, loss = (np.cumsum(part[::-1])[::-1] for part in (gained * share, gained * found * share**2))
+    return area, found * share + gain - area, loss
