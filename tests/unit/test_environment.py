@@ -359,6 +359,13 @@ def test_jax_trains_where_tensorflow_cannot_or_is_not_wanted(
         (("kind: cpu", "kind: cpu\n    nodeSelector: {a: b}"), "pools.cpu: Vertex AI has no nodeSelector"),
         (('limits: {cpu: "4", ', "limits: {"), "pools.cpu.resources.limits.cpu: is required"),
         (("count: 1", "count: 1\n    spot: true"), "pools.gpu-l4.spot"),
+        (("count: 1", "count: 1\n    queue: research"), "pools.gpu-l4.queue: Vertex AI Pipelines has none"),
+        (
+            ("kind: cpu", "kind: cpu\n    nodeAffinity: [{key: a, operator: Exists}]"),
+            "pools.cpu.nodeAffinity: Vertex AI",
+        ),
+        (("kind: cpu", "kind: cpu\n    priority_class: a"), "pools.cpu.priority_class: is for the workers of a gang"),
+        (("retries:", "keep_seconds: 60\nretries:"), "keep_seconds: only Kubeflow deletes the pods"),
         (
             (
                 "kind: gpu\n    accelerator: nvidia-l4\n",
