@@ -50,12 +50,12 @@ class PipelineRun:
             if this.unfinished():
                 if name in ("train", "export"):
                     this.assign("r1")
+                if name == "train" and self.attempts:
+                    this.note_attempts(self.attempts)
                 if error:
                     raise error
                 with storage.stage(self.outputs[name], producer=f"trainyard.{name}") as staging:
                     shutil.copytree(self.made[name], staging, dirs_exist_ok=True)
-                if name == "train" and self.attempts:
-                    this.note_attempts(self.attempts)
                 this._note(report_folders.SECONDS[name])
             if name == "preprocess":
                 self.outputs["plan"] = this.plan_training(self.outputs[name], "").model
@@ -97,6 +97,16 @@ def test_a_training_on_a_list_of_pools_is_recorded_with_its_attempts(run: Pipeli
     assert run.record()["attempts"] == run.attempts and run.record()["seconds"] == report_folders.SECONDS
     for page in (pages[OUTPUTS.index("evaluate")], pages[-1]):
         assert "l4-spot (Spot)" in page and why in page and '<td class="n">6</td>' in page and "7200 s" in page
+
+
+def test_the_pools_of_a_training_that_failed_are_reported_too(run: PipelineRun) -> None:
+    run.attempts = [Attempt(pool="l4-spot", spot=True, why="preempted 4 times, and 3 are allowed").as_dict()]
+    run.step("preprocess")
+    with pytest.raises(SystemExit):
+        run.step("train", TransientError("no node."))
+    assert run.record()["attempts"] == run.attempts
+    page = (run.folder / "report.html").read_text()
+    assert "preempted 4 times, and 3 are allowed" in page and "no price" in page
 
 
 def test_the_report_of_a_step_in_the_middle_shows_what_is_known_and_ends_nothing(run: PipelineRun) -> None:

@@ -194,8 +194,15 @@ def test_a_training_on_a_list_of_pools_costs_what_its_workers_ran_on_each(
     assert view.cost == Cost(4.0) and view.document()["steps"][0]["earlier"] == [f"pool l4-spot {why}"]
     show_troubled_steps(view)
     assert f"before: pool l4-spot: {why}" in capsys.readouterr().out
-    going = runs(environment, launcher, notes={"train": {"attempts": attempts}}, state="RUNNING").view("r")
-    assert going.cost and going.cost.usd == 4.0
+    worker = node_pod("w", "train", "", 10, None, phase="Pending", containerStatuses=[])
+    worker["metadata"]["labels"] |= {"batch.kubernetes.io/job-completion-index": "0"}
+    worker["spec"].pop("nodeName", None)
+    notes = {"train": {"attempts": attempts[:1]}}
+    going = runs(environment, launcher, worker, notes=notes, state="RUNNING").view("r")
+    assert going.cost and going.cost.usd == 0.0
+    assert going.steps[1].sentence.endswith("After 600 s without a node the pool pair is tried")
+    notes = {"train": {"attempts": attempts}}
+    assert "is tried" not in runs(environment, launcher, worker, notes=notes, state="RUNNING").view("r").reason
     attempts[0]["cost_usd"] = None
     unpriced = runs(environment, launcher, notes={"run": {"attempts": attempts}}).view("r")
     assert unpriced.cost == Cost(None, unpriced=("l4-spot",))

@@ -324,12 +324,22 @@ def _text(moment: datetime | None) -> str:
     return moment.isoformat() if moment and moment.year > 1970 else ""
 
 
-def with_attempts(step: StepView, attempts: Sequence[dict[str, Any]]) -> StepView:
-    """Return the step that launches a training on a list of pools, with its earlier pools and what all have cost.
+def with_attempts(step: StepView, attempts: Sequence[dict[str, Any]], environment: Environment) -> StepView:
+    """Return a step of a run that trains on a list of pools.
 
+    The step that launches the training has its earlier pools and their cost; a waiting worker has the next pool.
     attempts: each as `Attempt.as_dict`. A pool costs the time of its running workers at the price when the run was
     submitted.
     """
+    if step.task.step != gang.STEP or (step.task.worker and step.state != "waiting"):
+        return step
+    if step.task.worker:
+        pool, names = attempts[-1]["pool"], environment.pool_names(gang.STEP)
+        if pool not in names[:-1]:
+            return step
+        after = f"{environment.pools[pool].pending_seconds} s without a node"
+        sentence = f"{step.sentence.rstrip('.')}. After {after} the pool {names[names.index(pool) + 1]} is tried"
+        return replace(step, sentence=sentence)
     passed = tuple((f"pool {each['pool']}", each["why"]) for each in attempts if each["why"])
     unpriced = tuple(each["pool"] for each in attempts if each["cost_usd"] is None)
     dollars = None if unpriced else _rounded(sum(each["cost_usd"] for each in attempts))

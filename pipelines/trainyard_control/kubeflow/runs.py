@@ -116,8 +116,7 @@ class KubeflowRuns:
         folder = self._folder(view.recipe, run_id)
         record = self._json(folder, "run")
         if attempts := self._attempts(folder, record):
-            trains = PodTask(TRAIN)
-            views = tuple(with_attempts(step, attempts) if step.task == trains else step for step in views)
+            views = tuple(with_attempts(step, attempts, self.environment) for step in views)
         folders = (record or {}).get("folders", {})
         views = tuple(replace(step, output=folders.get(step.name, "")) for step in views)
         view = replace(view, steps=views, record=record, overdue=overdue)
