@@ -41,6 +41,17 @@ def test_a_fault_is_a_sentence_and_with_debug_a_traceback(call, capsys: pytest.C
         call("--debug", "compile", "nothing")
 
 
+def test_ctrl_c_in_any_verb_is_said(call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainyard.spec.recipe.load", interrupt)
+    with pytest.raises(SystemExit) as end:
+        call("compile", "digits", "-e", "gke")
+    assert end.value.code == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "✗ Interrupted.\n"
+
+
 @pytest.mark.parametrize("verb", ["submit", "runs cancel x", "schedule list"])
 def test_a_verb_of_clusters_asks_for_an_environment_of_one(verb: str, call, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

@@ -83,6 +83,14 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 class _Group(typer.core.TyperGroup):
     """The verbs of the program, listed by panel."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. If Ctrl-C ends one that says nothing itself, say so: Typer would exit in silence."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("✗ Interrupted.", file=sys.stderr)
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - types of typer's private click
         """Write the verbs of each panel with their short help."""
         width = max(map(len, self.commands))
