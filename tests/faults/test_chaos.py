@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.programs import Program
 from benchmarks.chaos.trials import Bench
