@@ -51,7 +51,17 @@ TABLE = {
     "model": {"name": "wide_deep"},
     "train": {"class_weights": {"yes": 2.0}, "early_stopping": {"patience": 3}},
     "evaluate": {"slices": ["Türen"], "gates": [{"metric": "accuracy", "min": 0.5, "slice": "Türen=two"}]},
-    "drift": {"refuse": False},
+    "drift": {
+        "refuse": False,
+        "features": {
+            "Türen": {
+                "max_frequency_change": 0.2,
+                "max_missing_change": 0.1,
+                "max_jensen_shannon": 0.1,
+                "max_psi": 0.25,
+            }
+        },
+    },
     "push": {"path": "/models"},
 }
 RIDES = {
@@ -66,6 +76,7 @@ RIDES = {
         "split": {"by": "time", "column": "day", "eval_from": "2024-02-01", "test_from": "2024-03-01"},
     },
     "model": {"name": "mlp"},
+    "drift": {"features": {"fare": {"max_mean_shift": 1.0}}},
 }
 ENERGY = {**HOUSES, "evaluate": {"gates": [{"metric": "mae", "max": 2, "target": "cooling"}]}}
 IMAGES = {
