@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict import pushed_model, results
@@ -272,6 +273,21 @@ def test_an_error_leaves_nothing_and_a_new_prediction_removes_the_old_rejections
         written.add(pa.array(["a"]), np.ones(1, np.float32))
         written.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_a_full_disk_is_named_by_the_file_and_leaves_nothing(tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"p{ending}"
+    keys, limits = [f"{number * 7919:09}" for number in range(400)], resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(InfrastructureError, match=f"^{out}: the disk takes no larger file"):
+        try:
+            with results.Results(out, gives(None)) as written:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+                written.add(pa.array(keys), np.ones(len(keys), np.float32))
+                written.publish()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:

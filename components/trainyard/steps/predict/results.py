@@ -166,7 +166,8 @@ class Results(Receiver):
             self._writer.close()
         for stream in self._temporary.values():
             Path(stream.name).unlink(missing_ok=True)
-            stream.close()
+            with suppress(OSError):  # a full disk has been reported, and takes the rest no more
+                stream.close()
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
         """Write the answers `outputs`, probabilities (n, classes) or predictions (n,), for the inputs `keys` (n,)."""
