@@ -38,11 +38,11 @@ def read_header(encoded: bytes) -> JpegHeader | None:
 
     Source: ITU-T T.81, annex B.
     """
-    position, size, plain, tables = 2, None, True, set()
-    while position + 4 <= len(encoded) and encoded[position] == 0xFF:
-        marker, length = encoded[position + 1], int.from_bytes(encoded[position + 2 : position + 4], "big")
+    position, size, plain, tables, last = 2, None, True, set(), len(encoded)
+    while position + 4 <= last and encoded[position] == 0xFF:
+        marker, length = encoded[position + 1], encoded[position + 2] << 8 | encoded[position + 3]
         body, end = position + 4, position + 2 + length
-        if length < 2 or end > len(encoded):
+        if length < 2 or end > last:
             return None
         if marker == _SOS:
             return JpegHeader(*size, plain) if size and tables == {_DHT, _DQT} else None
@@ -69,7 +69,7 @@ def _frame(body: bytes) -> tuple[int, int, int] | None:
 
 
 def _is_plain_table(body: bytes) -> bool:
-    return len(body) % 65 == 0 and all(head <= 3 for head in body[::65])
+    return len(body) % 65 == 0 and max(body[::65], default=0) <= 3
 
 
 def _is_plain_segment(marker: int, body: bytes) -> bool:

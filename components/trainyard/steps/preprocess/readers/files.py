@@ -187,15 +187,15 @@ def _is_like(name: str, patterns: Iterable[str]) -> bool:
 
 def _limited(file: SourceFile, data: Data) -> SourceFile:
     may_be_long = data.format != "image_folder" or file.name.endswith(".gz") or is_archive(file.name)
-    if may_be_long or file.reason or file.bytes <= image_limit(data):
+    if may_be_long or file.reason or file.bytes <= image_limit(data.max_image_pixels):
         return file
-    error = too_many_bytes(file.bytes, image_limit(data))
+    error = too_many_bytes(file.bytes, image_limit(data.max_image_pixels))
     return replace(file, reason=error.reason, detail=error.detail)
 
 
-def image_limit(data: Data) -> int:
-    """Return the most bytes that an encoded image may have: those of as many pixels as the recipe allows."""
-    return data.max_image_pixels * _BYTES_PER_PIXEL + _SLACK
+def image_limit(max_pixels: int) -> int:
+    """Return the most bytes that an encoded image of at most `max_pixels` may have."""
+    return max_pixels * _BYTES_PER_PIXEL + _SLACK
 
 
 def too_many_bytes(size: int, limit: int) -> BadRecord:

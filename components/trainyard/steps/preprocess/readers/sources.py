@@ -19,7 +19,7 @@ from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.files import Files, image_limit, read_at_most, table_format, too_many_bytes
-from trainyard.steps.preprocess.readers.images.record import image_record
+from trainyard.steps.preprocess.readers.images.record import image_limits, image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.judged import judged_rows
 from trainyard.steps.preprocess.readers.tables.rows import typed_label
@@ -40,6 +40,7 @@ class Reader:
         self._recipe = recipe
         self._root = replace(files, states={}, bad=(), ignored=())
         self._dataset = dataset
+        self._limits = image_limits(recipe.data)
 
     def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow | DataError]:
         """Yield the records of the files at `paths`; of a table only `piece`.
@@ -111,7 +112,7 @@ class Reader:
             if label is None:
                 raise BadRecord("missing_label", "the file lies in no class folder")
             label = typed_label(label, "the folder", recipe.data, "classification")
-            return replace(image_record(read(), label, source, recipe.data), split_by=split)
+            return image_record(read(), label, source, self._limits, split)
         except BadRecord as error:
             return BadRow(source, None, error.reason, error.detail)
 
@@ -127,9 +128,9 @@ class Reader:
 
 
 def _example_images(file: TableFile, recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | BadRow]:
-    data, count = recipe.data, 0
-    image = dataset.image if dataset else None
-    for item in read_image_examples(file, MOST_BYTES + image_limit(data), image, data.columns, data.separators):
+    data, limits, count = recipe.data, image_limits(recipe.data), 0
+    image, limit = dataset.image if dataset else None, MOST_BYTES + image_limit(data.max_image_pixels)
+    for item in read_image_examples(file, limit, image, data.columns, data.separators):
         count += 1 if isinstance(item, BadRow) else len(item[1])
         if isinstance(item, BadRow):
             yield item
@@ -139,7 +140,7 @@ def _example_images(file: TableFile, recipe: Recipe, dataset: Dataset | None) ->
             try:
                 name = dataset.label_name(label, data.label) if dataset else label
                 name = typed_label(name, data.label, data, recipe.task)
-                yield encoded if isinstance(encoded, BadRow) else image_record(encoded, name, rows.name(index), data)
+                yield encoded if isinstance(encoded, BadRow) else image_record(encoded, name, rows.name(index), limits)
             except BadRecord as error:
                 yield BadRow(rows.file, int(rows.rows[index]), error.reason, error.detail)
     if dataset:
@@ -161,7 +162,7 @@ def pieces(path: str, size: int, data: Data) -> list[Piece]:
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:
-    limit = image_limit(recipe.data)
+    limit = image_limit(recipe.data.max_image_pixels)
     try:
         with open_file(path) as stream:
             encoded = read_at_most(stream, limit)
@@ -175,7 +176,7 @@ def _encoded(path: str, recipe: Recipe) -> bytes:
 
 
 def _member_bytes(stream: IO[bytes], member: tar.Member, recipe: Recipe) -> bytes:
-    limit = image_limit(recipe.data)
+    limit = image_limit(recipe.data.max_image_pixels)
     if member.size > limit:
         raise too_many_bytes(member.size, limit)
     stream.seek(member.at)
