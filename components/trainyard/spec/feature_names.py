@@ -7,6 +7,7 @@ import keyword
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _DIGEST = 4  # hexadecimal digits
 
 
+@cache  # measured: 10 µs a name, which every request and batch asks of each column
 def input_name(name: str) -> str:
     """Return the model input name of the feature `name`: ASCII letters, digits and underscores, a letter first.
 
