@@ -57,12 +57,16 @@ def number(text: str) -> float | None:
 
     True and false are 1 and 0.
     """
-    text = canonical(text)
-    if text in ("true", "false"):
-        return float(text == "true")
-    if text.lower() in patterns.MISSING:
-        return math.nan
-    found = float(text) if _NUMBER.fullmatch(text) else math.inf
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        text = canonical(text)
+        if text in ("true", "false"):
+            return float(text == "true")
+        if text.lower() in patterns.MISSING:
+            return math.nan
+        if not _NUMBER.fullmatch(text):
+            return None
+    found = float(text) + 0.0  # of -0 too
     return found if abs(found) <= patterns.MAX_FLOAT32 else None
 
 
