@@ -56,7 +56,8 @@ def environment(folder: Path, train: Any) -> Path:
     pool = {"kind": "cpu", "resources": resources, "price_per_hour": 4.0}
     content = {
         "target": "kubeflow",
-        "storage": "gs://bucket/runs",
+        "storage": str(folder / "runs"),
+        "volume": {"claim": "runs", "path": str(folder)},
         "images": {"cpu": "example/cpu:1"},
         "pools": {"spot": pool | {"spot": True, "price_per_hour": 1.0}, "calm": pool},
         "placement": {"default": "calm", "train": train},
