@@ -242,8 +242,13 @@ KINDS: dict[str, Kind] = {
     ),
     "storage cuts its answers": Kind(_fail_requests(("truncated",)), {30}, lasting=(1, 20), fits=_in_bucket),
     "storage holds its answers": Kind(_hold_requests, {30}, lasting=(1, 20), fits=_in_bucket),
+    # Not of a gang: libfaketime 0.9.10 fails a sleep that is late with EINVAL, and gangs sleep while both cores are busy.
     "clock shifted": Kind(
-        _shift_clock, set(), lasting=(1, 5), forever=0.5, fits=lambda it: _on_disk(it) and CLOCK_LIBRARY.exists()
+        _shift_clock,
+        set(),
+        lasting=(1, 5),
+        forever=0.5,
+        fits=lambda it: it.workers == 1 and _on_disk(it) and CLOCK_LIBRARY.exists(),
     ),
     "network cut": Kind(
         _cut_network,

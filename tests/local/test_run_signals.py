@@ -173,21 +173,6 @@ def _group(leader: int) -> Iterator[int]:
             continue
 
 
-def test_sigterm_to_every_process_of_a_run_is_exit_code_143_whenever_it_comes(here: Path) -> None:
-    """As `timeout` sends it, which sends it twice to the first process."""
-    for what in ("runs/*/preprocess.log", CHECKPOINT, "runs/*/evaluate.log"):
-        run = start(here)
-        wait_for(run, here, what)
-        run.send_signal(signal.SIGTERM)
-        os.killpg(run.pid, signal.SIGTERM)
-        code, output = end(run, here, 60)
-        assert code == 143 and "stopped by SIGTERM" in output, (what, output)
-        latest = time.monotonic() + 10
-        while list(_group(run.pid)):
-            assert time.monotonic() < latest, [*_commands(run.pid)]
-            time.sleep(0.05)
-
-
 def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one(here: Path) -> None:
     run = start(here)
     wait_for(run, here, "runs/*/preprocess.log")
