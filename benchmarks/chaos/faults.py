@@ -242,7 +242,7 @@ KINDS: dict[str, Kind] = {
     ),
     "storage cuts its answers": Kind(_fail_requests(("truncated",)), {30}, lasting=(1, 20), fits=_in_bucket),
     "storage holds its answers": Kind(_hold_requests, {30}, lasting=(1, 20), fits=_in_bucket),
-    # Not of a gang: libfaketime 0.9.10 fails a sleep that is late with EINVAL, and gangs sleep while both cores are busy.
+    # Not of a gang, whose processes compete for the cores: libfaketime 0.9.10 fails a sleep that is late with EINVAL.
     "clock shifted": Kind(
         _shift_clock,
         set(),
