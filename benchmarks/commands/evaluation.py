@@ -42,7 +42,7 @@ SavedModel and a LiteRT file and compares both. The aim of *evaluate* is 0.9 of 
 
 
 def measured(folder: Path, rows: int) -> dict[str, Cost]:
-    """Return what each side costs with `rows` rows in the test and in the eval split."""
+    """Return the cost of each side with `rows` rows in the test and in the eval split."""
     place = folder / str(rows)
     place.mkdir()
     tables.write(place / "table.csv", _TRAIN + 2 * rows)

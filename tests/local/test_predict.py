@@ -137,7 +137,12 @@ def evaluated(root: Path, size: int) -> dict[str, np.ndarray]:
     """Return the probabilities that evaluate measures on the eval split, by the examples' keys."""
     examples = open_examples(str(root / "examples"))
     predictions, keys = model_predictions(
-        load_predictor(str(root / "model"), examples), "model", examples, "eval", examples.batches("eval", size)
+        load_predictor(str(root / "model"), examples),
+        "model",
+        examples,
+        "eval",
+        examples.batches("eval", size),
+        lambda _: None,
     )
     return dict(zip([key.decode() for key in keys], predictions.outputs, strict=True))
 
@@ -233,7 +238,7 @@ def labelled(root: Path) -> tuple[SplitPredictions, dict[str, str]]:
     """Return the predictions that evaluate measures on the eval split, and the class of each example by its key."""
     examples = open_examples(str(root / "examples"))
     predict = load_predictor(str(root / "model"), examples)
-    answers, keys = model_predictions(predict, "model", examples, "eval", examples.batches("eval", 397))
+    answers, keys = model_predictions(predict, "model", examples, "eval", examples.batches("eval", 397), lambda _: None)
     names = [examples.document.labels[label] for label in answers.labels]
     answers = dataclasses.replace(answers, thresholds=dict(find_model(str(root / "models" / "1")).thresholds))
     return answers, dict(zip([key.decode() for key in keys], names, strict=True))

@@ -41,7 +41,7 @@ from trainyard.quality.tables.table import read_table
 from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.unknown import unknown_values
+from trainyard.steps.evaluate.unknown import UnknownCounts
 from trainyard.steps.export import device, signature
 from trainyard.steps.export.formats import FORMATS
 from trainyard.steps.export.lite import LiteConverter
@@ -526,12 +526,18 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
         "240 of 240 cells of 'address' are missing, and none was in training."
     )
 
-    assert {counts.unknown for counts in unknown_values(recipe.data, examples, "test").values()} == {0}
+    def unknown_values():
+        judged = UnknownCounts(recipe.data, examples)
+        for raw, _ in examples.raw_batches("test", 99, judged.columns):
+            judged.add(raw)
+        return judged.result()
+
+    assert {counts.unknown for counts in unknown_values().values()} == {0}
     next(vocabularies.glob("*merchant")).write_text("46701234565\n")
     merchants = Counter(
         merchant.decode() for raw, _ in examples.raw_batches("test", 99) for merchant in raw["merchant"].numpy()
     )
-    assert unknown_values(recipe.data, examples, "test")["merchant"] == UnknownValues(
+    assert unknown_values()["merchant"] == UnknownValues(
         values=merchants["46701234565"] + merchants["46701234566"],
         unknown=merchants["46701234566"],
         missing=merchants[""],

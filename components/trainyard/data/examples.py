@@ -21,6 +21,9 @@ from trainyard.storage import cache, storage
 from trainyard.storage import manifest as manifests
 
 _DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
+RAW = "raw/"
+"""Before the names of raw columns in the examples."""
+
 Tensors = dict[str, tf.Tensor]
 KeyedBatch = tuple[Tensors, tf.Tensor, tf.Tensor]
 """Features, labels and keys of some examples."""
@@ -94,7 +97,7 @@ class ExampleFolder:
         label = tf.float32 if self.document.task == "regression" else tf.int64
         self._label = {"label": tf.io.FixedLenFeature(self.document.label_shape, label)}
         self._features = {
-            f"raw/{feature.name}" if feature.encoded else feature.name: tf.io.FixedLenFeature(
+            f"{RAW}{feature.name}" if feature.encoded else feature.name: tf.io.FixedLenFeature(
                 () if feature.encoded else feature.shape, tf.string if feature.encoded else _DTYPES[feature.dtype]
             )
             for feature in self.document.features
@@ -102,7 +105,7 @@ class ExampleFolder:
         weighted = self.document.mean_weight is not None
         self._weight = {WEIGHT: tf.io.FixedLenFeature((), tf.float32)} if weighted else {}
         self._raw = {
-            f"raw/{feature.name}": tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
+            f"{RAW}{feature.name}": tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
             for feature in self.document.raw_features
         }
 
@@ -152,13 +155,17 @@ class ExampleFolder:
         decode = tf.autograph.experimental.do_not_convert(self.decode)
         return tf.data.TFRecordDataset(path).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
 
-    def batches(self, split: Split, batch_size: int) -> tf.data.Dataset[KeyedBatch]:
-        """Return `split` in stored order, the last batch kept: features (n, ...) by name, labels (n,), keys (n,)."""
-        spec = {**self._features, "key": tf.io.FixedLenFeature((), tf.string)}
+    def batches(self, split: Split, batch_size: int, raw: Collection[str] = ()) -> tf.data.Dataset[KeyedBatch]:
+        """Return `split` in stored order, the last batch kept: features (n, ...) by name, labels (n,), keys (n,).
+
+        raw: columns that are among the features, too, each as `RAW` and its name.
+        """
+        columns = {f"{RAW}{name}": self._raw[f"{RAW}{name}"] for name in raw}
+        spec = {**self._features, **columns, "key": tf.io.FixedLenFeature((), tf.string)}
 
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
-            features, label = self._parsed(serialized, spec)
+            features, label = self._parsed(serialized, spec, columns)
             key = features.pop("key")
             return self.decode_features(features, decode_image), label, key
 
@@ -175,7 +182,7 @@ class ExampleFolder:
         The raw features are what the serving signature takes: encoded images, or the columns of a row. names: those of
         the columns to read; default all.
         """
-        spec = {name: part for name, part in self._raw.items() if names is None or name.removeprefix("raw/") in names}
+        spec = {name: part for name, part in self._raw.items() if names is None or name.removeprefix(RAW) in names}
 
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
@@ -204,12 +211,18 @@ class ExampleFolder:
         batches = list(self._records(split).batch(4096).map(decode).as_numpy_iterator())
         return np.concatenate(batches) if batches else np.zeros((0, *spec.shape), spec.dtype.as_numpy_dtype)
 
-    def _parsed(self, serialized: tf.Tensor, spec: dict[str, tf.io.FixedLenFeature]) -> tuple[Tensors, tf.Tensor]:
-        """Return the features of `spec` by name, and the labels as `parse` returns them."""
+    def _parsed(
+        self, serialized: tf.Tensor, spec: dict[str, tf.io.FixedLenFeature], stored_names: Collection[str] = ()
+    ) -> tuple[Tensors, tf.Tensor]:
+        """Return the features of `spec` by name, and the labels as `parse` returns them.
+
+        stored_names: of those that keep the prefix `RAW`.
+        """
         parsed = tf.io.parse_example(serialized, {**spec, **self._label})
         stored = parsed.pop("label")
         labels = tf.not_equal(stored, 0) if self.document.task == "multi_label" else stored
-        return {name.removeprefix("raw/"): values for name, values in parsed.items()}, labels
+        named = {name if name in stored_names else name.removeprefix(RAW): each for name, each in parsed.items()}
+        return named, labels
 
     def _records(self, split: Split) -> tf.data.Dataset[tf.Tensor]:
         return tf.data.TFRecordDataset(self.files(split), buffer_size=_READ_AHEAD)

@@ -56,7 +56,7 @@ def _beside(
 
 
 def _separator(old: Profile | Statistics, new: Profile | Statistics) -> str:
-    """Return what stands between several classes in one cell of a profile's label; '' if each cell is one class."""
+    """Return the separator of several classes in one cell of a profile's label; '' if each cell is one class."""
     if isinstance(old, Profile) and isinstance(new, Profile):
         return old.label_separator
     profile, trained = (old, new) if isinstance(old, Profile) else (new, old)

@@ -16,7 +16,7 @@ from trainyard.contract.document import Split
 from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.damaged import UNREADABLE, reason
-from trainyard.data.examples import ExampleFolder, KeyedBatch
+from trainyard.data.examples import RAW, ExampleFolder, KeyedBatch, Tensors
 from trainyard.errors import DataError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
@@ -40,11 +40,16 @@ def load_predictor(folder: str, examples: ExampleFolder) -> Predict:
 
 
 def model_predictions(
-    predict: Predict, folder: str, examples: ExampleFolder, split: Split, batches: tf.data.Dataset[KeyedBatch]
+    predict: Predict,
+    folder: str,
+    examples: ExampleFolder,
+    split: Split,
+    batches: tf.data.Dataset[KeyedBatch],
+    add_raw: Callable[[Tensors], None],
 ) -> tuple[SplitPredictions, NDArray[Any]]:
     """Return the predictions of `predict` (the model of `folder`) for `split`, and the examples' keys (n,) bytes.
 
-    `batches` is the dataset `examples.batches(split, …)`.
+    `batches` is the dataset `examples.batches(split, …)`; `add_raw` gets its raw columns, if there are any.
 
     Raises `DataError` if the split is empty, or a prediction is not finite.
     """
@@ -52,6 +57,8 @@ def model_predictions(
     total = examples.document.splits[split].examples
     done = 0
     for features, label, key in batches:
+        raw = {name: features.pop(name) for name in [*features] if name.startswith(RAW)}
+        add_raw({name.removeprefix(RAW): column for name, column in raw.items()})
         outputs.append(predict(features).numpy())
         labels.append(label.numpy())
         keys.append(key.numpy().astype(np.bytes_))  # objects take three times as much
@@ -66,7 +73,7 @@ def model_predictions(
 
 
 def batch_size(recipe: Recipe, examples: ExampleFolder, split: Split) -> int:
-    """Return how many examples of `split` are predicted at once: as in training, of many rows of a table more."""
+    """Return the number of examples of `split` in a batch: that of training, for many rows of a table a larger one."""
     is_large = examples.document.image is None and examples.document.splits[split].examples > MOST_WHOLE
     return max(recipe.train.batch_size, _ROW_BATCH) if is_large else recipe.train.batch_size
 

@@ -94,11 +94,11 @@ def _by_value(names: Sequence[str], ids: NDArray[Any]) -> Iterator[tuple[str, ND
     """Yield the most frequent of `names` with the mask of its examples; ids: (n,), the place of each example's name."""
     distinct = sorted({*names})
     places = {name: place for place, name in enumerate(distinct)}
-    of_example = np.array([places[name] for name in names], np.int32)[ids]
-    counts = np.bincount(of_example, minlength=len(distinct))
+    example_places = np.array([places[name] for name in names], np.int32)[ids]
+    counts = np.bincount(example_places, minlength=len(distinct))
     most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MAX_SLICES]).tolist()
     for place in sorted(most_frequent, key=lambda place: _order(distinct[place])):
-        yield distinct[place] or "missing", of_example == place
+        yield distinct[place] or "missing", example_places == place
 
 
 def _order(name: str) -> tuple[bool, float, str]:

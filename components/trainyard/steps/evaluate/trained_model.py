@@ -34,7 +34,7 @@ from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import batch_size, champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
-from trainyard.steps.evaluate.unknown import unknown_values
+from trainyard.steps.evaluate.unknown import UnknownCounts
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage
 
@@ -51,10 +51,11 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     folder = open_examples(examples)
     require_classes(recipe.named_classes, folder.document.labels or [])
     size = batch_size(recipe, folder, SPLIT)
-    batches = folder.batches(SPLIT, size)
+    unknown = UnknownCounts(recipe.data, folder)
+    batches = folder.batches(SPLIT, size, unknown.columns)
     predict = load_predictor(model, folder)
     thresholds = thresholds_of(recipe, model, folder)
-    candidate, keys = model_predictions(predict, model, folder, SPLIT, batches)
+    candidate, keys = model_predictions(predict, model, folder, SPLIT, batches, unknown.add)
     decided = {threshold.label: threshold.value for threshold in thresholds}
     candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
     champion, status = _champion(champion_uri, folder, size)
@@ -92,7 +93,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         boosted=_beside(recipe, candidate, *trees) if trees else None,
         importance=importances(recipe, folder, SPLIT, predict),
         targets=[_target(recipe, name, candidate.one_target(at)) for at, name in enumerate(recipe.data.targets)],
-        unknown=unknown_values(recipe.data, folder, SPLIT),
+        unknown=unknown.result(),
         thresholds=thresholds,
     )
     evaluation.write(output)

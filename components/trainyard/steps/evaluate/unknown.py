@@ -9,50 +9,60 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.preprocess import ComputedFeature, RawFeature
-from trainyard.contract.document import Split
 from trainyard.contract.statistics.unknown import UnknownValues
-from trainyard.data.examples import ExampleFolder
+from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.data.formulas import computed
 from trainyard.spec.recipe import Data
 from trainyard.storage import storage
 from trainyard.values.columns import count_known
 
-_BATCH = 4096
 
+class UnknownCounts:
+    """Counts by category and text of `data`, from the batches of a split; none for images and custom transforms."""
 
-def unknown_values(data: Data, examples: ExampleFolder, split: Split) -> dict[str, UnknownValues]:
-    """Return the counts of `split` by category and text of `data`; none for images and custom transforms."""
-    document = examples.document
-    features: list[RawFeature | ComputedFeature] = [*document.raw_features, *document.computed_features]
-    known = {
-        feature.name: vocabulary
-        for feature in features
-        if (vocabulary := _vocabulary(feature, examples.uri)) is not None
-    }
-    if not known:
-        return {}
-    rows, missing, unknown = 0, Counter[str](), Counter[str]()
-    for raw, label in examples.raw_batches(split, _BATCH, None if data.derived_features else known):
-        rows += len(label)
-        columns = raw | computed(raw, data.derived_features)
-        for name, vocabulary in known.items():
+    def __init__(self, data: Data, examples: ExampleFolder) -> None:
+        document = examples.document
+        self._data = data
+        self._features: list[RawFeature | ComputedFeature] = [*document.raw_features, *document.computed_features]
+        self._known = {
+            feature.name: vocabulary
+            for feature in self._features
+            if (vocabulary := _vocabulary(feature, examples.uri)) is not None
+        }
+        self._rows, self._missing, self._unknown = 0, Counter[str](), Counter[str]()
+        derives = any(feature.name in self._known for feature in document.computed_features)
+        self._formulas = data.derived_features if derives else {}
+        names = [feature.name for feature in document.raw_features]
+        self.columns = [name for name in names if self._known and (derives or name in self._known)]
+        """The raw columns that `add` needs."""
+
+    def add(self, raw: Tensors) -> None:
+        """Count the cells of raw features (n,)."""
+        if not self._known:
+            return
+        columns = raw | computed(raw, self._formulas)
+        self._rows += len(next(iter(columns.values())))
+        for name, vocabulary in self._known.items():
             texts = pa.array(columns[name].numpy(), pa.binary()).cast(pa.string())
-            feature = data.features[name]
+            feature = self._data.features[name]
             is_text = feature.type == "text"
             empty = pc.sum(pc.equal(texts, "")).as_py() or 0
-            missing[name] += empty
+            self._missing[name] += empty
             separator = feature.separator if feature.type == "text" else None
-            unknown[name] += len(texts) - empty - count_known(texts, vocabulary, is_text, separator)
-    stand_ins = {feature.name: feature.learned.missing if feature.learned else None for feature in features}
-    return {
-        name: UnknownValues(
-            values=rows - missing[name],
-            unknown=unknown[name],
-            missing=missing[name],
-            missing_is_unknown=stand_ins[name] is not None and stand_ins[name] not in vocabulary.to_pylist(),
-        )
-        for name, vocabulary in known.items()
-    }
+            self._unknown[name] += len(texts) - empty - count_known(texts, vocabulary, is_text, separator)
+
+    def result(self) -> dict[str, UnknownValues]:
+        """Return the counts by column."""
+        stand_ins = {feature.name: feature.learned.missing if feature.learned else None for feature in self._features}
+        return {
+            name: UnknownValues(
+                values=self._rows - self._missing[name],
+                unknown=self._unknown[name],
+                missing=self._missing[name],
+                missing_is_unknown=stand_ins[name] is not None and stand_ins[name] not in vocabulary.to_pylist(),
+            )
+            for name, vocabulary in self._known.items()
+        }
 
 
 def _vocabulary(feature: RawFeature | ComputedFeature, examples: str) -> pa.Array | None:

@@ -46,7 +46,7 @@ def intervals(
 def measure_with_intervals(
     task: Task, answers: Answers, resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval]]:
-    """Return what `measure` gives for `answers`, and the `intervals` of it, from statistics that are made once."""
+    """Return the metrics of `measure` and their `intervals`, from statistics that are made once."""
     metrics: dict[str, float] = {}
 
     def measured() -> Iterator[tuple[str, Statistic]]:

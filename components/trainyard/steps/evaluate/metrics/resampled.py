@@ -172,7 +172,7 @@ def roc_auc(scores: Sequence[Floats], is_positive: Sequence[NDArray[np.bool_]], 
         among_negatives = placements[rows] * positive
         return among_negatives, placements[rows] - among_negatives, positive
 
-    areas = Statistic(count, columns, lambda _total, among, _others, found: among / found, weights).at_own_weights()[0]
+    areas = Statistic(count, columns, lambda _total, right, _wrong, found: right / found, weights).at_own_weights()[0]
 
     def value(total: Floats, among_negatives: Floats, among_positives: Floats, positives: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -196,14 +196,14 @@ def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) ->
     places = [np.flatnonzero(positive == kind) for kind in (False, True)]
     places = [each[np.argsort(scores[each], kind="stable")] for each in places]
     for kind in (True, False):
-        mine, others = places[kind], places[not kind]
-        opposite = scores[others]
-        up_to = np.concatenate([[0.0], np.cumsum(weights[others])])
-        ordered = scores[mine]  # searched in order: in random order of a million, each search misses the cache
+        own, opponents = places[kind], places[not kind]
+        opposite = scores[opponents]
+        up_to = np.concatenate([[0.0], np.cumsum(weights[opponents])])
+        ordered = scores[own]  # searched in order: in random order of a million, each search misses the cache
         below = up_to[np.searchsorted(opposite, ordered, "left")]
         below += up_to[np.searchsorted(opposite, ordered, "right")]
         below = below / 2 / up_to[-1]
-        result[mine] = below if kind else 1 - below
+        result[own] = below if kind else 1 - below
     return result
 
 
