@@ -298,7 +298,9 @@ class Evaluate(Strict):
 
     slices: list[Column] = Field([], max_length=100, description="Features for which metrics are computed by value.")
     bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(
-        1000, description="Number of bootstrap resamples for each interval."
+        1000,
+        description="Number of bootstrap resamples for each interval; of more than 50,000 examples they draw 2,000 "
+        "random groups.",
     )
     gates: list[Gate] = Field(
         [],
