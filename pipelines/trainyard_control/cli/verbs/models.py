@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.contract.statistics.threshold import shown
 from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer, say, say_table
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat, VersionName
@@ -138,6 +137,7 @@ def _time(text: str) -> str:
 
 
 def _show(version: Version) -> None:
+    from trainyard.contract.statistics.threshold import shown
     from trainyard.spec.gates import MAIN_METRIC
     from trainyard_control.api.drawing import counts_text, key_value_table, markup, table_console
     from trainyard_control.cli.screen import exports_table, gate_tables, metrics_table
