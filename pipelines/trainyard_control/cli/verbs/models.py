@@ -137,7 +137,6 @@ def _time(text: str) -> str:
 
 
 def _show(version: Version) -> None:
-    from trainyard.contract.statistics.threshold import shown
     from trainyard.spec.gates import MAIN_METRIC
     from trainyard_control.api.drawing import counts_text, key_value_table, markup, table_console
     from trainyard_control.cli.screen import exports_table, gate_tables, metrics_table
@@ -164,6 +163,8 @@ def _show(version: Version) -> None:
 
 
 def _fields(version: Version) -> dict[str, str]:
+    from trainyard.contract.statistics.threshold import shown
+
     record = version.record
     state = ["serves"] if version.serves else []
     names = [f"alias {name}" for name in version.aliases]
