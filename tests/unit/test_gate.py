@@ -150,5 +150,10 @@ def test_one_failed_condition_refuses_the_model_and_all_are_listed():
     assert [threshold.passed for threshold in verdict.thresholds] == [True, False]
 
 
+def test_a_value_that_misses_its_bound_by_little_is_not_shown_as_the_bound():
+    verdict = judge([Gate(metric="accuracy", min=0.95)], {Subject("accuracy"): MetricPair(0.9499999, None)}, [], NONE)
+    assert refusal.why(verdict.thresholds) == "accuracy >= 0.95, was 0.9499999"
+
+
 def test_no_conditions_bless():
     assert judge([], {}, [], NONE).verdict == "blessed"

@@ -27,5 +27,11 @@ def from_record(record: Mapping[str, Any]) -> str:
 
 def _reason(threshold: Threshold) -> str:
     note = f": {threshold.note.rstrip('.')}" if threshold.note else ""
-    value = "was not measured" if threshold.value is None else f"was {threshold.value:.6g}"
+    value = "was not measured" if threshold.value is None else f"was {_apart(threshold.value, threshold.bound)}"
     return f"{threshold.name}, {value}{note}"
+
+
+def _apart(value: float, bound: float) -> str:
+    """Format `value` with few digits, or with all if it would look like the `bound` that it misses."""
+    text = f"{value:.6g}"
+    return repr(value) if value != bound and text == f"{bound:.6g}" else text
