@@ -313,7 +313,7 @@ def command_line(pid: int) -> str:
 
 
 def _name(pid: int, target: Target) -> str:
-    """Return what a process is: the command, a supervisor, or the line that it was started with."""
+    """Return the role of a process: the command, a supervisor, otherwise the line that it was started with."""
     line = command_line(pid)
     if pid == target.pid:
         return "command"

@@ -74,7 +74,7 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program runs: its folder, its storage below `root`, the folder on the small disk, and its bucket."""
+    """The surroundings of a program: its folder, its storage below `root`, the folder on the small disk, and its bucket."""
 
     program: Program
     folder: Path
@@ -85,7 +85,7 @@ class Place:
     variables: dict[str, str]
 
     def results(self) -> dict[str, str]:
-        """Return what `programs.results` does."""
+        """Return the results as `programs.results`."""
         return programs.results(self.root, Path(self.root, "out.csv") if self.program == PREDICT else None)
 
 
@@ -329,7 +329,7 @@ def _is_due(fault: Fault, attempt: Attempt, seconds: dict[str, float]) -> bool:
 
 
 def _broken(code: int, output: str, made: list[Injected], hung: bool) -> Iterator[str]:
-    """Yield what an attempt has done that no fault excuses."""
+    """Yield the defects of an attempt that no fault excuses."""
     allowed = {0}.union(*(KINDS[fault.kind].codes for fault in made))
     if hung:
         yield f"hung for {ATTEMPT_SECONDS:.0f} s"

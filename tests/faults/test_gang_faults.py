@@ -87,7 +87,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
 def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     tmp_path: Path, examples: str, unkilled: Trained
 ) -> None:
-    """One gang loses one process after the other, each by SIGKILL."""
+    """One gang loses one process after the other, each by SIGKILL, and a supervisor by SIGTERM at the end."""
     gang = start(tmp_path, examples, 2, epochs=EPOCHS)
     training = r"worker {}'s training process was killed"
     server = training.format(0) + ", or the fork server that had started it"
@@ -102,9 +102,13 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
         gang.wait_for(lambda number=number: gang.step() >= 24 + 20 * number)  # type: ignore[misc]
         for process in processes():
             gang_processes.kill(process)
+    gang.wait_for(lambda: gang.step() >= 24 + 20 * len(faults))
+    os.kill(gang.events("supervisor")[-1]["process"], signal.SIGTERM)
     gang.finish()
-    assert len(gang.training.restarts) == len(faults), gang.log[-3000:]
-    for restart, (reason, _) in zip(gang.training.restarts, faults, strict=True):
+    *restarts, stop = gang.training.restarts
+    assert "got SIGTERM" in stop.reason and stop.lost_steps == 0
+    assert len(restarts) == len(faults), gang.log[-3000:]
+    for restart, (reason, _) in zip(restarts, faults, strict=True):
         assert_recovered(restart, reason)
     assert_equal_ends(gang, unkilled)
 

@@ -147,10 +147,10 @@ class _LocalGang:
                 code = process.poll()
                 if code is None or worker in codes:
                     continue
-                crashed = code < 0 or code == ExitCode.PEER_LOST or (self.elastic and code == ExitCode.PREEMPTED)
+                crashed = code < 0 or code in (ExitCode.PEER_LOST, ExitCode.PREEMPTED)
                 if crashed and not self.stopping and self._starts[f"worker {worker}"] < _STARTS:
                     del self._processes[worker]
-                    events.emit("warning", message=f"worker {worker}: its supervisor was killed; it is started again.")
+                    events.emit("warning", message=f"worker {worker}: its supervisor was killed or stopped; it is started again.")
                     self._start(worker, environment)
                 else:
                     codes[worker] = code
