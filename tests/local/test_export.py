@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
 import runpy
 import shutil
@@ -27,10 +28,10 @@ from trainyard.contract.artifacts.gate import Threshold
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.threshold import thresholds_of
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
-from trainyard.steps.export import formats, lite, onnx_file, parity, run, signature, skew
+from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature, skew
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
 from trainyard_control.targets import huggingface
@@ -174,6 +175,15 @@ def test_a_path_that_answers_otherwise_refuses_with_its_record_and_column(
     paths, _ = prove(exported_table, lambda features, raw: model(features, raw) + 1e-4, start_server=True)
     assert [path.passed for path in paths] == [False, True, True, False]
     assert paths[3].difference == pytest.approx(1e-4, rel=0.1) and "'row " in paths[3].note
+
+
+def test_a_server_that_is_killed_or_cannot_be_reached_is_no_verdict_on_the_files(exported_table: Path) -> None:
+    """A verdict would be committed, and the next run would reuse it."""
+    with pytest.raises(TransientError, match="does not answer"), served.serving(exported_table):
+        served.answers("http://127.0.0.1:9", {}, "")
+    with pytest.raises(TransientError, match="was killed"), served.serving(exported_table) as url:
+        next(child for child in multiprocessing.active_children() if child.name == "server").kill()
+        served.answers(url, {}, "")
 
 
 def test_the_registry_holds_each_format_and_each_file_is_what_its_format_says(

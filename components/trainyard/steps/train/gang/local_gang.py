@@ -150,7 +150,10 @@ class _LocalGang:
                 crashed = code < 0 or code in (ExitCode.PEER_LOST, ExitCode.PREEMPTED)
                 if crashed and not self.stopping and self._starts[f"worker {worker}"] < _STARTS:
                     del self._processes[worker]
-                    events.emit("warning", message=f"worker {worker}: its supervisor was killed or stopped; it is started again.")
+                    events.emit(
+                        "warning",
+                        message=f"worker {worker}: its supervisor was killed or stopped; it is started again.",
+                    )
                     self._start(worker, environment)
                 else:
                     codes[worker] = code
