@@ -74,7 +74,7 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Place:
-    """The surroundings of a program: its folder, its storage below `root`, the folder on the small disk, and its bucket."""
+    """The surroundings of a program: folder, storage below `root`, the folder on the small disk, and bucket."""
 
     program: Program
     folder: Path

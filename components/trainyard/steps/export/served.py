@@ -56,7 +56,12 @@ def serving(output: Path) -> Iterator[str]:
         prepare_fork_server(_IMPORTED_ONCE)
         child = ChildProcess(_serve, (f"{temporary}/1",), "server")
         late = threading.Event()
-        stop = threading.Timer(DEADLINE_SECONDS, lambda: (late.set(), child.kill()))
+
+        def give_up() -> None:
+            late.set()
+            child.kill()
+
+        stop = threading.Timer(DEADLINE_SECONDS, give_up)
         stop.start()
         last = "it wrote nothing"
         try:
