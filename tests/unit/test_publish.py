@@ -64,6 +64,23 @@ def test_a_hub_folder_has_the_card_the_files_beside_it_and_the_keras_model_unpac
     assert "out/hub: already exists" in refused("huggingface", "digits", "--folder", "out/hub")
 
 
+def test_a_hub_folder_may_be_an_empty_one_such_as_the_working_folder_or_a_link(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("linked").mkdir()
+    Path("link").symlink_to("linked")
+    long = "x" * 255
+    for folder in ("link", long):
+        invoke("huggingface", "digits", "--folder", folder)
+    Path("work").mkdir()
+    monkeypatch.chdir("work")
+    invoke("huggingface", str(models.absolute()), "--folder", ".")
+    places = [Path(), Path("../linked"), Path("..", long)]
+    written = [sorted(path.relative_to(place) for path in place.rglob("*")) for place in places]
+    assert written[0] == written[1] == written[2] and Path("README.md") in written[0]
+    assert not [path for path in written[0] if path.name.startswith(".")]
+
+
 def test_the_files_of_a_custom_program_stay_as_they_are_and_need_that_programs_server(cluster: str) -> None:
     version = Path("runs/own/models/1")
     with storage.stage(str(version), "trainyard.push") as staging:

@@ -70,11 +70,12 @@ def write(files: dict[str, HubFile], folder: Path) -> None:
     with disk.os_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigurationError(f"{folder}: already exists. Name a new or an empty folder.")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = folder / f".{secrets.token_hex(4)}"  # inside, because the folder may be a disk or the working folder
         try:
             _fill(files, staging)
-            staging.replace(folder)
+            for path in staging.iterdir():
+                path.replace(folder / path.name)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
