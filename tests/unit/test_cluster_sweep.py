@@ -277,6 +277,8 @@ def test_each_package_trains_on_the_pool_of_train_under_a_label(environment: str
     shown = CliRunner().invoke(app, ["sweep", "digits", "-e", environment, *options])
     assert shown.exit_code == 0, shown.output
     documents = list(yaml.safe_load_all(shown.stdout))
+    command = ["sweep", "digits", "-e", environment, *options, "-o", "json"]
+    assert json.loads(CliRunner().invoke(app, command).stdout) == documents
     assert len(documents) == 12  # of each run pipeline, platform, request, and the gang's three objects
     labels = [
         pipeline["root"]["inputDefinitions"]["parameters"]["label"]["defaultValue"] for pipeline in documents[::6]

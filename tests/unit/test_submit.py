@@ -118,7 +118,8 @@ def test_a_dry_run_prints_the_objects_of_the_gang_in_kubernetes_published_types(
     own(tmp_path, "kind", **VOLUME, pools=pools, placement={"default": "cpu", "train": "gang"}, input_workers=workers)
     command = ["submit", "digits", "-e", str(tmp_path / "Own cluster.yaml"), "--name", "nightly", "--dry-run"]
     output = CliRunner().invoke(app, command, catch_exceptions=False).stdout
-    pipeline, _, _, *objects = yaml.safe_load_all(output)
+    pipeline, _, _, *objects = documents = list(yaml.safe_load_all(output))
+    assert json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout) == documents
     assert [found["kind"] for found in objects] == ["Job", "NetworkPolicy", "Service"] * 2
     api = kubernetes.client.ApiClient()
     for found in objects:

@@ -85,7 +85,7 @@ def send_and_follow(submission: Submission, *, dry_run: bool, wait: bool, pendin
     from trainyard_control.api.packages import send
 
     if dry_run:
-        typer.echo(_dry(submission), nl=False)
+        show_all([submission], output)
         return
     vertex = submission.environment.target == "vertex"
     _require_kubeflow(submission, wait)
@@ -112,12 +112,12 @@ def _require_kubeflow(submission: Submission, wait: bool) -> None:
         raise ConfigurationError("--wait: only supported on Kubeflow. Leave it out.")
 
 
-def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:
+def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> int:
     """Send several parallel runs, or print them; with `wait` return the worst exit code."""
     from trainyard_control.api.packages import send
 
     if dry_run:
-        show_all(runs)
+        show_all(runs, output)
         return 0
     for submission in runs:
         _require_kubeflow(submission, wait)
@@ -134,9 +134,15 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
     return worst
 
 
-def show_all(runs: Collection[Submission]) -> None:
-    """Print the packages and requests that would be sent."""
-    typer.echo("---\n".join(_dry(submission) for submission in runs), nl=False)
+def show_all(runs: Collection[Submission], output: Output) -> None:
+    """Print the packages and requests that would be sent, as YAML documents or as a list in JSON."""
+    import yaml
+
+    documents = "---\n".join(_dry(submission) for submission in runs)
+    if output is Output.JSON:
+        typer.echo(json.dumps(list(yaml.safe_load_all(documents))))
+    else:
+        typer.echo(documents, nl=False)
 
 
 def _dry(submission: Submission) -> str:

@@ -68,7 +68,7 @@ def bench(
 
         names = [pool.strip() for pool in pools.split(",")]
         benchmarks = prepare_benchmarks(recipe, environment, set_ or [], names, name)
-        measured = _on_pools(benchmarks, dry_run, wait, pending_limit)
+        measured = _on_pools(benchmarks, dry_run, wait, pending_limit, output)
     elif name or dry_run or wait:
         raise ConfigurationError("--name, --dry-run and --wait are of runs on a cluster. Add --pools, or leave it out.")
     else:
@@ -82,12 +82,14 @@ def bench(
         print_answer(output, measured, lambda: _show(measured))
 
 
-def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> BenchmarkReport | None:
+def _on_pools(
+    benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int, output: Output
+) -> BenchmarkReport | None:
     """Send the run of each pool, and return the speeds measured so far."""
     from trainyard_control.cli.follow import send_all
     from trainyard_control.search.bench import collect
 
-    code = send_all(benchmarks.runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)
+    code = send_all(benchmarks.runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
     if dry_run:
         return None
     environment = next(iter(benchmarks.runs.values())).environment

@@ -107,7 +107,7 @@ def sweep(
         from trainyard_control.cli.follow import show_all
         from trainyard_control.search.cluster_trials import packages
 
-        show_all(packages(described))
+        show_all(packages(described), output)
         return
     result = run_sweep(described, pending_limit)
     write_page(html, result.page)
