@@ -204,6 +204,7 @@ def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, expected
         ("city: {max_mean_shift: 1}", "city.max_mean_shift: is of means, and categories have none."),
         ("label: {max_mean_shift: 1}", "label.max_mean_shift: is of means, and categories have none."),
         ("age: {max_frequency_change: 0.1}", "age.max_frequency_change: is of categories, and a number has none."),
+        ("y: {max_psi: 1}", "drift.features.y: names the column of the classes. Write label"),
         ("agee: {max_psi: 1}", "drift.features.agee: is no feature. Did you mean 'age'?"),
     ],
 )
@@ -213,6 +214,10 @@ def test_a_bound_of_drift_that_nothing_is_compared_with_is_refused(bounds: str, 
     assert expected in faults(table + f"drift: {{features: {{{bounds}}}}}")
     good = "drift: {features: {age: {max_mean_shift: 1}, since: {max_frequency_change: 1}, label: {max_psi: 1}}}"
     documents.parse(table + good, Recipe, name="pets.yaml")
+    regression = f"{table}task: regression\n"
+    documents.parse(regression + "drift: {features: {y: {max_mean_shift: 1}}}", Recipe, name="pets.yaml")
+    expected = "drift.features.label: a regression has no classes. Write y"
+    assert expected in faults(regression + "drift: {features: {label: {max_psi: 1}}}")
 
 
 def test_an_image_size_has_two_numbers_that_suit_the_network() -> None:

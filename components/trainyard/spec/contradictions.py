@@ -307,13 +307,19 @@ def _threshold_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _drift_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield the bounds that no value of their feature would be compared with."""
     features = {**recipe.data.inputs, **recipe.data.features}
+    targets = recipe.data.labels if recipe.task == "regression" else [LABEL]  # their names in the statistics
     for name, bounds in recipe.drift.features.items():
         at = ("drift", "features", name)
-        is_label = name in (LABEL, *recipe.data.labels) and name not in features
+        is_label = name in targets and name not in features
+        if not is_label and name not in features and name in (LABEL, *recipe.data.labels):
+            is_of = "a regression has no classes" if recipe.task == "regression" else "names the column of the classes"
+            yield at, f"{is_of}. Write {' or '.join(targets[:3])}"
+            continue
         if not recipe.data.is_image and not is_label and name not in features:
             yield (
                 at,
-                f"is no feature.{did_you_mean(name, [*features, LABEL])} Name a feature, or {LABEL} for the classes",
+                f"is no feature.{did_you_mean(name, [*features, *targets])} Name a feature, or {targets[0]} for "
+                + ("the target" if recipe.task == "regression" else "the classes"),
             )
             continue
         is_number = recipe.task == "regression" if is_label else name in features and features[name].type == "numeric"
