@@ -192,7 +192,7 @@ def rows(path: Path, output: Path) -> None:
     from trainyard.readers import csv_rows
     from trainyard.readers.csv_blocks import RowBlock
 
-    nothing = RowBlock(b"", 0, 0, np.array([], np.int64), [], True)
+    nothing = RowBlock(b"", np.array([], np.int64), 0, True)
     csv_rows.plain_block = lambda *_, **__: nothing
     batches(path, output)
 

@@ -50,7 +50,7 @@ def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str]:
     records, bad, end = [], [], ""
     try:
         with pytest.MonkeyPatch.context() as patch:
-            nothing = RowBlock(b"", 0, 0, np.array([], np.int64), [], True)
+            nothing = RowBlock(b"", np.array([], np.int64), 0, True)
             patch.setattr(csv_rows, "plain_block", lambda *_, **__: nothing)
             for item in csv_rows.read_csv(table_file(path, recipe), recipe.data.columns):
                 if isinstance(item, BadRow):

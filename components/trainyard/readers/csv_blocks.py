@@ -73,22 +73,22 @@ class PeekableReader:
 class RowBlock:
     """Whole rows of a file.
 
-    content: those that have as many cells as the header, each with its line end. rows: how many rows of the file it
-    stands for, over `size` bytes. good: the place of each row of `content` among them. ragged: the place of each row
-    with another number of cells, and that number. Blank lines are in neither. irregular: true if such a row follows.
+    content: the rows, each with its line end. row_ends: the positions of those. size: the bytes of the rows in the
+    file, whose last one may have no line end. irregular: true if a row follows that only a parser can read.
     """
 
     content: bytes
-    rows: int
+    row_ends: Positions
     size: int
-    good: Positions
-    ragged: list[tuple[int, int]]
     irregular: bool
 
+    @property
+    def rows(self) -> int:
+        """The number of rows, blank ones too."""
+        return len(self.row_ends)
 
-def plain_block(
-    content: bytes, *, dialect: Dialect, columns: int, max_rows: int, max_row_bytes: int, ends: bool
-) -> RowBlock:
+
+def plain_block(content: bytes, *, dialect: Dialect, max_rows: int, max_row_bytes: int, ends: bool) -> RowBlock:
     """Return the rows that `content` begins with, up to the first irregular one.
 
     Irregular: a quote inside a cell that does not begin with one, CR as a line end, NUL, bytes that are not UTF-8, or
@@ -97,26 +97,31 @@ def plain_block(
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
         content += b"\n"
-    data, quotes, row_ends, first_irregular = _scanned(content, dialect)
+    _, _, row_ends, first_irregular = _scanned(content, dialect)
     row_ends = row_ends[:max_rows]
-    lengths = np.diff(row_ends, prepend=-1)
-    too_long = np.flatnonzero(lengths > max_row_bytes)[:1]
+    too_long = np.flatnonzero(np.diff(row_ends, prepend=-1) > max_row_bytes)[:1]
     if too_long.size:
-        row_ends, lengths = row_ends[: too_long[0]], lengths[: too_long[0]]
+        row_ends = row_ends[: too_long[0]]
     size = int(row_ends[-1]) + 1 if row_ends.size else 0
-    delimiters = _outside(np.flatnonzero(data[:size] == ord(dialect.delimiter or ",")), quotes)
+    irregular = bool(too_long.size) or first_irregular < len(content)
+    return RowBlock(content[:size], row_ends, min(size, in_file), irregular)
+
+
+def split_ragged(block: RowBlock, dialect: Dialect, columns: int) -> tuple[bytes, Positions, list[tuple[int, int]]]:
+    """Return the rows that have `columns` cells and their places in `block`, and of the others place and cells.
+
+    Blank lines are in neither.
+    """
+    content, row_ends = block.content, block.row_ends
+    data, quotes, _, _ = _scanned(content, dialect)
+    lengths = np.diff(row_ends, prepend=-1)
+    delimiters = _outside(np.flatnonzero(data == ord(dialect.delimiter or ",")), quotes)
     cells = np.diff(np.searchsorted(delimiters, row_ends), prepend=0) + 1
     blank = (lengths == 1) | ((lengths == 2) & (data[row_ends - 1] == _CR))
     good = (cells == columns) & ~blank
     ragged = np.flatnonzero((cells != columns) & ~blank)
-    return RowBlock(
-        content=content[:size] if good.all() else _selected(content, row_ends, good),
-        rows=len(row_ends),
-        size=min(size, in_file),
-        good=np.flatnonzero(good),
-        ragged=list(zip(ragged.tolist(), cells[ragged].tolist(), strict=True)),
-        irregular=bool(too_long.size) or first_irregular < len(content),
-    )
+    pairs = list(zip(ragged.tolist(), cells[ragged].tolist(), strict=True))
+    return _selected(content, row_ends, good), np.flatnonzero(good), pairs
 
 
 def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import csv as pa_csv
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts
+from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts, split_ragged
 from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, column_names
@@ -194,7 +194,6 @@ class _Table:
         return plain_block(
             content,
             dialect=self.dialect,
-            columns=len(self.header),
             max_rows=_BLOCK_ROWS,
             max_row_bytes=min(_MAX_CELL, _MAX_ROW),
             ends=ends,
@@ -205,9 +204,17 @@ class _Table:
         first = self._number + 1
         self._number += block.rows
         self.ahead.skip(block.size)
-        if block.good.size:
-            yield RowBatch(self._name, self._parsed(block), first + block.good)
-        yield from (self._ragged(first + index, cells) for index, cells in block.ragged)
+        try:
+            rows = self._parsed(block.content)
+        except pa.ArrowInvalid:  # a row with another number of cells
+            rows = None
+        if rows is not None and rows.num_rows == block.rows:  # no line is blank: Arrow leaves those out
+            yield RowBatch(self._name, rows, first + np.arange(block.rows))
+            return
+        content, good, ragged = split_ragged(block, self.dialect, len(self.header))
+        if good.size:
+            yield RowBatch(self._name, self._parsed(content), first + good)
+        yield from (self._ragged(first + index, cells) for index, cells in ragged)
 
     def odd_rows(self, size: int) -> Iterator[RowBatch | BadRow]:
         """Yield the rows of the next `size` bytes, which only a parser can read."""
@@ -246,11 +253,11 @@ class _Table:
     def _ragged(self, number: int, cells: int) -> BadRow:
         return BadRow(self._name, int(number), "ragged_row", f"{cells} cells, the header has {len(self.header)}")
 
-    def _parsed(self, block: RowBlock) -> pa.RecordBatch:
-        """Return the cells of the columns that are read."""
+    def _parsed(self, content: bytes) -> pa.RecordBatch:
+        """Return the cells of the columns that are read of whole rows."""
         places = [str(index) for index in self._indices.values()]
         # A mark that is no first character of the file is one of a cell, but Arrow leaves it out of any first row.
-        content = b"\n" + block.content if block.content.startswith(codecs.BOM_UTF8) else block.content
+        content = b"\n" + content if content.startswith(codecs.BOM_UTF8) else content
         table = pa_csv.read_csv(
             pa.BufferReader(content),
             pa_csv.ReadOptions(
