@@ -230,6 +230,7 @@ def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_s
     given = (f"{tmp_path / Statistics.file}", f"{before}", "colors")
     assert [each.sentences for each in compare(*statistics_of(*given), Bounds())] == [["half: is gone"], [], []]
     assert [each.feature for each in compare(*statistics_of(*given, data), Bounds())] == ["n", "label"]
+    assert [each.feature for each in compare(*statistics_of(*given[:2], data=data), Bounds())] == ["n", "label"]
     computed = report_folders.examples("seven").model_copy(
         update={"computed_features": [ComputedFeature(name="half", formula="n / 2")]}
     )

@@ -23,13 +23,16 @@ def statistics_of(
 ) -> tuple[Statistics, Statistics]:
     """Return the statistics of `before` and `now`: a source as of `inspect`, or what says what one was like.
 
-    That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what
-    `trainyard data inspect -o json` wrote. If `now` lacks the label, as rows do that a server was asked about, nothing
-    of `before` is compared with it. data: of the recipe, which says how several classes stand in one cell, and which
-    features are computed; otherwise the data and the folders say it. Features that were computed are not compared with
-    rows that lack them. Raises `DataError` if there is nothing of the kind.
+    That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what `trainyard data
+    inspect -o json` wrote. If `now` lacks the label, as rows do that a server was asked about, nothing of `before` is
+    compared with it. data: of the recipe, which says which column is the label, how several classes stand in one cell,
+    and which features are computed; otherwise the data and the folders say it. Features that were computed are not
+    compared with rows that lack them. Raises `DataError` if there is nothing of the kind.
     """
-    old = _described(before, label)
+    asked = label is not None
+    if data and not asked and not data.is_image and not data.targets:
+        label = data.label
+    old = _described(before, label, requires_label=asked)
     label = label or (old.label if isinstance(old, Profile) else None)
     new = _described(now, label, is_served=True)
     separator = (data and data.label_separator) or _separator(old, new)
@@ -81,12 +84,15 @@ def _computed(name: str) -> set[str]:
     return set()
 
 
-def _described(name: str, label: str | None, *, is_served: bool = False) -> Profile | Statistics:
+def _described(
+    name: str, label: str | None, *, is_served: bool = False, requires_label: bool = False
+) -> Profile | Statistics:
+    """Return the statistics or the profile at `name`. requires_label: else rows may lack `label`."""
     for file in (Path(name), Path(name) / Statistics.file, Path(name) / EXTRA / Statistics.file):
         with suppress(OSError):  # a name too long for a path is no path
             if file.suffix == ".json" and file.is_file():
                 return _read(file)
-    profile = inspect(name, label, requires_label=not is_served)
+    profile = inspect(name, label, requires_label=requires_label)
     # A guess may name a feature of a model whose label the rows lack.
     return profile.model_copy(update={"label": None, "classes": {}}) if is_served and label is None else profile
 
