@@ -92,6 +92,8 @@ def test_the_files_of_a_custom_program_stay_as_they_are_and_need_that_programs_s
         assert Path("hub", name).read_bytes() == (version / name).read_bytes()
     said = refused("kserve", str(version.absolute()), "-e", cluster, "--model-name", "own", "--dry-run")
     assert "a custom program trained it, and its files are for that program's server" in said
+    planned = yaml.safe_load(invoke("mlflow", str(version), "--dry-run").stdout)  # it records no recipe
+    assert planned["model_version"]["name"] == planned["experiment"] == "own"
 
 
 def test_an_upload_to_the_hub_says_its_request_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +246,9 @@ def test_mlflow_without_a_server_its_address_or_its_package_ends_with_a_sentence
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    planned = yaml.safe_load(invoke("mlflow", "digits@1", "--dry-run").stdout)
+    text = invoke("mlflow", "digits@1", "--dry-run").stdout
+    planned = yaml.safe_load(text)
+    assert "*id001" not in text and planned["model_version"]["tags"] == planned["run"]["tags"]
     assert planned["run"]["params"]["train.epochs"] == "1" and planned["aliases"] == ["canary"]
     assert planned["artifacts"]["model/saved_model.pb"] == 1
     assert "MLFLOW_TRACKING_URI is not set. Set it" in refused("mlflow", "digits")

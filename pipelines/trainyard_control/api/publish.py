@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
 from trainyard.steps.predict.pushed_model import open_model
+from trainyard_control.api.serve import default_name
 from trainyard_control.api.versions import Version, find_one
 from trainyard_control.search.comparison import flattened
 
@@ -108,9 +109,7 @@ def vertex(model: str, *, environment: str, name: str | None, dry_run: bool) -> 
 
 def _name(version: Version, name: str | None) -> str:
     """Return the name of the model on a server."""
-    if not name and not version.recipe:
-        raise ConfigurationError(f"{version.folder}: records no recipe. Give --model-name.")
-    return name or version.recipe
+    return name or version.recipe or default_name(version.folder)
 
 
 def _version(model: str, environment: str) -> Version:

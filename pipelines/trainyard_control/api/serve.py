@@ -33,7 +33,7 @@ def serve(
     Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
     """
     folder = model_uri(model, environment)
-    name = name or _default_name(folder)
+    name = name or default_name(folder)
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"--model-name {name[:100]!r}: letters, digits, '.', '_' and '-' are allowed. Give another."
@@ -46,7 +46,7 @@ def serve(
     serve(Options(folder, name, host, port, reload_seconds, request_bytes), started)
 
 
-def _default_name(folder: str) -> str:
+def default_name(folder: str) -> str:
     """Return the name in URLs of a model in `folder`: the folder above its versions."""
     parts = split_name(folder)[0].rstrip("/").split("/")
     names = [part for part in parts if part not in ("", ".", "..", "models") and not part.isdecimal()]

@@ -59,7 +59,7 @@ def registration(version: PushedVersion, name: str, settings: Mapping[str, str])
             "metrics": {_key(key): value for key, value in record.metrics.items()},
         },
         "artifacts": {f"{_FOLDER}/{path}": file.bytes for path, file in sorted(manifest.files.items())},
-        "model_version": {"name": name, "tags": tags},
+        "model_version": {"name": name, "tags": dict(tags)},  # YAML marks one object in two places
         "aliases": list(version.aliases),
     }
 
