@@ -98,7 +98,7 @@ def test_a_version_becomes_an_inference_service_and_a_canary_of_it(namespace: Na
     assert predictor()["containers"][0]["env"] == [{"name": "STORAGE_URI", "value": "pvc://models/churn/models/2"}]
     assert publish(2).startswith("0 ") and "canaryTrafficPercent" not in predictor()
 
-    with pytest.raises(InfrastructureError, match="unknown field"):
+    with pytest.raises(InfrastructureError, match="canaryTraffic: field not declared in schema"):
         service = yaml.safe_load(printed)
         service["spec"]["predictor"]["canaryTraffic"] = 10
         kserve.apply(service, namespace.cluster)

@@ -193,7 +193,7 @@ class Api:
             error.body = json.dumps({"message": f"said {status}"})
             raise error
         if method == "PATCH":
-            self.applied.append((path, json.loads(body), dict(query_params) | options["header_params"]))
+            self.applied.append((path, body, dict(query_params) | options["header_params"]))
         return SimpleNamespace(data=json.dumps(self.service or {}).encode())
 
 
