@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.spec.environment import Environment, Vertex
 from trainyard.storage import cache, storage
 from trainyard_control.compiler.submission import Submission
@@ -38,24 +40,34 @@ def job(what: Submission, credentials: Any = None) -> Any:
 def send(what: Submission) -> tuple[str, bool]:
     """Return the job's resource name, and whether a job of that name was there already."""
     from google.api_core import exceptions
-    from google.auth.exceptions import GoogleAuthError
 
     settings = settings_of(what.environment)
+    with client_errors(ConfigurationError):
+        try:
+            made = job(what)
+            made.submit(service_account=settings.service_account or None)
+        except exceptions.AlreadyExists:
+            return f"projects/{settings.project}/locations/{settings.location}/pipelineJobs/{what.run}", True
+    return str(made.resource_name), False
+
+
+@contextmanager
+def client_errors(refused: type[TrainyardError]) -> Iterator[None]:
+    """Raise errors of Google's clients as those of Trainyard. refused: of a request that Vertex AI does not accept."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+
     try:
-        made = job(what)
-        made.submit(service_account=settings.service_account or None)
-    except exceptions.AlreadyExists:
-        return f"projects/{settings.project}/locations/{settings.location}/pipelineJobs/{what.run}", True
+        yield
     except (exceptions.Unauthenticated, exceptions.Forbidden, GoogleAuthError) as error:
         raise InfrastructureError(
             f"vertex: refused ({error}). Log in by `gcloud auth application-default login`, or have the role "
             "Vertex AI User granted."
         ) from error
     except exceptions.ClientError as error:
-        raise ConfigurationError(f"vertex: refused ({error}).") from error
+        raise refused(f"vertex: refused ({error}).") from error
     except exceptions.GoogleAPIError as error:
         raise TransientError(f"vertex: cannot be reached ({error}). Run the same command again.") from error
-    return str(made.resource_name), False
 
 
 def settings_of(environment: Environment) -> Vertex:

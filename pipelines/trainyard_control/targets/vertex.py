@@ -10,8 +10,9 @@ import re
 from typing import Any
 
 from trainyard.contract.pushed_versions import PushedVersion
-from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec.environment import Environment, Vertex
+from trainyard_control.compiler.vertex import client_errors
 
 _ALIAS = re.compile(r"[a-z]([a-zA-Z0-9-]{0,126}[a-z0-9-])?")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -74,10 +75,9 @@ def upload(body: dict[str, Any], settings: Vertex, transport: Any = None) -> str
             "vertex: the package google-cloud-aiplatform is missing. Install trainyard[vertex]."
         ) from error
     from google.api_core import exceptions
-    from google.auth.exceptions import GoogleAuthError
     from google.protobuf.json_format import ParseDict
 
-    try:
+    with client_errors(InfrastructureError):
         address = {"api_endpoint": f"{settings.location}-aiplatform.googleapis.com"}
         client = ModelServiceClient(transport=transport, client_options=None if transport else address)
         known = f"{body['parent']}/models/{body['modelId']}"
@@ -88,15 +88,6 @@ def upload(body: dict[str, Any], settings: Vertex, transport: Any = None) -> str
             pass
         request = UploadModelRequest(ParseDict(body, UploadModelRequest.pb()()))
         done = client.upload_model(request).result(timeout=_SECONDS)
-    except (exceptions.Unauthenticated, exceptions.Forbidden, GoogleAuthError) as error:
-        raise InfrastructureError(
-            f"vertex: refused ({error}). Log in by `gcloud auth application-default login`, or have the role "
-            "Vertex AI User granted."
-        ) from error
-    except exceptions.ClientError as error:
-        raise InfrastructureError(f"vertex: refused ({error}).") from error
-    except exceptions.GoogleAPIError as error:
-        raise TransientError(f"vertex: cannot be reached ({error}). Run the same command again.") from error
     return f"{done.model}@{done.model_version_id}"
 
 
