@@ -179,9 +179,9 @@ class Profile(FrozenModel):
     def statistics(self, other: Statistics | None = None, separator: str = "") -> Statistics:
         """Return the statistics to compare with another data set's.
 
-        other: those of preprocess, whose recipe may leave columns out or have numbers be categories, as here then, and
-        has days be texts in a zone of its own, of which here is counted only how many there are. separator: stands
-        between the classes in one cell, each of which counts then.
+        other: those of preprocess. Columns that its recipe leaves out are left out here, numbers that it reads as
+        categories are categories here, and dates, which are texts in the recipe's zone there, are only counted.
+        separator: stands between the classes of a cell, which are counted one by one.
         """
         classes = Counter[str]()
         for cell, times in self.classes.items():

@@ -229,7 +229,7 @@ def used_pools(environment: Environment) -> list[str]:
 
 
 def has_step_pods(environment: Environment, name: str) -> bool:
-    """Return True if steps run on the pool as pods of their own, beside a gang or without one."""
+    """Return True if the pool runs pods that Kubeflow starts for steps; workers of a gang do not count."""
     gang_steps = {TRAIN} if gang_spec(environment) else set()
     return any(environment.pool_name(step) == name for step in _steps(environment) if step not in gang_steps)
 

@@ -38,7 +38,7 @@ class GateRecord(Verdict):
 class VersionRecord(FrozenModel):
     """The origin of a version, in its manifest, so that it outlives its run. Empty fields are unknown.
 
-    number: of the version, for a copy of its folder. recipe: with every default. run: the folder of the run. pushed:
+    number: the version, also in a copy of its folder. recipe: with every default. run: the folder of the run. pushed:
     when, in UTC; by: the user's name on that machine. restored: the version that a rollback copied. examples: by split;
     fingerprint: of the data. metrics, intervals and slices are those of the evaluation. exports: their paths are those
     in the folder of export. thresholds: of decisions, by class.

@@ -34,7 +34,7 @@ class InputPods(Strict):
 class PlacedGang(Strict):
     """A gang on one pool.
 
-    name: of a pool of a list, for the run's record. usd_per_hour: of one worker there, with its share of input workers.
+    name: the pool, '' without a list of pools. usd_per_hour: of one worker, with its share of input workers.
     """
 
     image: str

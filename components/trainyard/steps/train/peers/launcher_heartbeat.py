@@ -52,7 +52,7 @@ def read_queue_seconds() -> float | None:
 
 
 def write_attempts(uri: str, attempts: dict[str, list[Attempt]]) -> None:
-    """Write the attempts of this gang, by its name, for the launcher that continues after this one."""
+    """Write the attempts by gang name, for a launcher that replaces this one."""
     storage.write_text(f"{uri}.attempts", ATTEMPTS.dump_json(attempts).decode())
 
 
