@@ -404,10 +404,21 @@ def test_rows_without_a_label_or_of_a_class_that_no_split_can_hold_are_drafted_a
         assert f"(about {max(profile.classes.values()) / kept:.3f})" in guesses[-1]
 
 
-def test_a_label_of_texts_that_hardly_repeat_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text("z,said\n" + "".join(f"{row % 7},it is {row}\n" for row in range(300)))
+@pytest.mark.parametrize(
+    ("cell", "hint"),
+    [
+        ("it is {}", "Name"),
+        ('"{},5"', "It holds numbers with a comma"),
+        ("${}.00", "It holds amounts of money"),
+        ("{}%", "It holds percentages"),
+        ("{} kg", "It holds numbers with a unit"),
+    ],
+)
+def test_a_label_of_texts_that_hardly_repeat_is_refused(tmp_path: Path, cell: str, hint: str) -> None:
+    rows = "".join(f"{row % 7},{cell.format(row)}\n" for row in range(300))
+    (tmp_path / "d.csv").write_text("z,said\n" + rows)
     with pytest.raises(
-        TrainyardError, match=r"'said' has 300 different values in 300 rows, too many for classes\. Name"
+        TrainyardError, match=rf"'said' has 300 different values in 300 rows, too many for classes\. {hint}"
     ):
         draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "said"))
 

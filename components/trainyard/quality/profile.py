@@ -19,6 +19,9 @@ LABEL_SEPARATORS = (";", "|")
 _FOREIGN = {
     r"[+-]?(\d{1,3}([.'\u00a0]?\d{3})*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)": "numbers with a comma",
     r"\d{1,2}[./]\d{1,2}[./]\d{4}.*": "days not written YYYY-MM-DD",
+    r"[+-]?\d[\d,.]*\s?%": "percentages",
+    r"[+-]?[$€£¥]\s?[+-]?\d[\d,.]*|[+-]?\d[\d,.]*\s?[$€£¥]": "amounts of money",
+    r"[+-]?\d[\d,.]* (k?g|lbs?|[mck]?m|ft|mi|[mk]?l|[mk]?W|kWh|°?[CF]|min|h|s|ms|[KMG]i?B)": "numbers with a unit",
 }
 _LISTED = 0.1  # chosen: share of cells with several classes
 _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer

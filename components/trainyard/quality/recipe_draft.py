@@ -107,9 +107,13 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         raise ConfigurationError(f"{profile.source}: the label '{profile.label}' {how}. Name another by --label.")
     separator = profile.label_separator
     if is_class and not separator and (too_many_classes(label.distinct, profile.rows) or _hardly_repeats(profile)):
+        hint = "Name another column by --label."
+        if label.foreign:
+            shown = f"It holds {label.foreign}, such as {label.top[0].value}, which are read as texts"
+            hint = f"{shown}: correct them, or n{hint[1:]}"
         raise ConfigurationError(
             f"{profile.source}: the label '{profile.label}' has {label.distinct:,} different values in "
-            f"{profile.rows:,} rows, too many for classes. Name another column by --label."
+            f"{profile.rows:,} rows, too many for classes. {hint}"
         )
     if not features:
         left = "; ".join(excluded)[:400] or "the label is the only one"
