@@ -5,6 +5,7 @@ TRAINYARD_IMAGE and TRAINYARD_FLINK_IMAGE name the images (images/Dockerfile, im
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -100,6 +101,12 @@ class Flink:
         self.namespace = desk.namespace
         options = Beam(runner="flink", parallelism=2)
         self._options = command_line(options, "kubeflow", self.namespace.name, "/runs/store")
+        write(desk, "sold", files=8, rows=1_000)
+
+    @functools.cached_property
+    def direct(self) -> Step:
+        """The step without Flink, whose files do not depend on where the table is."""
+        return self.preprocess("sold", "/runs/store/direct", on_flink=False)
 
     def preprocess(self, recipe: str, output: str, on_flink: bool) -> Step:
         options = [f"--beam-options={self._options}"] if on_flink else []
@@ -218,14 +225,13 @@ def write(desk: Desk, name: str, files: int, rows: int) -> None:
 
 
 def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
-    write(flink.desk, "sold", files=8, rows=1_000)
     step = flink.preprocess("sold", "/runs/store/on-flink", on_flink=True)
     killed = flink.managers()[0]
     flink.freeze(killed)
     until(lambda: step.done() or step.process.poll() is not None, SECONDS)
     assert step.process.poll() is None, step.log
     flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")
-    direct = flink.preprocess("sold", "/runs/store/direct", on_flink=False)  # while Flink waits for another
+    direct = flink.direct  # while Flink waits for another
     step.ends()
     log = flink.namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", "jobmanager")
     assert "switched from state RUNNING to RESTARTING" in log
@@ -236,18 +242,16 @@ def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(fl
 
 
 def test_workers_that_share_a_bucket_alone_give_the_same_bytes(flink: Flink) -> None:
-    write(flink.desk, "small", files=3, rows=2_000)
-    for number in range(3):
-        table = flink.desk.python("import sys; sys.stdout.write(open(sys.argv[1]).read())", f"/runs/small/{number}.csv")
+    for number in range(8):
+        table = flink.desk.python("import sys; sys.stdout.write(open(sys.argv[1]).read())", f"/runs/sold/{number}.csv")
         storage.write_text(f"{flink.store.uri}/tables/{number}.csv", table)
     recipe = RECIPE.format(tables="").replace("/runs/", f"{flink.store.uri}/tables")
     flink.desk.python("import pathlib, sys; pathlib.Path('/runs/bucket.yaml').write_text(sys.argv[1])", recipe)
-    direct = flink.preprocess("bucket", "/runs/store/of-bucket", on_flink=False)
+    flink.direct.ends()
     flink.without_volume()
-    direct.ends()
     output = f"{flink.store.uri}/store/on-flink"
     flink.preprocess("bucket", output, on_flink=True).ends()
     files = storage.require(output, "preprocess").files
-    assert {name: file.crc32c for name, file in files.items()} == flink.digests("/runs/store/of-bucket")
+    assert {name: file.crc32c for name, file in files.items()} == flink.digests("/runs/store/direct")
     left = storage.sizes(f"{flink.store.uri}/store")
     assert not [name for name in left if ".parts" in name], "what only the attempt needed is gone"
