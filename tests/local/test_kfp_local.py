@@ -31,6 +31,7 @@ from trainyard_control.catalog.train import train_pipeline
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
 QUICK = ["train.epochs=2", "evaluate.bootstrap=20", "export.formats=[saved_model, litert_float32]"]
+QUICK += ["threshold={maximize: f1, class: '3'}"]
 
 
 # As the shell script of KFP's components, which the first run uses.
@@ -116,6 +117,8 @@ def test_raw_digits_become_a_pushed_model(first: Ended) -> None:
     assert first.parameter("evaluate", "Output") == "blessed"
     exports = Exports.read(first.parameter("export", "exported"))
     assert [export.format for export in exports.exports] == ["saved_model", "litert_float32"]
+    assert json.loads(first.parameter("evaluate", "thresholds")) == exports.thresholds
+    assert exports.thresholds.keys() == {"3"}
     assert Path(Pushed.read(first.parameter("push", "pushed")).path).is_dir()
 
 

@@ -16,8 +16,10 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import EXTRA, Champion, set_champion
+from trainyard.contract.origin import origin
 from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
+from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.contract.version import content
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
@@ -199,6 +201,35 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     with storage.stage(keys.output_uri(root, recipe, "evaluate", examples, model, "d"), producer="test") as folder:
         judged(REFUSED).write(folder)
     assert not due(always)[0]
+
+
+def test_a_model_with_thresholds_that_was_pushed_beside_an_earlier_champion_is_not_due(tmp_path: Path) -> None:
+    root, models = str(tmp_path), tmp_path / "models"
+    recipe = recipes.load("digits", [f"push.path={models}", "threshold={maximize: f1, class: '3'}"])
+    with storage.stage(str(models / "1"), producer="test") as version:
+        (version / "saved_model.pb").write_text("")
+    set_champion(str(models), Champion(version=1, path="1", digest="d", metrics={}))
+    pipeline = Pipeline(root, recipe)
+    for step in ("preprocess", "train", "evaluate"):
+        pipeline.outputs[step] = pipeline.place(step).output
+    with storage.stage(pipeline.outputs["train"], producer="test"):
+        pass
+    chosen = ClassThreshold(label="3", value=0.25, precision=1, recall=1, f1=1)
+    with storage.stage(pipeline.outputs["evaluate"], producer="test") as folder:
+        judged(BLESSED).model_copy(update={"thresholds": [chosen]}).write(folder)
+    exported, arguments = pipeline.place("export")
+    assert arguments["thresholds"] == '{"3": 0.25}'
+    made_from = origin(recipe, "export", arguments).model_dump()
+    with storage.stage(exported, producer="test", origin=made_from) as folder:
+        Exports(exports=[], gate=BLESSED, thresholds={"3": 0.25}).write(folder)
+    assert run(Pipeline(root, recipe), When(new_data=True), NOW)[0], "it was not pushed"
+    digest = content(storage.require(exported, "export")).digest
+    with storage.stage(keys.output_uri(root, recipe, "push", "any", exported), producer="test") as folder:
+        Pushed(path="2", version=2, digest=digest, already=False).write(folder)
+    set_champion(str(models), Champion(version=1, path="1", digest="of another", metrics={}))
+    assert not run(Pipeline(root, recipe), When(new_data=True), NOW)[0]
+    pipeline.decisions = '{"3": 0.5}'
+    assert pipeline.place("export").output != exported
 
 
 def counted(mean: float) -> Statistics:

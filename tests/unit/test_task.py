@@ -179,7 +179,7 @@ def plans(root: Path, run: str, first: str = "") -> tuple[str, str, str]:
     with task.opened("preprocess", TEXT, str(root), "", run) as this:
         plan = this.plan_training("examples", first)
     with task.opened("evaluate", TEXT, str(root), "", run) as this:
-        return plan.model, plan.maker, this.plan_export("examples", plan.model, first)
+        return plan.model, plan.maker, this.plan_export("examples", plan.model, "evaluation", first)
 
 
 def test_kfp_is_told_of_another_maker_only_where_the_output_is_gone(tmp_path: Path) -> None:

@@ -9,17 +9,15 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.contract.statistics.threshold import ClassThreshold, shown
-from trainyard.contract.statistics.threshold_choice import choose_thresholds
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.threshold import ThresholdAim
 from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.push.run import _require_same_thresholds
+from trainyard.steps.evaluate.threshold_choice import choose_thresholds
 
 NAMES = ["a", "b", "c"]
 RECIPE = "{name: t, data: {format: csv, path: x.csv, features: {x: {type: numeric}}}, model: {name: mlp}, %s}"
@@ -172,15 +170,3 @@ def test_a_class_is_named_as_labels_are() -> None:
     read = documents.parse(RECIPE % "threshold: {recall: 0.9, class: 1}", Recipe, name="recipe.yaml")
     assert read.threshold is not None and read.threshold.class_name == "1"
     assert Recipe.model_validate(read.model_dump(mode="json")) == read, "a version's record holds it so"
-
-
-def test_files_that_decide_otherwise_than_what_was_evaluated_are_not_pushed() -> None:
-    def evaluated(value: float) -> Evaluation:
-        one = ClassThreshold(label="b", value=value, precision=1, recall=1, f1=1)
-        return Evaluation.model_construct(thresholds=[one])
-
-    exports = Exports.model_construct(thresholds={"b": 0.3})
-    _require_same_thresholds(evaluated(0.3000001), exports)
-    for judged in (evaluated(0.31), Evaluation.model_construct(thresholds=[])):
-        with pytest.raises(DataError, match="evaluate and export chose different thresholds"):
-            _require_same_thresholds(judged, exports)

@@ -24,6 +24,7 @@ _VALUE = 40  # letters of a value in a reason; chosen
 
 _INPUTS = {name: name for name in (*ARGUMENTS, "champion")} | {
     "exported": "exported files",
+    "thresholds": "decision thresholds",
     "start": "model that training starts from",
 }
 """The arguments that name what a step reads, and what people call it."""
@@ -32,9 +33,9 @@ _INPUTS = {name: name for name in (*ARGUMENTS, "champion")} | {
 class Origin(BaseModel):
     """The origin of one output.
 
-    recipe: the parts of the recipe that count. inputs: the models and outputs of other steps that were read, by
-    argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the digest of
-    those that the training began with. time: when the step began, in UTC.
+    recipe: the parts of the recipe that count. inputs: the models, outputs of other steps and thresholds that were
+    read, by argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the
+    digest of those that the training began with. time: when the step began, in UTC.
     """
 
     recipe: dict[str, Any]

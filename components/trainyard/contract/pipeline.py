@@ -35,13 +35,15 @@ class Placed(NamedTuple):
 class Pipeline:
     """The steps of `recipe` over the storage `root`.
 
-    outputs: the folders of the steps that are done. day: as `window.day_of` reads it.
+    outputs: the folders of the steps that are done. day: as `window.day_of` reads it. decisions: as those of
+    `Evaluation`; default those of the model's evaluation among the `outputs`.
     """
 
     root: str
     recipe: Recipe
     outputs: dict[str, str] = field(default_factory=dict)
     day: str = ""
+    decisions: str = ""
 
     @cached_property
     def best(self) -> Champion | None:
@@ -52,6 +54,13 @@ class Pipeline:
     def destination(self) -> str:
         """The folder of model versions that a server polls."""
         return keys.models_folder(self.root, self.recipe)
+
+    @property
+    def thresholds(self) -> str:
+        """The decision thresholds as `Evaluation.decisions`, '' if the recipe has no aim for them."""
+        if self.recipe.threshold is None:
+            return ""
+        return self.decisions or Evaluation.read(self.outputs[Evaluation.made_by]).decisions
 
     def place(self, step: str, again: bool = False) -> Placed:
         """Return the folder of `step`'s output and its arguments, from the `outputs` that it reads.
@@ -71,6 +80,7 @@ class Pipeline:
             "day": lambda: self.day,
             "destination": lambda: self.destination,
             "start": lambda: start,
+            "thresholds": lambda: self.thresholds,
         }
         return Placed(output, read | {name: known[name]() for name in spec.inputs if name in known})
 
@@ -85,6 +95,7 @@ _KEYS: dict[str, Callable[[Pipeline], str]] = {
     "weights": lambda pipeline: weights.digest(pipeline.recipe),
     "champion": lambda pipeline: pipeline.best.digest if pipeline.best else "",
     "destination": lambda pipeline: pipeline.destination,
+    "thresholds": lambda pipeline: pipeline.thresholds,
 }
 """The values of `StepSpec.keyed_by`; an empty one is no part of a key."""
 

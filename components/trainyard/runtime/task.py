@@ -138,9 +138,9 @@ class StepTask:
         self._write_note("train", {"folder": model, "seconds": 0.0})
         return TrainingPlan(model=model, start=arguments["start"], maker=self.maker(model))
 
-    def plan_export(self, examples: str, model: str, first: str) -> str:
+    def plan_export(self, examples: str, model: str, evaluation: str, first: str) -> str:
         """Return the maker of the files of `model`, which export is to write. `first`: as `redo`."""
-        self._read({"examples": examples, "model": model})
+        self._read({"examples": examples, "model": model, "evaluation": evaluation})
         uri, _ = self.pipeline.place("export")
         self.redo("export", first, uri)
         return self.maker(uri)

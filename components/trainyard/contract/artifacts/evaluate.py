@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from trainyard.contract.artifacts.gate import Interval, Verdict
@@ -145,6 +146,11 @@ class Evaluation(Document):
     targets: list[TargetMetrics] = []
     unknown: dict[str, UnknownValues] = {}
     thresholds: list[ClassThreshold] = []
+
+    @property
+    def decisions(self) -> str:
+        """The values of the `thresholds` by class as JSON, which export takes."""
+        return json.dumps({each.label: each.value for each in self.thresholds})
 
     @property
     def main_metric(self) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from trainyard.contract import keys
+from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion, version_statistics
+from trainyard.contract.origin import recorded
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.statistics.drift import Statistics, drift
 from trainyard.contract.version import content, digest
 from trainyard.errors import listed
-from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec.schedule import When
 from trainyard.storage import storage
 
@@ -72,12 +74,27 @@ def _new(best: Champion, pipeline: Pipeline, when: When) -> str:
 
 def _left(pipeline: Pipeline) -> str:
     """Return the reason to continue with a trained model: an earlier run ended before it was refused or pushed."""
-    judged = {step: pipeline.place(step).output for step in OUTPUTS if STEPS[step].judges}
-    refused = any(storage.committed(uri) and not is_blessed(step, uri) for step, uri in judged.items())
-    files = storage.committed(judged[Exports.made_by])
-    if refused or (files and digest(content(files)) in _pushed(pipeline)):
+    judged = [(Evaluation.made_by, pipeline.place(Evaluation.made_by).output)]
+    for decisions in _decisions(pipeline):
+        pipeline.decisions = decisions
+        judged.append((Exports.made_by, pipeline.place(Exports.made_by).output))
+    refused = any(storage.committed(uri) and not is_blessed(step, uri) for step, uri in judged)
+    files = [files for step, uri in judged if step == Exports.made_by and (files := storage.committed(uri))]
+    if refused or (files and not _pushed(pipeline).isdisjoint(digest(content(each)) for each in files)):
         return ""
     return "the newest model is trained, and was neither refused nor pushed"
+
+
+def _decisions(pipeline: Pipeline) -> set[str]:
+    """Return the decision thresholds that exports were written with.
+
+    The evaluation that they come from may have another key: it was made beside the champion of then.
+    """
+    if pipeline.recipe.threshold is None:
+        return {""}
+    folder = keys.outputs_folder(pipeline.root, pipeline.recipe, Exports.made_by)
+    found = [recorded(storage.join(folder, name)) for name in storage.children(folder) if "." not in name]
+    return {each.inputs["thresholds"] for each in found if each and "thresholds" in each.inputs}
 
 
 def _pushed(pipeline: Pipeline) -> set[str]:

@@ -18,6 +18,7 @@ def evaluate(
     roc: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
     maker: dsl.OutputPath(str),  # type: ignore[valid-type]
+    thresholds: dsl.OutputPath(str),  # type: ignore[valid-type]
     again: str = "",
 ) -> str:
     """A model is judged on the test split against thresholds and champion; gives its URI and 'blessed' or 'refused'."""
@@ -43,6 +44,7 @@ def evaluate(
             roc.log_roc_curve(*evidence.mean_roc(judged.roc))
         task.write_previews(metrics, confusion, roc)
         Path(evaluation).write_text(folder, encoding="utf-8")
-        Path(maker).write_text(this.plan_export(examples, model, again), encoding="utf-8")
+        Path(maker).write_text(this.plan_export(examples, model, folder, again), encoding="utf-8")
+        Path(thresholds).write_text(judged.decisions, encoding="utf-8")
         Path(report.path).write_text(this.report(), encoding="utf-8")
         return judged.gate.verdict

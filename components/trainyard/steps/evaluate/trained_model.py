@@ -17,7 +17,6 @@ from trainyard.contract.document import Split
 from trainyard.contract.statistics.threshold import by_id
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
-from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.recipe import Recipe
@@ -34,6 +33,7 @@ from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import batch_size, champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
+from trainyard.steps.evaluate.thresholds import thresholds_of
 from trainyard.steps.evaluate.unknown import UnknownCounts
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage

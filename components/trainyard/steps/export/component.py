@@ -11,12 +11,14 @@ def export(
     code: str,
     examples: str,
     model: str,
+    thresholds: str,
     maker: str,
     exported: dsl.OutputPath(str),  # type: ignore[valid-type]
     metrics: dsl.Output[dsl.Metrics],
 ) -> str:
     """A trained model becomes files that serve; gives their URI and 'blessed' or 'refused' by their parity.
 
+    thresholds: as `Evaluation.decisions`. The evaluation is no input, so KFP reuses the files beside a new champion.
     maker: the run that makes the files. KFP reuses them only while they are there, so that evaluate names the same one.
     """
     from pathlib import Path
@@ -26,6 +28,7 @@ def export(
     with task.opened("export", recipe, storage, code) as this:
         from trainyard.contract.artifacts.export import Exports
 
+        this.pipeline.decisions = thresholds
         folder = this.place(examples=examples, model=model)
         if this.unfinished():
             from trainyard.steps.export.run import run

@@ -11,24 +11,31 @@ from trainyard.contract import version
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.train import Training
+from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
 
-def run(recipe: Recipe, examples: str, model: str, output: Path) -> None:
+def run(recipe: Recipe, examples: str, model: str, output: Path, thresholds: str = "") -> None:
     """Write every format of the recipe into `output`, with exports.json: parity, latency, size and verdict of each.
 
-    `examples` and `model` are the committed outputs of preprocess and train. A file that differs too much makes the
+    `examples` and `model` are the committed outputs of preprocess and train, `thresholds` the `Evaluation.decisions` of
+    the model, '' if the recipe has no aim for them. A file that differs too much makes the
     verdict `refused` and is listed all the same. Raises `DataError`, `ConfigurationError`.
     """
     if recipe.train.result == "folder":
         _copy(model, output)
         return
+    if recipe.threshold is not None and not thresholds:
+        raise ConfigurationError(
+            "export: thresholds is missing, and the recipe has a threshold. Give the thresholds of evaluation.json as "
+            "{class: value}."
+        )
     from trainyard.data.examples import reading  # TensorFlow: seconds
     from trainyard.steps.export.trained_model import export_trained
 
     with reading(examples):
-        export_trained(recipe, examples, model, output)
+        export_trained(recipe, examples, model, output, json.loads(thresholds or "{}"))
 
 
 def _copy(model: str, output: Path) -> None:

@@ -12,7 +12,6 @@ from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
-from trainyard.data.threshold import thresholds_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
@@ -20,13 +19,12 @@ from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predicto
 from trainyard.storage import storage
 
 
-def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> None:
-    """Write what `run` writes of a model that was trained on the examples."""
+def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float]) -> None:
+    """Write what `run` writes of a model that was trained on the examples. thresholds: of decisions, by class."""
     start = time.monotonic()
     folder = open_examples(examples)
     network = trained.load(model)
     float32 = trained.in_float32(network)
-    thresholds = {each.label: each.value for each in thresholds_of(recipe, model, folder)}
     written, left_out = _write(recipe, TrainedFiles(recipe, folder, model, network, float32, thresholds), output)
     events.emit("exported", formats=",".join(written), seconds=round(time.monotonic() - start, 2))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import math
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,15 +15,13 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Override, Verdict
 from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
 from trainyard.contract.champion import Champion, set_champion
-from trainyard.errors import DataError, GateRefused
+from trainyard.errors import GateRefused
 from trainyard.graph import ARGUMENTS
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import card, versions
 from trainyard.storage import storage
 from trainyard.storage.storage import Manifest
-
-_SAME_THRESHOLD = 1e-5  # chosen: float32 models that compute the same differ by less
 
 
 def run(
@@ -51,7 +48,6 @@ def run(
     storage.require(evaluation, "evaluate")
     manifest = storage.require(exported, "export")
     judged, exports = Evaluation.read(evaluation), Exports.read(exported)
-    _require_same_thresholds(judged, exports)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     refused = _refusal(judged.gate, exports.gate)
     if refused and not override:
@@ -94,21 +90,6 @@ def _plan(exported: Manifest, destination: str, override: Override | None) -> Pu
     number, already = versions.place(destination, digest)
     path = storage.join(destination, str(number))
     return Pushed(path=path, version=number, digest=digest, already=already, override=override)
-
-
-def _require_same_thresholds(judged: Evaluation, exports: Exports) -> None:
-    """Raise `DataError` if the exported files decide otherwise than the model that was evaluated."""
-    evaluated = {each.label: each.value for each in judged.thresholds}
-    apart = [
-        f"'{label}' {evaluated.get(label)} and {exports.thresholds.get(label)}"
-        for label in evaluated.keys() | exports.thresholds.keys()
-        if abs(evaluated.get(label, math.inf) - exports.thresholds.get(label, -math.inf)) > _SAME_THRESHOLD
-    ]
-    if apart:
-        raise DataError(
-            f"threshold: evaluate and export chose different thresholds ({'; '.join(sorted(apart))}), because their "
-            "machines compute differently. Place both steps on one pool, and run with --from evaluate."
-        )
 
 
 def _refusal(*gates: Verdict) -> str:

@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.contract.statistics.threshold import ClassThreshold
-from trainyard.contract.statistics.threshold_choice import choose_thresholds
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.threshold_choice import choose_thresholds
 
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # bounds memory; chosen
 
@@ -18,7 +18,7 @@ _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # bounds memory; chosen
 def thresholds_of(recipe: Recipe, model: str, folder: ExampleFolder) -> list[ClassThreshold]:
     """Return the thresholds of train's output `model` that meet the recipe's aim, none if it has no aim.
 
-    Evaluate and export both choose them so: by the same examples, and by the model in float32, as it is exported.
+    They are chosen by the answers of the model in float32, as it is exported.
     Raises `ConfigurationError` as `choose_thresholds`, `DataError` if the eval split is empty or an answer is not
     finite, and as `trained.load`.
     """
