@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import evaluate_folders as made
@@ -128,9 +130,18 @@ def test_the_worst_examples_are_images_of_what_the_model_saw(digits, tmp_path):
         assert (image[::14, ::14] == original.astype(np.uint8)).all()
 
 
-def test_two_evaluations_of_the_same_model_are_the_same_bytes(digits, tmp_path):
-    for name in ("one", "two"):
-        evaluated(digits, tmp_path / name, recipe(IMAGES, slices=["label"]))
+@pytest.mark.usefixtures("warm_processes")
+def test_two_evaluations_of_the_same_model_are_the_same_bytes_on_any_number_of_devices(digits, tmp_path):
+    examples, model, root = digits
+    aim = ThresholdAim.model_validate({"maximize": "f1", "class": NAMES[3]})
+    judged = recipe(IMAGES, slices=["label"]).model_copy(update={"threshold": aim})
+    best = champion(root, "other champion", NAMES, range(10))
+    evaluated(digits, tmp_path / "one", judged, best)
+    (tmp_path / "recipe.yaml").write_text(judged.model_dump_json())
+    program = [sys.executable, str(Path(__file__).with_name("on_logical_cpus.py")), "3", "evaluate"]
+    paths = {"recipe": tmp_path / "recipe.yaml", "examples": examples, "model": model, "champion": best}
+    options = [text for name, path in paths.items() for text in (f"--{name}", str(path))]
+    subprocess.run([*program, *options, "--output", str(tmp_path / "two")], check=True)
     assert (tmp_path / "one/evaluation.json").read_bytes() == (tmp_path / "two/evaluation.json").read_bytes()
     assert (tmp_path / "one/predictions.npz").read_bytes() == (tmp_path / "two/predictions.npz").read_bytes()
 

@@ -293,6 +293,17 @@ def test_the_class_of_a_threshold_is_the_same_in_the_graph_on_devices_and_in_the
         assert device.answer({"probabilities": row[None]}, "model_float32.tflite")["label"] == expected.decode()
 
 
+@pytest.mark.usefixtures("warm_processes")
+def test_parity_does_not_depend_on_the_number_of_devices(digits: Path, exported: Path) -> None:
+    program = [sys.executable, str(Path(__file__).with_name("on_logical_cpus.py")), "3", "parity"]
+    paths = map(str, (digits / "examples", digits / "model", exported))
+    printed = subprocess.run([*program, *paths], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert json.loads(printed) == {
+        file.format: [file.accuracy, file.accuracy_difference, file.max_abs_difference]
+        for file in Exports.read(str(exported)).exports
+    }
+
+
 def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(exported: Path) -> None:
     from ai_edge_litert.interpreter import Interpreter
 

@@ -53,7 +53,7 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.predict import load_predictor, model_predictions
+from trainyard.steps.evaluate.predict import model_predictions, replicated
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict import run as step
 from trainyard.steps.predict.prediction import PredictionSummary, predict
@@ -137,7 +137,7 @@ def evaluated(root: Path, size: int) -> dict[str, np.ndarray]:
     """Return the probabilities that evaluate measures on the eval split, by the examples' keys."""
     examples = open_examples(str(root / "examples"))
     predictions, keys = model_predictions(
-        load_predictor(str(root / "model"), examples),
+        replicated(str(root / "model"), examples),
         "model",
         examples,
         "eval",
@@ -237,8 +237,10 @@ def test_rows_get_the_probabilities_of_the_file_and_of_evaluate(table: Path, tmp
 def labelled(root: Path) -> tuple[SplitPredictions, dict[str, str]]:
     """Return the predictions that evaluate measures on the eval split, and the class of each example by its key."""
     examples = open_examples(str(root / "examples"))
-    predict = load_predictor(str(root / "model"), examples)
-    answers, keys = model_predictions(predict, "model", examples, "eval", examples.batches("eval", 397), lambda _: None)
+    replicas = replicated(str(root / "model"), examples)
+    answers, keys = model_predictions(
+        replicas, "model", examples, "eval", examples.batches("eval", 397), lambda _: None
+    )
     names = [examples.document.labels[label] for label in answers.labels]
     answers = dataclasses.replace(answers, thresholds=dict(find_model(str(root / "models" / "1")).thresholds))
     return answers, dict(zip([key.decode() for key in keys], names, strict=True))

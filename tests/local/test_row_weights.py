@@ -97,7 +97,8 @@ def test_an_exported_file_is_judged_by_the_rows_that_count_too(examples):
     from pathlib import Path
 
     from trainyard.data.examples import open_examples
-    from trainyard.steps.export.parity import ExportedModel, measure
+    from trainyard.data.replicas import Replicas
+    from trainyard.steps.export.parity import Compared, ExportedModel, measure
 
     folder = open_examples(examples)
 
@@ -112,7 +113,8 @@ def test_an_exported_file_is_judged_by_the_rows_that_count_too(examples):
         ExportedModel(name, Path(examples), predict, lambda features, raw: lambda: right(features, raw))
         for name, predict in (("same", right), ("reversed", reversed_))
     ]
-    same, turned = measure(candidates, right, right, folder)
+    compared = Compared(candidates, right, right)
+    same, turned = measure(Replicas(compared, lambda: compared), folder)
     assert same.export.accuracy > 0.97 and same.export.accuracy_difference == 0
     assert turned.export.accuracy == pytest.approx(1 - same.export.accuracy)
     assert turned.export.accuracy_difference < -0.94

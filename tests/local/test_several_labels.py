@@ -197,7 +197,8 @@ def test_every_litert_file_answers_on_arm64_as_the_trained_model(exported: Path,
 
 
 def test_a_difference_counts_beside_outputs_a_million_times_as_large(recipe: Recipe, examples: str) -> None:
-    from trainyard.steps.export.parity import ExportedModel, Predictor, measure
+    from trainyard.data.replicas import Replicas
+    from trainyard.steps.export.parity import Compared, ExportedModel, Predictor, measure
 
     folder = open_examples(examples)
     outputs = folder.labels("eval").shape[1]
@@ -207,7 +208,8 @@ def test_a_difference_counts_beside_outputs_a_million_times_as_large(recipe: Rec
         return lambda features, _: np.tile(row, (len(features["a"]), 1))
 
     candidate = ExportedModel("keras", Path(examples), predictor(0.251), lambda *_: lambda: None)
-    (figures,) = measure([candidate], predictor(0.25), predictor(0.25), folder)
+    compared = Compared([candidate], predictor(0.25), predictor(0.25))
+    (figures,) = measure(Replicas(compared, lambda: compared), folder)
     assert figures.skew == pytest.approx(1e-3, rel=1e-3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import RAW, ExampleFolder, KeyedBatch, Tensors
+from trainyard.data.replicas import Replicas
 from trainyard.errors import DataError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
@@ -32,22 +34,26 @@ _ROW_BATCH = 1024  # as in export; chosen: steps of 32 rows take longer to start
 Predict = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 
 
-def load_predictor(folder: str, examples: ExampleFolder) -> Predict:
+def replicated(folder: str, examples: ExampleFolder, in_float32: bool = False) -> Replicas[Predict]:
     """Return `trained.predictor` of the model in train's output `folder`, compiled. Raises as `trained.load`."""
-    return tf.function(
-        trained.predictor(trained.load(folder), examples.document.task), autograph=False, reduce_retracing=True
-    )
+
+    def load() -> Predict:
+        model = trained.load(folder)
+        model = trained.in_float32(model) if in_float32 else model
+        return tf.function(trained.predictor(model, examples.document.task), autograph=False, reduce_retracing=True)
+
+    return Replicas(load(), load)
 
 
 def model_predictions(
-    predict: Predict,
+    replicas: Replicas[Predict],
     folder: str,
     examples: ExampleFolder,
     split: Split,
     batches: tf.data.Dataset[KeyedBatch],
     add_raw: Callable[[Tensors], None],
 ) -> tuple[SplitPredictions, NDArray[Any]]:
-    """Return the predictions of `predict` (the model of `folder`) for `split`, and the examples' keys (n,) bytes.
+    """Return the predictions of `replicas` (the model of `folder`) for `split`, and the examples' keys (n,) bytes.
 
     `batches` is the dataset `examples.batches(split, …)`; `add_raw` gets its raw columns, if there are any.
 
@@ -56,10 +62,9 @@ def model_predictions(
     labels, outputs, keys = [], [], []
     total = examples.document.splits[split].examples
     done = 0
-    for features, label, key in batches:
-        raw = {name: features.pop(name) for name in [*features] if name.startswith(RAW)}
-        add_raw({name.removeprefix(RAW): column for name, column in raw.items()})
-        outputs.append(predict(features).numpy())
+    for (features, label, key), answers in replicas.map(answer_batch, batches):
+        add_raw({name.removeprefix(RAW): column for name, column in features.items() if name.startswith(RAW)})
+        outputs.append(answers)
         labels.append(label.numpy())
         keys.append(key.numpy().astype(np.bytes_))  # objects take three times as much
         done += len(keys[-1])
@@ -70,6 +75,12 @@ def model_predictions(
     predictions = SplitPredictions(np.concatenate(labels), np.concatenate(outputs), examples.weights(split))
     _require_finite(predictions.outputs, folder)
     return predictions, np.concatenate(keys)
+
+
+def answer_batch(predict: Predict, batch: KeyedBatch) -> Floats:
+    """Return the predictions for the features of `batch`, without its raw columns."""
+    answers: Floats = predict({name: tensor for name, tensor in batch[0].items() if not name.startswith(RAW)}).numpy()
+    return answers
 
 
 def batch_size(recipe: Recipe, examples: ExampleFolder, split: Split) -> int:
@@ -95,8 +106,15 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
             f"{folder}: its signature has no output '{output}' but {_listed(signature.structured_outputs)}."
         )
     labels, outputs = [], []
-    for raw, label in examples.raw_batches(split, batch_size):
-        outputs.append(signature(**{name: raw[feature] for name, feature in names.items()})[output].numpy())
+
+    def ask(serve: _ConcreteFunction, batch: tuple[Tensors, tf.Tensor]) -> Floats:
+        inputs = {name: batch[0][feature] for name, feature in names.items()}
+        answers: Floats = serve(**inputs)[output].numpy()
+        return answers
+
+    replicas = Replicas(signature, partial(_signature, folder))
+    for (_raw, label), answers in replicas.map(ask, examples.raw_batches(split, batch_size)):
+        outputs.append(answers)
         labels.append(label.numpy())
     predictions = np.concatenate(outputs)
     _require_finite(predictions, folder)

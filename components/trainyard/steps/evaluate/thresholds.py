@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import tensorflow as tf
 
 from trainyard.contract.statistics.threshold import ClassThreshold
-from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.predict import answer_batch, replicated
 from trainyard.steps.evaluate.threshold_choice import choose_thresholds
 
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # bounds memory; chosen
@@ -24,10 +23,9 @@ def thresholds_of(recipe: Recipe, model: str, folder: ExampleFolder) -> list[Cla
     """
     if recipe.threshold is None:
         return []
-    network = trained.in_float32(trained.load(model))
-    predict = tf.function(trained.predictor(network, folder.document.task), autograph=False, reduce_retracing=True)
     size = _ROW_BATCH if folder.document.image is None else _IMAGE_BATCH
-    outputs = [predict(features).numpy() for features, _label, _key in folder.batches("eval", size)]
+    replicas = replicated(model, folder, in_float32=True)
+    outputs = [answers for _batch, answers in replicas.map(answer_batch, folder.batches("eval", size))]
     if not outputs:
         raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
     probabilities = np.concatenate(outputs)

@@ -31,7 +31,7 @@ from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
 from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.predict import batch_size, champion_predictions, load_predictor, model_predictions
+from trainyard.steps.evaluate.predict import batch_size, champion_predictions, model_predictions, replicated
 from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
 from trainyard.steps.evaluate.thresholds import thresholds_of
 from trainyard.steps.evaluate.unknown import UnknownCounts
@@ -53,9 +53,9 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     size = batch_size(recipe, folder, SPLIT)
     unknown = UnknownCounts(recipe.data, folder)
     batches = folder.batches(SPLIT, size, unknown.columns)
-    predict = load_predictor(model, folder)
+    replicas = replicated(model, folder)
     thresholds = thresholds_of(recipe, model, folder)
-    candidate, keys = model_predictions(predict, model, folder, SPLIT, batches, unknown.add)
+    candidate, keys = model_predictions(replicas, model, folder, SPLIT, batches, unknown.add)
     decided = {threshold.label: threshold.value for threshold in thresholds}
     candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
     champion, status = _champion(champion_uri, folder, size)
@@ -91,7 +91,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         scatter=[] if labels or recipe.data.targets else curves.scatter(candidate, recipe.seed),
         baseline=baseline(candidate, folder.document),
         boosted=_beside(recipe, candidate, *trees) if trees else None,
-        importance=importances(recipe, folder, SPLIT, predict),
+        importance=importances(recipe, folder, SPLIT, replicas.first),
         targets=[_target(recipe, name, candidate.one_target(at)) for at, name in enumerate(recipe.data.targets)],
         unknown=unknown.result(),
         thresholds=thresholds,

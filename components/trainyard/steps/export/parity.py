@@ -16,6 +16,7 @@ from trainyard import events
 from trainyard.contract.artifacts.export import ExportedFile, Latency
 from trainyard.contract.statistics.scores import example_scores
 from trainyard.data.examples import ExampleFolder
+from trainyard.data.replicas import Replicas
 from trainyard.data.trained import Tensors
 from trainyard.errors import DataError
 from trainyard.models.costs.latency import latency
@@ -24,6 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Predictor = Callable[[Tensors, Tensors], Array]
 """(model features (n, ...), raw features (n,)) -> probabilities (n, classes) or predictions (n,), float32"""
 
+_Batch = tuple[Tensors, Tensors, Array, Array]
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
 _PROGRESS_SECONDS = 0.5
 _ROUNDING = 1e-5  # of the largest output; chosen: float32 files that compute the same differ by less
@@ -40,6 +42,22 @@ class ExportedModel:
     path: Path
     predict: Predictor
     ready: Callable[[Tensors, Tensors], Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The exported files on one device, and the trained model in its own precision and in float32."""
+
+    candidates: Sequence[ExportedModel]
+    trained: Predictor
+    float32: Predictor
+
+    def answers(self, batch: _Batch) -> tuple[Array, Array, list[Array]]:
+        """Return the answers of the trained model, of it in float32, and of each candidate."""
+        features, raw = batch[:2]
+        expected = self.trained(features, raw)
+        exact = expected if self.float32 is self.trained else self.float32(features, raw)
+        return expected, exact, [candidate.predict(features, raw) for candidate in self.candidates]
 
 
 @dataclass(frozen=True)
@@ -63,32 +81,26 @@ class ParityFigures:
 
 
 def measure(
-    candidates: Sequence[ExportedModel],
-    trained: Predictor,
-    float32: Predictor,
-    folder: ExampleFolder,
-    thresholds: Mapping[int, float] = MappingProxyType({}),
+    replicas: Replicas[Compared], folder: ExampleFolder, thresholds: Mapping[int, float] = MappingProxyType({})
 ) -> list[ParityFigures]:
     """Return the figures of every candidate on the whole eval split, in their order.
 
-    trained, float32: the trained model in its own precision and in float32. thresholds: of decisions, by class id.
-    Raises `DataError` if a prediction is not a number.
+    thresholds: of decisions, by class id. Raises `DataError` if a prediction is not a number.
     """
+    candidates = replicas.first.candidates
     task = folder.document.task
     by_target = task == "regression"
     totals = {candidate.format: _Totals(by_target) for candidate in candidates}
     reference, spread = _Totals(by_target), _Spread()
     first: tuple[Tensors, Tensors] | None = None
     reported_at = time.monotonic()
-    for features, raw, labels, weights in _batches(folder):
+    for (features, raw, labels, weights), answers in replicas.map(Compared.answers, _batches(folder)):
         first = first or (_one(features), _one(raw))
-        expected = trained(features, raw)
-        exact = expected if float32 is trained else float32(features, raw)
+        expected, exact, exported = answers
         scores = partial(example_scores, task, labels, thresholds=thresholds)
         reference.add("the trained model", expected, expected, exact, scores, weights)
         spread.add(exact)
-        for candidate in candidates:
-            outputs = candidate.predict(features, raw)
+        for candidate, outputs in zip(candidates, exported, strict=True):
             totals[candidate.format].add(candidate.format, outputs, expected, exact, scores, weights)
         if time.monotonic() - reported_at > _PROGRESS_SECONDS:
             reported_at = time.monotonic()
@@ -195,7 +207,7 @@ def _measured(
     )
 
 
-def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array, Array]]:
+def _batches(folder: ExampleFolder) -> Iterator[_Batch]:
     """Yield features, raw features, labels (n, ...) and how much each example counts, (n,) float64."""
     weights, first = folder.weights("eval"), 0
     size = _ROW_BATCH if folder.document.image is None else _IMAGE_BATCH

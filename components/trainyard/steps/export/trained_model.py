@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard import events
 from trainyard.contract.artifacts.export import Exports
@@ -12,11 +13,15 @@ from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
+from trainyard.data.replicas import Replicas
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.storage import storage
+
+if TYPE_CHECKING:
+    import keras
 
 
 def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float]) -> None:
@@ -30,10 +35,18 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
 
     start = time.monotonic()
     document = folder.document
-    reference = keras_predictor(network, document)
-    exact = reference if float32 is network else keras_predictor(float32, document)
-    candidates = [FORMATS[name].open(name, output / FORMATS[name].path, document) for name in written]
-    measured = parity.measure(candidates, reference, exact, folder, by_id(thresholds, document.labels or []))
+
+    def compared(own: keras.Model, exact: keras.Model) -> parity.Compared:
+        candidates = [FORMATS[name].open(name, output / FORMATS[name].path, document) for name in written]
+        reference = keras_predictor(own, document)
+        return parity.Compared(candidates, reference, reference if exact is own else keras_predictor(exact, document))
+
+    def load() -> parity.Compared:
+        own = trained.load(model)
+        return compared(own, trained.in_float32(own))
+
+    replicas = Replicas(compared(network, float32), load)
+    measured = parity.measure(replicas, folder, by_id(thresholds, document.labels or []))
     are_exact = [name for name in written if FORMATS[name].exact]
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
     for name in filter(recipe.export.is_optional, written):
@@ -65,9 +78,11 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     start = time.monotonic()
-    left = [candidate for candidate in candidates if candidate.format in files]
+    left = [candidate for candidate in replicas.first.candidates if candidate.format in files]
     # A model that is refused already is not pushed, so no server needs to start.
-    paths = skew.compare_paths(output, recipe, folder, left, exact, start_server=verdict.verdict == "blessed")
+    paths = skew.compare_paths(
+        output, recipe, folder, left, replicas.first.float32, start_server=verdict.verdict == "blessed"
+    )
     same = skew.threshold(paths)
     verdict = gate.extend(verdict, same)
     events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
