@@ -28,7 +28,10 @@ def key(path: Path) -> str:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
-    """Serve; `ssh` on the PATH knows the hosts `pi`, `stranger` (another host key), `locked` and `off`."""
+    """Serve; `ssh` on the PATH knows the hosts `pi`, `stranger` (another host key), `locked`, `off` and `new` (none).
+
+    Its configuration accepts unknown host keys, as that of a careless user does.
+    """
     (folder / "authorized_keys").write_text(key(folder / "user"))
     host_key, other = key(folder / "host"), key(folder / "other")
     with socket.socket() as free, socket.socket() as closed:
@@ -43,11 +46,11 @@ def serving(folder: Path) -> Iterator[None]:
     hosts = "".join(
         f"Host {name}\nHostKeyAlias {name}\nPort {closed_port if name == 'off' else port}\n"
         f"IdentityFile {folder}/{'other' if name == 'locked' else 'user'}\n"
-        for name in ("pi", "stranger", "locked", "off")
+        for name in ("pi", "stranger", "locked", "off", "new")
     )
     (folder / "config").write_text(
-        f"{hosts}Host *\nHostName 127.0.0.1\nUser {getpass.getuser()}\nIdentitiesOnly yes\nStrictHostKeyChecking yes\n"
-        f"UserKnownHostsFile {folder}/known_hosts\n"
+        f"{hosts}Host *\nHostName 127.0.0.1\nUser {getpass.getuser()}\nIdentitiesOnly yes\n"
+        f"StrictHostKeyChecking accept-new\nUserKnownHostsFile {folder}/known_hosts\n"
     )
     (folder / "bin").mkdir()
     client = folder / "bin/ssh"
@@ -67,6 +70,7 @@ def serving(folder: Path) -> Iterator[None]:
                     time.sleep(0.05)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+                patch.setenv("XDG_CONFIG_HOME", f"{folder}/config_home")
                 yield
         finally:
             server.terminate()

@@ -28,7 +28,7 @@ from trainyard.contract.artifacts.gate import Threshold
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError, TransientError
-from trainyard.spec import documents
+from trainyard.spec import devices, documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
 from trainyard.steps.evaluate.thresholds import thresholds_of
 from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature, skew
@@ -72,8 +72,9 @@ def exported(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not ssh_server.SSHD:
         run.run(settings, *arguments)
         return output
-    settings.export.devices["pi"] = DeviceLimits(python=sys.executable, latency_ms_p95=1000, size_mb=1)
+    settings.export.devices["pi"] = DeviceLimits(latency_ms_p95=1000, size_mb=1)
     with ssh_server.serving(tmp_path_factory.mktemp("ssh")):
+        devices.add("pi", devices.Device(ssh="pi", python=sys.executable))
         run.run(settings, *arguments)
     return output
 

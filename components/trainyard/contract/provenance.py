@@ -34,7 +34,7 @@ _EXCLUDED = {
         *("spec.contradictions", "spec.credentials", "spec.documents"),
     ),
     "says where and when a run goes, not what it computes": (
-        *("quantity", "spec.beam", "spec.environment", "spec.hardware", "spec.schedule", "uris"),
+        *("quantity", "spec.beam", "spec.devices", "spec.environment", "spec.hardware", "spec.schedule", "uris"),
     ),
     "starts, watches and ends processes, and measures memory and disk": (
         *("child_process", "heartbeat", "memory", "retry", "runtime", "signals", "storage.disk"),

@@ -21,7 +21,7 @@ from pydantic import (
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec import contradictions, documents, plain_yaml
+from trainyard.spec import contradictions, devices, documents, plain_yaml
 from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Gate, Task, TimeTo
@@ -316,7 +316,7 @@ class Evaluate(Strict):
 
 
 Limit = Annotated[float, Field(gt=0, le=1e9)]
-Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,254}$")]
+DeviceName = Annotated[str, Field(pattern=devices.NAME)]
 Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
 DEFAULT_FORMATS: tuple[Format, ...] = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
 """The formats of a recipe without `export.formats`."""
@@ -326,12 +326,9 @@ LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "lite
 
 
 class DeviceLimits(Strict):
-    """A machine that measures a file over SSH, and the limits of the file."""
+    """The file that a device measures, and its limits."""
 
     format: LiteFormat = Field("litert_int8", description="The file that is measured.")
-    python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_~/.][A-Za-z0-9_~/. -]{0,254}$")] = Field(
-        "python3", description="Command of the machine's Python with ai-edge-litert."
-    )
     latency_ms_p95: Limit | None = Field(
         None, description="Maximum 95th percentile of an answer, with one thread or all, whichever is faster."
     )
@@ -356,10 +353,10 @@ class Export(Strict):
         0.01, description="Maximum drop of accuracy, or relative rise of the mean absolute error, of any file."
     )
     calibration_examples: Examples = Field(200, description="Number of training examples to calibrate int8.")
-    devices: dict[Host, DeviceLimits] = Field(
+    devices: dict[DeviceName, DeviceLimits] = Field(
         {},
         max_length=20,
-        description="Machines that measure a file before the push, by their name as a host of ssh.",
+        description="Machines that measure a file before the push, by their names in `trainyard devices`.",
     )
     min_mapped_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,

@@ -22,6 +22,7 @@ from trainyard_control.cli.verbs import (
     bench,
     compile,
     data,
+    devices,
     doctor,
     evaluate,
     explain,
@@ -75,6 +76,7 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "models": models.app,
         "publish": publish.app,
         "serve": serve.serve,
+        "devices": devices.app,
     },
     "Maintain": {"runs": runs.app, "prune": prune.prune},
 }

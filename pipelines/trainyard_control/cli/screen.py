@@ -144,6 +144,10 @@ def exports_table(exports: list[dict[str, Any]]) -> Table:
             f"{export['accuracy_difference']:+.4f}",
             f"{export['max_abs_difference']:.1e}",
         )
+        for timed in export["devices"]:
+            fastest = min(timed["latency_ms"].values(), key=lambda latency: latency["p95"])
+            times = [_milliseconds(fastest[name]) for name in ("p50", "p95")]
+            table.add_row(f"  [dim]on {markup(timed['device'])}, {markup(timed['machine'])}[/]", "", *times)
     return table
 
 

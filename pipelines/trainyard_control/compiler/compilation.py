@@ -39,6 +39,11 @@ def compiled(
             "Set data.window_days in the recipe, or leave --day out."
         )
     _check_portable(recipe, environment)
+    if recipe.export.devices and environment.target != "local":
+        raise ConfigurationError(
+            f"{recipe.name}: export.devices: a pod has neither ssh nor the keys of this machine. Leave it out with "
+            "--set export.devices={}, or use `trainyard run`."
+        )
     _check_gang(recipe, environment)
     # kfp takes a second or two to import: only who compiles waits for it.
     from trainyard_control.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline

@@ -22,7 +22,7 @@ from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import OUTPUTS, STEPS, is_from
 from trainyard.report import summary
 from trainyard.runtime import step as steps
-from trainyard.spec import plain_yaml
+from trainyard.spec import devices, plain_yaml
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
@@ -106,6 +106,7 @@ class LocalRun:
     def _execute(self) -> None:
         check_input_workers(self.recipe, self.environment.input_count)
         elastic_gang(self.recipe, self._pool)
+        devices.require(self.recipe.export.devices, "export.devices: ")
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"

@@ -58,6 +58,11 @@ class DeviceTiming(FrozenModel):
     latency_ms: dict[int, Latency]
     memory_mb: float
 
+    @property
+    def fastest(self) -> Latency:
+        """The times with the number of threads that answers fastest."""
+        return min(self.latency_ms.values(), key=lambda latency: latency.p95)
+
 
 class ExportedFile(FrozenModel):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
@@ -101,7 +106,7 @@ class Exports(Document):
 
     skew: the same raw records by every path.
     left_out: why a file of the default formats is not there, by its format. thresholds: by class, as the files have
-    them.
+    them. machine: where the files were made and timed.
     statistics.json (`drift.Statistics`) is that of the examples: a pushed model knows the data that it learnt from.
     """
 
@@ -113,3 +118,4 @@ class Exports(Document):
     skew: list[SkewPath] = []
     left_out: dict[str, str] = {}
     thresholds: dict[str, float] = {}
+    machine: str = ""

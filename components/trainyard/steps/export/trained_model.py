@@ -15,9 +15,11 @@ from trainyard.data import trained
 from trainyard.data.examples import open_examples
 from trainyard.data.replicas import Replicas
 from trainyard.errors import ConfigurationError
+from trainyard.spec import devices as registered
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
+from trainyard.steps.export.on_device.timing import machine
 from trainyard.storage import storage
 
 if TYPE_CHECKING:
@@ -67,11 +69,11 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
             exports[index] = file.model_copy(update={"edge_tpu": mapping})
             if recipe.export.min_mapped_share:
                 verdict = gate.extend(verdict, gate.judge_mapping(mapping, recipe.export.min_mapped_share))
-        for host, limits in recipe.export.devices.items():
+        for device_name, limits in recipe.export.devices.items():
             if limits.format == file.format and verdict.verdict == "blessed":  # otherwise nothing is pushed
-                timed = devices.measure(host, limits, output / file.path)
+                timed = devices.measure(device_name, registered.find(device_name), output / file.path)
                 exports[index] = exports[index].model_copy(update={"devices": [*exports[index].devices, timed]})
-                verdict = gate.extend(verdict, *devices.judge(host, limits, file, timed))
+                verdict = gate.extend(verdict, *devices.judge(device_name, limits, file, timed))
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output, thresholds)
     calling.write(recipe, document, examples, files, borders, output, thresholds)
@@ -86,7 +88,14 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
     same = skew.threshold(paths)
     verdict = gate.extend(verdict, same)
     events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
-    Exports(exports=exports, gate=verdict, skew=paths, left_out=dict(left_out), thresholds=thresholds).write(output)
+    Exports(
+        exports=exports,
+        gate=verdict,
+        skew=paths,
+        left_out=dict(left_out),
+        thresholds=thresholds,
+        machine=machine(),
+    ).write(output)
 
 
 def _write(recipe: Recipe, files: TrainedFiles, output: Path) -> tuple[list[Format], dict[Format, str]]:

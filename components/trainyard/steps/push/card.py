@@ -59,6 +59,7 @@ def render(recipe: Recipe, record: VersionRecord, outputs: Outputs, files: Colle
         paths={file.path: _place(file.path) for file in record.exports},
         scripts=[*(name for name in _SCRIPTS if name in files), *examples],
         limit=_MOST_ROWS,
+        machine=outputs.exports.machine if outputs.exports else "",
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
