@@ -120,6 +120,19 @@ def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path
         find_one(RUN, "local")
     with pytest.raises(ty.TrainyardError, match="no such run"):
         find_one("20260102-000000-bbbb", "local")
+    for name, sentence in (
+        ("chrn", r"no model 'chrn'. Pushed to .*: churn, digits. Did you mean 'churn'.$"),
+        ("chrn@2", r"no model 'chrn'"),
+        ("unlike", r"no recipe 'unlike'. Known: .*, or the path of a YAML file. Pushed to .*: churn, digits.$"),
+        (f"{models}/9", r"no version '9'. Versions: 1, 2; aliases: canary. The nearest is 2.$"),
+        (
+            "runs/digits/modls",
+            r"runs/digits/modls: no such folder. Did you mean 'models'. Name a recipe, a run, or a f",
+        ),
+        ("missing/x", r"missing/x: no such folder. Name a recipe"),
+    ):
+        with pytest.raises(ty.TrainyardError, match=sentence):
+            find_one(name, "local")
     Path("empty").mkdir()
     with pytest.raises(ty.TrainyardError, match="no versions of a model"):
         find_one("empty", "local")

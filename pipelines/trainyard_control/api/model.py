@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import uris
 from trainyard.contract import keys
-from trainyard.contract.serving import split_name, version_numbers
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.contract.serving import find_version, split_name, version_numbers
+from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.escape import shell
 from trainyard.quality.source import require_libraries
 from trainyard.report import local_runs
@@ -164,10 +164,10 @@ def model_uri(model: str, environment: str) -> str:
     root = environments.load(environment).storage
     try:
         recipe = recipes.load(base)
-    except ConfigurationError:
+    except ConfigurationError as error:
         folder = storage.join(root, base, "models")  # as `models list` calls a recipe whose file is elsewhere
         if not re.fullmatch(recipes.NAME, base) or not version_numbers(folder):
-            raise
+            raise _unknown(base, root, error) from error
         return f"{folder}@{name}" if name else folder
     folder = keys.models_folder(root, recipe)
     if not version_numbers(folder):
@@ -176,6 +176,24 @@ def model_uri(model: str, environment: str) -> str:
             "environment, or a model's folder."
         )
     return f"{folder}@{name}" if name else folder
+
+
+def _unknown(base: str, root: str, error: ConfigurationError) -> ConfigurationError:
+    """Return the error for a model that is not there. error: why `base` is no recipe."""
+    if documents.is_file_name(base):
+        return error
+    parent, _, last = base.rstrip("/").rpartition("/")
+    if parent or "/" in base:
+        if last.isdecimal() and version_numbers(parent):
+            find_version(parent, last)  # raises, with the nearest number
+        near = did_you_mean(last, storage.children(parent or "."))
+        return ConfigurationError(
+            f"{documents.safe(base)}: no such folder.{near} Name a recipe, a run, or a folder that `push` wrote to."
+        )
+    pushed = [name for name in storage.children(root) if version_numbers(storage.join(root, name, "models"))]
+    have = f" Pushed to {root}: {listed(pushed, _SHOWN)}." if pushed else ""
+    near = did_you_mean(base, pushed)
+    return ConfigurationError(f"no model '{documents.safe(base)}'.{have}{near}" if near else f"{error}{have}")
 
 
 def _is_run_folder(name: str) -> bool:
