@@ -87,7 +87,7 @@ BARE = f"{sys.executable} -S"
         ("stranger", "python3", InfrastructureError, "its host key changed, to ssh-ed25519 SHA256:.{43}. It may be"),
         ("new", "python3", InfrastructureError, "host key is not known, ssh-ed25519 SHA256:.{43}. Connect once with"),
         ("locked", "python3", InfrastructureError, "board: refuses the login .* Run `ssh-copy-id locked`"),
-        ("pi", "nopython", ConfigurationError, "board: its nopython does not start .* Install ai-edge-litert there"),
+        ("pi", "nopython", ConfigurationError, "board: its nopython does not start .* Run `ssh pi 'python3 -m venv"),
         ("pi", "/etc/passwd", ConfigurationError, "passwd does not start .*Permission denied"),
         ("pi", BARE, ConfigurationError, "-S cannot import LiteRT .No module named 'ai_edge_litert"),
         ("pi", "echo", ConfigurationError, "board: its echo printed no figures"),

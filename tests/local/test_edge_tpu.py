@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -68,7 +69,12 @@ MAX_POOL_2D                    2          Mapped to Edge TPU
 
 
 def quantized(layers: list[keras.layers.Layer], has_integer_border: bool = True) -> list[edge_tpu.Operation]:
-    """Return the operations of the int8 file of `layers` on images of 16 x 16."""
+    """Return the operations of the int8 file of `layers`."""
+    return edge_tpu.read(converted(layers, has_integer_border))
+
+
+def converted(layers: list[keras.layers.Layer], has_integer_border: bool = True) -> bytes:
+    """Return the int8 file of `layers` on images of 16 x 16."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((16, 16, 1), batch_size=1), *layers])
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
@@ -77,7 +83,7 @@ def quantized(layers: list[keras.layers.Layer], has_integer_border: bool = True)
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     if has_integer_border:
         converter.inference_input_type = converter.inference_output_type = tf.int8
-    return edge_tpu.read(converter.convert())
+    return bytes(converter.convert())
 
 
 def mnist() -> list[keras.layers.Layer]:
@@ -105,10 +111,16 @@ def test_the_table_maps_what_the_compiler_mapped_of_the_same_operations(log: str
     assert firsts == (["", ""] if has_integer_border else ["DEQUANTIZE", "QUANTIZE"])
 
 
-def test_the_cpu_runs_everything_from_the_first_operation_that_the_table_does_not_have() -> None:
+@pytest.fixture(scope="module")
+def with_elu() -> bytes:
+    """The int8 file of `mnist` with an operation that Coral's table does not have."""
     layers = mnist()
     layers.insert(1, keras.layers.ELU())
-    mapping = edge_tpu.by_table(quantized(layers))
+    return converted(layers)
+
+
+def test_the_cpu_runs_everything_from_the_first_operation_that_the_table_does_not_have(with_elu: bytes) -> None:
+    mapping = edge_tpu.by_table(edge_tpu.read(with_elu))
     assert (mapping.mapped_operations, mapping.operations) == (1, 11)  # ELU computes between DEQUANTIZE and QUANTIZE
     assert mapping.mapped_multiply_adds == 14 * 14 * 4 * 9 and mapping.multiply_adds == 7056 + 3600 + 128 + 80
     assert mapping.first_unmapped == "ELU, operation 3 of 11: not in Coral's table"
@@ -150,6 +162,27 @@ def test_a_compiler_that_fails_maps_nothing_and_leaves_no_folder(
     mapping = edge_tpu.map_file(model, tmp_path / "edge_tpu")
     assert (mapping.source, mapping.mapped_operations, mapping.multiply_adds) == ("compiler", 0, 8)
     assert mapping.first_unmapped == "edgetpu_compiler: wrote no log" and not (tmp_path / "edge_tpu").exists()
+
+
+def test_a_compiler_on_the_path_compiles_the_file_and_its_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_elu: bytes
+) -> None:
+    model = tmp_path / "model_int8.tflite"
+    model.write_bytes(with_elu)
+    row = "{:<30} {:<10} {}\n".format
+    nothing = "".join(row(name, 1, "Operation not supported") for name in ("CONV_2D", "ELU", "SOFTMAX"))
+    compiler = tmp_path / "edgetpu_compiler"  # writes the log where Coral's documentation says
+    compiler.write_text(
+        f'#!/bin/sh\ntest "$1 $2 $4" = "--show_operations --out_dir {model}" || exit 1\n'
+        f"echo Model compiled successfully\nprintf '%s' '{nothing}' > \"$3/model_int8_edgetpu.log\"\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    mapping = edge_tpu.map_file(model, tmp_path / "edge_tpu")
+    assert (mapping.source, mapping.operations, mapping.mapped_operations) == ("compiler", 11, 0)
+    assert mapping.first_unmapped == "CONV_2D, operation 1 of 11: Operation not supported"
+    assert not gate.judge_mapping(mapping, 0.01).passed
+    assert (tmp_path / "edge_tpu/model_int8_edgetpu.log").exists()
 
 
 def operation(name: str, shape: tuple[int, ...], *constants: list[int], **options: Any) -> edge_tpu.Operation:

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Evaluation, Mistake, Roc, SliceMetrics
-from trainyard.contract.artifacts.export import EdgeTpu, ExportedFile, Exports, Latency, SkewPath
+from trainyard.contract.artifacts.export import DeviceTiming, EdgeTpu, ExportedFile, Exports, Latency, SkewPath
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.push import Pushed
@@ -148,6 +148,14 @@ def evaluation(text: str) -> Evaluation:
     )
 
 
+def measured(exports: Exports) -> Exports:
+    """Return the exports with their file timed on a device."""
+    times = {1: Latency(p50=20, p95=30), 4: Latency(p50=8, p95=9.5)}
+    timed = DeviceTiming(device="pi", machine="Raspberry Pi 4 (Cortex-A72), aarch64", latency_ms=times, memory_mb=80)
+    (file,) = exports.exports
+    return exports.model_copy(update={"exports": [file.model_copy(update={"devices": [timed]})]})
+
+
 def exports(text: str) -> Exports:
     """Return one exported file, which answers the raw record `text` otherwise after preprocess.py."""
     return Exports(
@@ -175,4 +183,5 @@ def exports(text: str) -> Exports:
             SkewPath(path="server", records=10, difference=2e-7, to_trained=2e-7, bound=1e-5, passed=True),
             SkewPath(path="litert_int8 after preprocess.py", records=10, bound=0.05, passed=False, note=text),
         ],
+        machine="AMD EPYC, x86_64",
     )

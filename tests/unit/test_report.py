@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_folders import SECONDS, evaluation, recipe, whole_run
+from report_folders import SECONDS, evaluation, measured, recipe, whole_run
 
 from trainyard.contract.artifacts.evaluate import Evaluation, Importance
 from trainyard.contract.artifacts.gate import Override, Threshold, Verdict
@@ -130,6 +130,16 @@ def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):
     assert "6 of its 8 operations and 75.0 % of its 4,000 multiply-adds" in " ".join(text.split())
     drawn = {attributes["data-figure"] for _tag, attributes in page.elements if "data-figure" in attributes}
     assert drawn == set(figures(page))
+
+
+def test_times_on_devices_are_measured_or_said_to_be_estimated(tmp_path):
+    outputs = read(whole_run(tmp_path))
+    text = " ".join(" ".join(Page(render("r", recipe(), outputs, SECONDS)).text).split())
+    assert "the machine that exported it, AMD EPYC, x86_64. On a device it is only estimated, from these times" in text
+    outputs = replace(outputs, exports=measured(outputs.exports))
+    text = " ".join(" ".join(Page(render("r", recipe(), outputs, SECONDS)).text).split())
+    assert "Measured on pi (Raspberry Pi 4 (Cortex-A72), aarch64): litert_int8 answers in 20 ms (p95 30 ms)" in text
+    assert "and 8 ms (p95 9.5 ms) with 4 threads; peak memory 80 MB." in text and "estimated" not in text
 
 
 def test_nothing_outside_the_file_is_named(tmp_path):

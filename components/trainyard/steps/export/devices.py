@@ -75,7 +75,7 @@ def judge(name: str, limits: DeviceLimits, file: ExportedFile, timed: DeviceTimi
                 value=value,
                 bound=bound,
                 passed=value <= bound,
-                note=f"on {timed.machine}",
+                note="" if unit == "size in MB" else f"on {timed.machine}",
             )
 
 
@@ -125,6 +125,7 @@ def _failure(name: str, device: Device, code: int, said: str) -> TrainyardError:
         return _unfit(name, device, f"ended with {code} ({last})")
     if "Host key verification failed" in said:
         key = _host_key(device)
+        kind = next((kind for kind in ("rsa", "ecdsa") if kind in key), "ed25519")
         known = re.search(r"Offending \S+ key in (\S+):(\d+)", said)
         if known:
             return InfrastructureError(
@@ -133,7 +134,7 @@ def _failure(name: str, device: Device, code: int, said: str) -> TrainyardError:
             )
         return InfrastructureError(
             f"{prefix}: its host key is not known, {key}. Connect once with `ssh {ssh}`, and accept the key if "
-            "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or of its type) prints the same on the device."
+            f"`ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` prints the same on the device."
         )
     if "Permission denied" in said:
         return InfrastructureError(f"{prefix}: refuses the login ({last}). Run `ssh-copy-id {ssh}`.")
@@ -152,6 +153,6 @@ def _host_key(device: Device) -> str:
 
 def _unfit(name: str, device: Device, fault: str) -> ConfigurationError:
     return ConfigurationError(
-        f"device {name}: its {device.python} {fault}. Install ai-edge-litert there, or register it again with the "
-        "Python that has it, by --python."
+        f"device {name}: its {device.python} {fault}. Run `ssh {' '.join(device.address)} 'python3 -m venv "
+        "trainyard && trainyard/bin/pip install ai-edge-litert'`, and register it with --python trainyard/bin/python."
     )
