@@ -26,14 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import export_folders as made
+import grpc
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+import tritonclient.grpc as triton
 from object_stores import Store
 from PIL import Image
 from pyarrow import dataset, parquet
+from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
 import trainyard as ty
@@ -528,14 +531,14 @@ def test_the_pipeline_predicts_as_a_task_of_kfp(digits: Path, tmp_path: Path) ->
 
 
 @contextmanager
-def asked(folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0) -> Iterator[str]:
-    """Serve the models in `folder` as `m` while the block runs, which gets the address."""
-    options = server.Options(str(folder), "m", "127.0.0.1", 0, reload_seconds, request_bytes)
+def asked(folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0) -> Iterator[server.Addresses]:
+    """Serve the models in `folder` as `m` while the block runs, which gets the addresses."""
+    options = server.Options(str(folder), "m", "127.0.0.1", 0, reload_seconds, request_bytes, grpc_port=0)
     loop, started, ended = asyncio.new_event_loop(), queue.Queue(), asyncio.Event()
 
     async def listen() -> None:
-        async with server.listening(options, ServingVersion(options.folder, reload_seconds)) as url:
-            started.put(url)
+        async with server.listening(options, ServingVersion(options.folder, reload_seconds)) as addresses:
+            started.put(addresses)
             await ended.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=[listen()])
@@ -558,7 +561,15 @@ def ask(url: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         return error.code, json.loads(error.read())
 
 
-def test_a_server_gives_the_answers_of_predict_by_both_protocols_however_requests_are_batched(table: Path) -> None:
+def tensor(name: str, datatype: str, values: list[Any]) -> triton.InferInput:
+    """A column of raw contents; None is NaN, or an empty text."""
+    made = triton.InferInput(name, [len(values)], datatype)
+    floats = np.array(values, np.float32) if datatype == "FP32" else None
+    texts = [value if isinstance(value, bytes) else (value or "").encode() for value in values if floats is None]
+    return made.set_data_from_numpy(np.array(texts, object) if floats is None else floats)
+
+
+def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests_are_batched(table: Path) -> None:
     rows = [
         {
             "age": float(row["age"]),
@@ -571,7 +582,8 @@ def test_a_server_gives_the_answers_of_predict_by_both_protocols_however_request
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     expected = ty.load(table / "models" / "1").predict(columns)
     probabilities = scores(expected.table.to_pydict(), ["poor", "rich"])
-    with asked(table / "models" / "1") as url:
+    with asked(table / "models" / "1") as addresses:
+        url = addresses.url
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": rows})
         assert status == 200 and set(answer["predictions"][0]) == {"probabilities", "label", "label_id"}
         np.testing.assert_array_equal(
@@ -592,15 +604,31 @@ def test_a_server_gives_the_answers_of_predict_by_both_protocols_however_request
         np.testing.assert_array_equal(
             np.array(outputs["probabilities"]["data"], np.float32).reshape(200, 2), probabilities
         )
+        client = triton.InferenceServerClient(addresses.rpc)
+
+        def raw(start: int, end: int) -> list[triton.InferInput]:
+            kinds = [(name, "BYTES" if name == "city" else "FP32") for name in columns]
+            return [tensor(name, kind, columns[name][start:end]) for name, kind in kinds]
+
+        reply = client.infer("m", raw(0, 200), request_id="7", compression_algorithm="gzip")
+        np.testing.assert_array_equal(reply.as_numpy("probabilities"), probabilities)
+        assert [text.decode() for text in reply.as_numpy("label")] == expected["prediction"]
+        assert reply.as_numpy("label_id").tolist() == outputs["label_id"]["data"] and reply.get_response().id == "7"
+        only = client.infer("m", raw(0, 200), "1", outputs=[triton.InferRequestedOutput("label")]).get_response()
+        assert [(output.name, output.shape) for output in only.outputs] == [("label", [200])]
         with ThreadPoolExecutor(16) as clients:  # one row a request, and a bad one among them
             rows[50] |= {"age": 1e308}
             answers = list(clients.map(lambda row: ask(f"{url}/v1/models/m:predict", {"instances": [row]}), rows))
+            replies = list(clients.map(lambda at: client.infer("m", raw(at, at + 1)), range(10)))
         assert answers.pop(50)[0] == 400
         one_by_one = np.array([answer["predictions"][0]["probabilities"] for _, answer in answers], np.float32)
         np.testing.assert_allclose(one_by_one, np.delete(probabilities, 50, axis=0), atol=1e-6)
+        one_by_one = np.concatenate([reply.as_numpy("probabilities") for reply in replies])
+        np.testing.assert_allclose(one_by_one, probabilities[:10], atol=1e-6)
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
+        assert 'trainyard_requests_total{code="OK",route="ModelInfer"} 12.0' in metrics
         assert 'trainyard_requests_total{code="400",route="predict"} 1.0' in metrics
-        assert f"trainyard_batch_rows_sum {200 * 3 + 199}.0" in metrics
+        assert f"trainyard_batch_rows_sum {200 * 5 + 199 + 10}.0" in metrics
         page = urllib.request.urlopen(f"{url}/").read().decode()
         assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
 
@@ -608,7 +636,8 @@ def test_a_server_gives_the_answers_of_predict_by_both_protocols_however_request
 def test_a_server_says_what_it_serves_and_refuses_everything_else(
     table: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with asked(table / "models" / "1", request_bytes=2000) as url:
+    with asked(table / "models" / "1", request_bytes=2000) as addresses:
+        url = addresses.url
         assert ask(f"{url}/healthz")[0] == ask(f"{url}/v2/health/live")[0] == ask(f"{url}/v2/health/ready")[0] == 200
         assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["state"] == "AVAILABLE"
         about = ask(f"{url}/v2/models/m")[1]
@@ -630,6 +659,45 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
             with socket.create_connection((host, int(port))) as client:
                 client.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n" + content)
                 time.sleep(0.2)
+        client = triton.InferenceServerClient(addresses.rpc)
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("m", "1")
+        assert client.get_server_metadata().name == "trainyard"
+        assert client.get_model_metadata("m", as_json=True)["inputs"][1] == {
+            "name": "net worth",
+            "datatype": "FP32",
+            "shape": ["-1"],
+        }
+        row = {"age": ("FP32", [1]), "net_worth": ("FP32", [None]), "city": ("BYTES", ["Bern"])}
+
+        def refused(model: str = "m", version: str = "", outputs: Any = None, **changed: Any) -> str:
+            inputs = [tensor(name, *value) for name, value in (row | changed).items()]
+            with pytest.raises(InferenceServerException) as error:
+                client.infer(model, inputs, version, outputs=outputs)
+            return f"{error.value.status()} {error.value.message()}"
+
+        assert refused("n") == "StatusCode.NOT_FOUND n: no such model. This server has 'm'."
+        assert refused(version="2") == "StatusCode.NOT_FOUND m: version 2 is not loaded. 1 serves."
+        wrong = "StatusCode.INVALID_ARGUMENT inputs"
+        assert refused(age=("BYTES", ["x"])) == f"{wrong}[0].age: a number is expected, 'x' was found."
+        said = f"{wrong}[0].ages: the model has no such input. Did you mean 'age'?"
+        assert refused(ages=("FP32", [1])).startswith(said)
+        assert refused(age=("FP32", [1, 2])).startswith(f"{wrong}: all columns must have as many values, age 2")
+        said = refused(outputs=[triton.InferRequestedOutput("logits")])
+        assert said.endswith("outputs: the model has no output 'logits'. It has: probabilities, label, label_id.")
+        assert refused(city=("BYTES", ["x" * 2000])).startswith("StatusCode.RESOURCE_EXHAUSTED ")
+        assert refused("語" * 600).startswith("StatusCode.NOT_FOUND 語")
+        infer = grpc.insecure_channel(addresses.rpc).unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for content, code, options in (
+            (b"\xff\xff", "INVALID_ARGUMENT", {}),
+            (b"\0" * (1 << 26), "RESOURCE_EXHAUSTED", {"compression": grpc.Compression.Gzip}),
+        ):
+            with pytest.raises(grpc.RpcError) as broken:
+                infer(content, **options)
+            assert broken.value.code().name == code
+        with socket.create_connection(("127.0.0.1", int(addresses.rpc.rpartition(":")[2]))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: m\r\n\r\n")
+        metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
+        assert 'trainyard_requests_total{code="NOT_FOUND",route="ModelInfer"} 3.0' in metrics
         assert "Traceback" not in (log := capfd.readouterr().err) and "fault of Trainyard" not in log
 
 
@@ -643,13 +711,20 @@ def test_a_server_answers_images_as_predict_does_and_knows_the_version_of_a_copy
     images = [values["image"] for values in list(raw_examples(digits).values())[:20]]
     expected = ty.load(digits / "models" / "1").predict(images)
     instances = [{"image": {"b64": base64.b64encode(image).decode()}} for image in images]
-    with asked(copy) as url:
+    with asked(copy) as addresses:
+        url = addresses.url
         assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["version"] == "7"
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": instances})
         assert [one["label"] for one in answer["predictions"]] == expected["prediction"]
+        client = triton.InferenceServerClient(addresses.rpc)
+        reply = client.infer("m", [tensor("image", "BYTES", images)]).as_numpy("label")
+        assert [text.decode() for text in reply] == expected["prediction"]
         instances[7]["image"]["b64"] = base64.b64encode(images[7][:60]).decode()  # its header is whole
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": instances})
         assert status == 400 and answer["error"].startswith("instances[7]: the model cannot answer (truncated_image: ")
+        images[7] = images[7][:60]
+        with pytest.raises(InferenceServerException, match=r"inputs\[7\]: the model cannot answer \(truncated_image: "):
+            client.infer("m", [tensor("image", "BYTES", images)])
 
 
 def champion_of(models: Path, number: int) -> None:
@@ -674,12 +749,15 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
         "0",
         "--model-name",
         "m",
+        "--grpc-port",
+        "0",
     ]
     with subprocess.Popen([*command, "--reload-seconds", "0.1"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
         assert first.startswith(f"✓ version 1 of {models}/1 serves at http://127.0.0.1:"), first
-        url = first.rpartition(" ")[2].strip()
+        url, _, rpc = first.partition("serves at ")[2].strip().partition(", gRPC at ")
+        client = triton.InferenceServerClient(rpc)
         changed = models / "2" / "variables" / "variables.data-00000-of-00001"
         content = changed.read_bytes()
         changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -692,16 +770,22 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
         champion_of(models, 3)
         assert json.loads(process.stderr.readline())["version"] == 3
         assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["version"] == "3"
+        assert client.get_model_metadata("m").versions == ["3"]
+        values = {"age": [1.0] * 100_000, "net_worth": [2.0] * 100_000, "city": ["Bern"] * 100_000}
+        slow = [tensor(name, "BYTES" if name == "city" else "FP32", value) for name, value in values.items()]
+        answers: queue.Queue[Any] = queue.Queue()
         host, _, port = url.removeprefix("http://").partition(":")
         body = json.dumps({"instances": [{"age": 1, "net_worth": 2, "city": "Bern"}]}).encode()
-        with socket.create_connection((host, int(port))) as client:
+        with socket.create_connection((host, int(port))) as connection:
             head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n\r\n"
-            client.sendall(head.encode() + body[:10])
+            connection.sendall(head.encode() + body[:10])
+            client.async_infer("m", slow, lambda result, error: answers.put(error or result))
             time.sleep(0.2)
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-            client.sendall(body[10:])
-            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+            connection.sendall(body[10:])
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        assert answers.get(timeout=30).as_numpy("label_id").shape == (100_000,)
         assert process.wait(30) == 0
     changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(DataError, match=r"variables.data-00000-of-00001.* checksum"):

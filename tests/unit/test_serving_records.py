@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import math
+import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from grpc_tools import protoc
 
 from trainyard.readers.rows import BadRow
+from trainyard.serving import messages
 from trainyard.serving.records import BadRequest, Records
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
@@ -153,7 +157,8 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(bod
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        ({}, "inputs[0].name: a name that occurs once"),
+        ({}, "inputs[0].data: a list is expected"),
+        ({"name": None, "shape": [1], "datatype": "BYTES", "data": ["a"]}, "inputs[0].name: a name that occurs once"),
         ({"name": "city", "shape": [2], "datatype": "BYTES", "data": ["a"]}, "inputs[0].shape: [1] or [1, 1] is"),
         ({"name": "city", "shape": [1], "datatype": "BYTES", "data": "a"}, "inputs[0].data: a list is expected"),
         ({"name": "city", "contents": {}}, "inputs[0]: unknown field 'contents'"),
@@ -185,4 +190,102 @@ def test_a_tensor_that_cannot_be_read_is_refused_with_the_name_of_the_field(tens
 def test_an_image_that_cannot_be_read_is_refused(content: Any, message: str) -> None:
     with pytest.raises(BadRequest) as error:
         rows({"instances": [{"image": content}]}, model(RawInput(name="image", dtype="string"), pixels={"channels": 1}))
+    assert str(error.value).startswith(message)
+
+
+def test_the_messages_are_those_of_the_protocols_file(tmp_path: Path) -> None:
+    folder = Path(messages.__file__).parent
+    compiled = tmp_path / "open_inference_grpc.binpb"
+    command = ["protoc", f"-I{folder}", f"--descriptor_set_out={compiled}", f"{folder}/open_inference_grpc.proto"]
+    assert protoc.main(command) == 0
+    assert compiled.read_bytes() == (folder / compiled.name).read_bytes(), "run " + " ".join(command)
+
+
+TENSORS: list[tuple[str, list[Any], str, str]] = [
+    ("FP32", [0.1, -0.0, 1e20, 3.0, 3.4028235e38], "f4", "fp32_contents"),
+    ("FP64", [0.1, -0.0, 1e300, 1e38, 123456789.123], "f8", "fp64_contents"),
+    ("INT8", [-3, 0, 127], "i1", "int_contents"),
+    ("INT32", [-3, 0, 2**31 - 1], "i4", "int_contents"),
+    ("INT64", [-3, 2**53 + 1, 2**63 - 1], "i8", "int64_contents"),
+    ("UINT16", [0, 65535], "u2", "uint_contents"),
+    ("UINT64", [0, 2**64 - 1], "u8", "uint64_contents"),
+    ("BOOL", [True, False], "?", "bool_contents"),
+    ("BYTES", ["Bern", " 1.50 ", "", "é", "2024-01-31", "a; b"], "", "bytes_contents"),
+]
+
+
+def raw_content(values: list[Any], dtype: str) -> bytes:
+    if dtype:
+        return np.array(values, dtype).tobytes()
+    return b"".join(struct.pack("<I", len(value.encode())) + value.encode() for value in values)
+
+
+def read(served: PushedModel, request: Any) -> list[tuple[Any, ...]] | str:
+    records = Records(served)
+    try:
+        if isinstance(request, bytes):
+            found = records.open_inference_rows(request)[0]
+        else:
+            found = records.tensor_rows(messages.columns(request, records.decimals))
+        return [tuple(np.float32(value) if isinstance(value, float) else value for value in row) for row in found]
+    except BadRequest as error:
+        return str(error).partition(",")[0]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+@pytest.mark.parametrize(("datatype", "values", "dtype", "field"), TENSORS, ids=[tensor[0] for tensor in TENSORS])
+def test_a_tensor_over_grpc_has_the_rows_of_the_same_tensor_over_rest(
+    column: RawInput, datatype: str, values: list[Any], dtype: str, field: str
+) -> None:
+    served = model(column)
+    for value in values:
+        body = {"inputs": [{"name": column.name, "datatype": datatype, "shape": [1], "data": [value]}]}
+        expected = read(served, json.dumps(body).encode())
+        contents = [value.encode()] if datatype == "BYTES" else [value]
+        for content in ({"contents": {field: contents}}, {}):
+            tensor = {"name": column.name, "datatype": datatype, "shape": [1], **content}
+            request = messages.METHODS["ModelInfer"][0](inputs=[tensor])
+            if not content:
+                request.raw_input_contents.append(raw_content([value], dtype))  # type: ignore[attr-defined]
+            assert repr(read(served, request)) == repr(expected)
+
+
+def test_halves_and_missing_values_of_raw_tensors_are_numbers_and_none() -> None:
+    worth, city = model(COLUMNS[0]), model(COLUMNS[1])
+    halves = np.array([1.5, math.nan, -2], np.float16)
+    for datatype, content in (
+        ("FP16", halves.tobytes()),
+        ("BF16", (halves.astype("f4").view("u4") >> 16).astype("u2").tobytes()),
+    ):
+        request: Any = messages.METHODS["ModelInfer"][0](raw_input_contents=[content])
+        request.inputs.add(name="net_worth", datatype=datatype, shape=[3])
+        np.testing.assert_array_equal(read(worth, request), [(1.5,), (math.nan,), (-2.0,)])
+        request.inputs[0].name = "city"
+        assert read(city, request) == [("1.5",), ("",), ("-2",)]
+    infinite: Any = messages.METHODS["ModelInfer"][0]()
+    infinite.inputs.add(name="net_worth", datatype="FP32", shape=[1], contents={"fp32_contents": [math.inf]})
+    assert read(worth, infinite) == "inputs[0].net worth: a number is expected"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "raw", "message"),
+    [
+        ({"datatype": "TEXT"}, [], "inputs[0].datatype: one of BOOL"),
+        ({"datatype": "FP32", "contents": {"fp64_contents": [1]}}, [], "inputs[0].contents: fp32_contents is expected"),
+        ({"datatype": "FP32", "contents": {}}, [b"abcd"], "inputs[0].contents: stands beside raw_input_contents"),
+        ({"datatype": "FP16"}, [], "inputs[0].contents: FP16 has none. Send raw_input_contents"),
+        ({"datatype": "FP32"}, [b"abcd"] * 2, "raw_input_contents: one for each of the 1 inputs is expected, 2 were"),
+        ({"datatype": "FP32"}, [b"abcde"], "inputs[0]: 4 raw bytes for each value of FP32 are expected, 5 were found"),
+        ({"datatype": "FP32"}, [b"abcd" * 2], "inputs[0].shape: [2] or [2, 1] is expected for its data, [1] was"),
+        ({"datatype": "BYTES"}, [b"\3\0\0\0ab"], "inputs[0]: its raw bytes end within element 0"),
+        ({"datatype": "BYTES"}, [b"\0\0\0\0\1\0"], "inputs[0]: its raw bytes end within element 1"),
+        ({"datatype": "BYTES"}, [b"\1\0\0\0\xff"], "inputs[0].city: its bytes are no UTF-8 text"),
+        ({"datatype": "BYTES", "shape": [0]}, [b""], "inputs: is empty"),
+    ],
+)
+def test_a_tensor_over_grpc_that_cannot_be_read_is_refused(tensor: Any, raw: list[bytes], message: str) -> None:
+    request: Any = messages.METHODS["ModelInfer"][0](raw_input_contents=raw)
+    request.inputs.add(**{"name": "city", "shape": [1]} | tensor)
+    with pytest.raises(BadRequest) as error:
+        Records(model(COLUMNS[1])).tensor_rows(messages.columns(request, ()))
     assert str(error.value).startswith(message)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from trainyard.beam.library import beam  # before every other import of Beam
 
 # isort: split
-import grpc  # type: ignore[import-untyped]
+import grpc
 from apache_beam.options.pipeline_options import (
     DebugOptions,
     DirectOptions,

@@ -6,7 +6,7 @@ import base64
 import binascii
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import did_you_mean, listed
@@ -14,6 +14,7 @@ from trainyard.readers.rows import BadRow
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.images import checked
+from trainyard.values.patterns import MAX_FLOAT32
 from trainyard.values.text import canonical, canonical_list, day, number
 from trainyard.values.zones import time_zone
 
@@ -24,7 +25,7 @@ _SIGNATURE = "serving_default"
 _BINARY = "b64"  # as TensorFlow Serving marks bytes
 _INTEGERS = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
 _DATATYPES = ["BOOL", *sorted(_INTEGERS), "FP16", "BF16", "FP32", "FP64", "BYTES"]
-"""Source: https://github.com/kserve/open-inference-protocol, required_api.md, for JSON."""
+"""Source: https://github.com/kserve/open-inference-protocol, required_api.md."""
 _NAMES = 20  # columns in a message; chosen
 _INT64 = 1 << 63
 
@@ -34,7 +35,7 @@ class BadRequest(Exception):
 
 
 class Records:
-    """Reads the requests for one model."""
+    """Reads the requests for one model. decimals: names of the inputs whose values may be floats."""
 
     def __init__(self, model: PushedModel) -> None:
         self._model = model
@@ -43,6 +44,8 @@ class Records:
         # A client of TensorFlow Serving uses the names of the signature.
         self._columns = {input_name(feature.name): feature.name for feature in model.inputs}
         self._columns |= {feature.name: feature.name for feature in model.inputs}
+        decimals = {feature.name for feature in model.inputs if feature.dtype == "float32"}
+        self.decimals = {name for name, column in self._columns.items() if column in decimals}
 
     def tensorflow_serving_rows(self, body: bytes) -> tuple[list[Row], bool]:
         """Return the rows of a request of TensorFlow Serving, and whether it asks for columns instead of rows."""
@@ -64,19 +67,26 @@ class Records:
     def open_inference_rows(self, body: bytes) -> tuple[list[Row], str, list[str]]:
         """Return the rows of a request of the Open Inference Protocol, its id, and the outputs that it asks for."""
         request = _object(_parsed(body), "the request", {"id", "inputs", "outputs", "parameters"})
-        columns: dict[str, list[Any]] = {}
+        tensors: list[tuple[Any, list[Any]]] = []
         for index, item in enumerate(_list(request.get("inputs"), "inputs")):
-            place = f"inputs[{index}]"
-            tensor = _object(item, place, {"name", "shape", "datatype", "data", "parameters"})
-            name = tensor.get("name")
-            if not isinstance(name, str) or name in columns:
-                raise BadRequest(f"{place}.name: a name that occurs once is expected, {_shown(name)} was found.")
-            columns[name] = _flat(tensor, place)
+            tensor = _object(item, f"inputs[{index}]", {"name", "shape", "datatype", "data", "parameters"})
+            tensors.append((tensor.get("name"), _flat(tensor, f"inputs[{index}]")))
         outputs = [
             str(_object(item, f"outputs[{index}]", {"name", "parameters"}).get("name"))
             for index, item in enumerate(_list(request.get("outputs", []), "outputs"))
         ]
-        return self._from_columns(columns, "inputs", bare=True), str(request.get("id") or ""), outputs
+        return self.tensor_rows(tensors), str(request.get("id") or ""), outputs
+
+    def tensor_rows(self, tensors: Sequence[tuple[Any, list[Any]]]) -> list[Row]:
+        """Return the rows of named tensors, whose values are as `_typed` reads them if they stand without an object."""
+        columns: dict[str, list[Any]] = {}
+        for index, (name, values) in enumerate(tensors):
+            if not isinstance(name, str) or name in columns:
+                raise BadRequest(
+                    f"inputs[{index}].name: a name that occurs once is expected, {_shown(name)} was found."
+                )
+            columns[name] = values
+        return self._from_columns(columns, "inputs", bare=True)
 
     def _row(self, instance: Any, place: str) -> Row:
         if not isinstance(instance, dict) or set(instance) == {_BINARY}:
@@ -101,7 +111,10 @@ class Records:
         return [self._typed(row, f"{place}[{index}]", bare) for index, row in enumerate(rows)]
 
     def _typed(self, record: Mapping[str, Any], place: str, bare: bool) -> Row:
-        """Return the values of `record`. bare: bytes stand in base64 without an object around them."""
+        """Return the values of `record`: texts, truth values, bytes, None, and floats for `decimals`.
+
+        bare: an image is bytes or base64 without an object around it.
+        """
         named: dict[str, Any] = {}
         for name, value in record.items():
             column = self._columns.get(name)
@@ -126,11 +139,13 @@ class Records:
         )
 
     def _image(self, value: Any, place: str, bare: bool) -> bytes:
-        text = value if bare else value.get(_BINARY) if isinstance(value, dict) else None
-        if not isinstance(text, str):
+        content = value if bare else value.get(_BINARY) if isinstance(value, dict) else None
+        if isinstance(content, str):
+            content = _decoded(content, place)
+        if not isinstance(content, bytes):
             raise BadRequest(f"{place}: an image file is expected as {{'{_BINARY}': '<base64>'}}.")
         assert self._model.pixels is not None  # noqa: S101 - asked of images alone
-        image = checked(place, _decoded(text, place), self._model.pixels)
+        image = checked(place, content, self._model.pixels)
         if isinstance(image, BadRow):
             raise BadRequest(f"{place}: not a readable image ({image.reason}: {image.detail}).")
         return image[1]
@@ -192,20 +207,29 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
     values = _list(tensor.get("data"), f"{place}.data")
     while values and all(isinstance(value, list) and len(value) == 1 for value in values):
         values = [value[0] for value in values]
-    shape = _list(tensor.get("shape"), f"{place}.shape")
-    if [str(size) for size in shape] not in ([str(len(values))], [str(len(values)), "1"]):
-        raise BadRequest(
-            f"{place}.shape: [{len(values)}] or [{len(values)}, 1] is expected for its data, {_shown(shape)} was found."
-        )
-    datatype = tensor.get("datatype")
-    if not isinstance(datatype, str) or datatype not in _DATATYPES:
-        raise BadRequest(f"{place}.datatype: one of {', '.join(_DATATYPES)} is expected, {_shown(datatype)} was found.")
+    require_shape(_list(tensor.get("shape"), f"{place}.shape"), len(values), place)
+    datatype = require_datatype(tensor.get("datatype"), place)
     for index, value in enumerate(values):
         is_bool, is_text = isinstance(value, bool), isinstance(value, str)  # `_parsed` leaves numbers texts
         is_fitting = is_bool if datatype == "BOOL" else is_text and (datatype not in _INTEGERS or _is_whole(value))
         if value is not None and not is_fitting:
             raise BadRequest(f"{place}.data[{index}]: a value of {datatype} is expected, {_shown(value)} was found.")
     return values
+
+
+def require_shape(shape: Sequence[Any], count: int, place: str) -> None:
+    """Raise `BadRequest` unless `shape` is that of a column of `count` values."""
+    if [str(size) for size in shape] not in ([str(count)], [str(count), "1"]):
+        raise BadRequest(
+            f"{place}.shape: [{count}] or [{count}, 1] is expected for its data, {_shown(shape)} was found."
+        )
+
+
+def require_datatype(datatype: Any, place: str) -> str:
+    """Return `datatype`. Raises `BadRequest` if the Open Inference Protocol has no such one."""
+    if not isinstance(datatype, str) or datatype not in _DATATYPES:
+        raise BadRequest(f"{place}.datatype: one of {', '.join(_DATATYPES)} is expected, {_shown(datatype)} was found.")
+    return datatype
 
 
 def _is_whole(text: str) -> bool:
@@ -215,6 +239,8 @@ def _is_whole(text: str) -> bool:
 
 def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> float | int | str:
     """Return the inputs of the serving signature, by the rules that `predict` applies to whole columns."""
+    if isinstance(value, float) and not abs(value) > MAX_FLOAT32:
+        return value + 0.0  # of -0 too
     text, column = _text(value, feature, place), feature.column
     if feature.dtype == "string":
         if column is not None and column.type == "date":
@@ -242,9 +268,13 @@ def _text(value: Any, feature: RawInput, place: str) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)
     if isinstance(value, dict) and set(value) == {_BINARY}:
+        value = _decoded(value[_BINARY], place)
+    if isinstance(value, bytes):
         try:
-            return _decoded(value[_BINARY], place).decode()
+            return value.decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{place}: its bytes are no UTF-8 text.") from error
     separator = feature.column.separator if feature.column else None
@@ -266,4 +296,4 @@ def _decoded(text: Any, place: str) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:60]
+    return repr(value.decode(errors="replace") if isinstance(value, bytes) else value)[:60]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from trainyard import events
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.quality.arrow import block_pandas_import
 from trainyard.serving.server import Server
+from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
 
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
@@ -26,7 +28,8 @@ _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 class Options:
     """A server's address and models. folder: a pushed version, or a folder of versions. port: 0 for a free one.
 
-    reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request.
+    reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request. grpc_port: None
+    for no gRPC.
     """
 
     folder: str
@@ -35,10 +38,19 @@ class Options:
     port: int
     reload_seconds: float
     request_bytes: int
+    grpc_port: int | None = None
 
 
-def serve(options: Options, started: Callable[[str, ServingVersion], None]) -> None:
-    """Answer requests until SIGTERM or SIGINT comes. started: called with the address once requests are answered.
+@dataclass(frozen=True)
+class Addresses:
+    """Where a server listens. rpc: host and port of gRPC, '' without it."""
+
+    url: str
+    rpc: str
+
+
+def serve(options: Options, started: Callable[[Addresses, ServingVersion], None]) -> None:
+    """Answer requests until SIGTERM or SIGINT comes. started: called with the addresses once requests are answered.
 
     Raises `DataError` if there is no model, or it is damaged; `ConfigurationError` if the port cannot be used.
     """
@@ -51,25 +63,28 @@ def serve_to_parent(folder: str) -> None:
     """Serve the version in `folder` as `model` on a free port, which the event `serving` tells the parent process."""
     options = Options(folder, "model", "127.0.0.1", 0, 3600.0, 1 << 30)
     try:
-        serve(options, lambda url, _serving: events.emit("serving", url=url))
+        serve(options, lambda addresses, _serving: events.emit("serving", url=addresses.url))
     except TrainyardError as error:
         events.emit("failed", message=str(error))
         sys.exit(int(error.exit_code))
 
 
-async def _serve(options: Options, serving: ServingVersion, started: Callable[[str, ServingVersion], None]) -> None:
+async def _serve(
+    options: Options, serving: ServingVersion, started: Callable[[Addresses, ServingVersion], None]
+) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with listening(options, serving) as url:
-        started(url, serving)
+    async with listening(options, serving) as addresses:
+        started(addresses, serving)
         await ended.wait()
 
 
 @asynccontextmanager
-async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[str]:
-    """Answer requests while the block runs, which gets the server's address; then finish those that were taken."""
-    server = Server(options.name, serving, options.request_bytes)
+async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[Addresses]:
+    """Answer requests while the block runs, which gets the addresses; then finish those that were taken."""
+    service = Service(options.name, serving)
+    server = Server(service, options.request_bytes)
     server_logger.setLevel(logging.CRITICAL)  # it writes a traceback for each request that is not HTTP
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -81,11 +96,19 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
             raise ConfigurationError(
                 f"{options.host}:{options.port}: cannot be listened on ({error}). Give another --host or --port."
             ) from error
+        endings, rpc = [server.finish], ""
+        if options.grpc_port is not None:
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it logs what it also raises
+            from trainyard.serving.rpc import RpcServer
+
+            rpc_server = RpcServer(service, options.request_bytes)
+            rpc = await rpc_server.start(options.host, options.grpc_port)
+            endings.append(rpc_server.finish)
         watching = asyncio.create_task(serving.watch())
         host, port = runner.addresses[0][:2]
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        yield Addresses(f"http://{f'[{host}]' if ':' in host else host}:{port}", rpc)
         watching.cancel()
         await site.stop()
-        await server.finish(_GRACE_SECONDS)
+        await asyncio.gather(*(finish(_GRACE_SECONDS) for finish in endings))
     finally:
         await runner.cleanup()

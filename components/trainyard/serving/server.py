@@ -8,58 +8,33 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from trainyard import events
 from trainyard.contract.champion import EXTRA
-from trainyard.errors import bug_sentence
 from trainyard.report.pages import template
-from trainyard.serving.batcher import Batcher, Overloaded
-from trainyard.serving.loaded import DATATYPES, LoadedModel, Output
-from trainyard.serving.records import BadRequest, Row
-from trainyard.serving.versions import ServingVersion
+from trainyard.serving.loaded import LoadedModel, Output
+from trainyard.serving.service import Service, about_server, parsed, refusal
 from trainyard.storage import storage
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_LARGE_BYTES = 64 << 10  # of a body; chosen: a millisecond to parse
 _EXAMPLE = f"{EXTRA}/examples/row.json"
 _HERE = Path(__file__).parent
-_Parsed = TypeVar("_Parsed")
-
-
-class _NotServed(Exception):
-    """A request for another model or version; the message says which one serves."""
-
-
-@dataclass(frozen=True)
-class _Metrics:
-    registry: CollectorRegistry
-    requests: Counter
-    seconds: Histogram
-    batch_rows: Histogram
 
 
 class Server:
-    """Answers for the model `name` whose version `serving` keeps. request_bytes: of the largest request's body."""
+    """Answers HTTP requests by `service`. request_bytes: of the largest request's body."""
 
-    def __init__(self, name: str, serving: ServingVersion, request_bytes: int) -> None:
-        self._name, self._serving = name, serving
-        self._request_bytes = request_bytes
-        self._metrics = _metrics(serving)
-        self._batcher = Batcher(self._metrics.batch_rows.observe)
-        self._running, self._stopping = 0, False
+    def __init__(self, service: Service, request_bytes: int) -> None:
+        self._service, self._request_bytes = service, request_bytes
+        self._running = 0
 
     async def finish(self, seconds: float) -> None:
         """Wait until the requests that were begun are answered, at most `seconds`; each closes its connection."""
-        self._stopping, end = True, time.monotonic() + seconds
+        self._service.stopping, end = True, time.monotonic() + seconds
         while self._running and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
@@ -90,12 +65,6 @@ class Server:
         self._running += 1
         try:
             response = await handler(request)
-        except BadRequest as error:
-            response = _error(400, str(error))
-        except _NotServed as error:
-            response = _error(404, str(error))
-        except Overloaded:
-            response = _error(503, "Too many requests wait. Try again later.")
         except web.RequestPayloadError:
             encoding = request.headers.get("Content-Encoding", "chunked")
             response = _error(400, f"the request: cannot be decoded, it is not {encoding}. Send it without encoding.")
@@ -108,37 +77,25 @@ class Server:
                 error.status, f"{request.method} {request.path}: {error.reason}. GET / lists the requests."
             )
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
-            events.emit("warning", message=bug_sentence(error))
-            response = _error(500, "The model could not answer. The server's log says why.")
+            response = _error(*refusal(error))
         finally:
             self._running -= 1
-        if self._stopping:
+        if self._service.stopping:
             response.force_close()
         route = (request.match_info.route.name or "none").removesuffix("-version")
-        self._metrics.requests.labels(route, str(response.status)).inc()
-        self._metrics.seconds.labels(route).observe(time.monotonic() - start)
+        self._service.count(route, str(response.status), start)
         return response
 
     def _model(self, request: web.Request) -> LoadedModel:
-        """Return the model that the path names. Raises `_NotServed` if another one or another version serves."""
-        model, named = self._serving.model, request.match_info
-        if named["name"] != self._name:
-            raise _NotServed(f"{named['name']}: no such model. This server has '{self._name}'.")
-        if (number := int(named.get("version") or model.number)) != model.number:
-            raise _NotServed(f"{named['name']}: version {number} is not loaded. {model.number} serves.")
-        return model
-
-    async def _ask(self, model: LoadedModel, rows: list[Row], place: str) -> list[Output]:
-        answer = await self._batcher.answer(model, rows)
-        if isinstance(answer, list):
-            first = min(answer, key=lambda row: int(row.file))
-            raise BadRequest(f"{place}[{first.file}]: the model cannot answer ({first.reason}: {first.detail}).")
-        return model.outputs(answer)
+        """Return the model that the path names."""
+        named = request.match_info
+        return self._service.model(named["name"], named.get("version", ""))
 
     async def _predict(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        rows, by_column = await _parsed(model.records.tensorflow_serving_rows, await request.read())
-        outputs = await self._ask(model, rows, "inputs" if by_column else "instances")
+        body = await request.read()
+        rows, by_column = await parsed(lambda: model.records.tensorflow_serving_rows(body), len(body))
+        outputs = await self._service.ask(model, rows, "inputs" if by_column else "instances")
         columns = {output.name: _listed(output) for output in outputs}
         if len(columns) == 1:  # TensorFlow Serving leaves the name of an only output out
             (values,) = columns.values()
@@ -150,14 +107,11 @@ class Server:
 
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        rows, id_, wanted = await _parsed(model.records.open_inference_rows, await request.read())
-        outputs = await self._ask(model, rows, "inputs")
-        if unknown := set(wanted) - {output.name for output in outputs}:
-            known = ", ".join(output.name for output in outputs)
-            raise BadRequest(f"outputs: the model has no output '{min(unknown)}'. It has: {known}.")
-        content = {"model_name": self._name, "model_version": str(model.number)} | ({"id": id_} if id_ else {})
-        tensors = [_tensor(output) for output in outputs if output.name in wanted or not wanted]
-        return web.json_response({**content, "outputs": tensors})
+        body = await request.read()
+        rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body), len(body))
+        outputs = await self._service.infer(model, rows, wanted)
+        content = {"model_name": self._service.name, "model_version": str(model.number)} | ({"id": id_} if id_ else {})
+        return web.json_response({**content, "outputs": [_tensor(output) for output in outputs]})
 
     async def _status(self, request: web.Request) -> web.Response:
         status = {
@@ -168,22 +122,10 @@ class Server:
         return web.json_response({"model_version_status": [status]})
 
     async def _about_model(self, request: web.Request) -> web.Response:
-        model = self._model(request)
-        return web.json_response(
-            {
-                "name": self._name,
-                "versions": [str(model.number)],
-                "platform": "trainyard",
-                "inputs": [
-                    {"name": feature.name, "datatype": DATATYPES[feature.dtype], "shape": [-1]}
-                    for feature in model.pushed.inputs
-                ],
-                "outputs": model.described_outputs(),
-            }
-        )
+        return web.json_response(self._service.about_model(self._model(request)))
 
     async def _about_server(self, _request: web.Request) -> web.Response:
-        return web.json_response({"name": "trainyard", "version": version("trainyard"), "extensions": []})
+        return web.json_response(about_server())
 
     async def _live(self, _request: web.Request) -> web.Response:
         return web.json_response({"live": True})
@@ -191,20 +133,21 @@ class Server:
     async def _ready(self, request: web.Request) -> web.Response:
         if "name" in request.match_info:
             self._model(request)
-        return web.json_response({"ready": not self._stopping}, status=503 if self._stopping else 200)
+        stopping = self._service.stopping
+        return web.json_response({"ready": not stopping}, status=503 if stopping else 200)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=generate_latest(self._service.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _page(self, _request: web.Request) -> web.Response:
-        model = self._serving.model
+        model = self._service.serving.model
         example = await asyncio.to_thread(storage.read, model.pushed.folder, _EXAMPLE)
         script = (_HERE / "page.js").read_text(encoding="utf-8")
         page = template(_HERE / "page.html.j2").render(
-            title=self._name,
+            title=self._service.name,
             model=model,
-            name=self._name,
-            failure=self._serving.failure,
+            name=self._service.name,
+            failure=self._service.serving.failure,
             outputs=model.described_outputs(),
             example=json.loads(example) if example else {},
             request_bytes=self._request_bytes,
@@ -212,11 +155,6 @@ class Server:
             script_hashes=[f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"],
         )
         return web.Response(text=page, content_type="text/html")
-
-
-async def _parsed(parse: Callable[[bytes], _Parsed], body: bytes) -> _Parsed:
-    """Parse `body`, a large one in a thread, so that it does not delay other requests."""
-    return await asyncio.to_thread(parse, body) if len(body) > _LARGE_BYTES else parse(body)
 
 
 def _error(status: int, message: str) -> web.Response:
@@ -238,19 +176,3 @@ def _tensor(output: Output) -> dict[str, Any]:
         "shape": list(values.shape) if is_array else [len(values)],
         "data": values.ravel().tolist() if is_array else values,
     }
-
-
-def _metrics(serving: ServingVersion) -> _Metrics:
-    registry = CollectorRegistry()
-    for name, what, value in (
-        ("version", "Version that serves.", lambda: serving.model.number),
-        ("reloads", "Versions loaded since the start.", lambda: serving.reloads),
-        ("reload_failing", "1 while a newer version cannot be loaded.", lambda: bool(serving.failure)),
-    ):
-        Gauge(f"trainyard_model_{name}", what, registry=registry).set_function(value)
-    return _Metrics(
-        registry,
-        Counter("trainyard_requests", "Requests.", ("route", "code"), registry=registry),
-        Histogram("trainyard_request_seconds", "Time of an answer.", ("route",), registry=registry, buckets=_SECONDS),
-        Histogram("trainyard_batch_rows", "Rows of a batch.", registry=registry, buckets=_ROWS),
-    )

@@ -12,6 +12,7 @@ from trainyard.errors import ConfigurationError
 from trainyard_control.api.model import model_uri, require_tensorflow
 
 if TYPE_CHECKING:
+    from trainyard.serving.run import Addresses
     from trainyard.serving.versions import ServingVersion
 
 _NAME = re.compile(r"[\w.-]+")
@@ -26,7 +27,8 @@ def serve(
     name: str | None,
     reload_seconds: float,
     request_bytes: int,
-    started: Callable[[str, ServingVersion], None],
+    grpc_port: int | None,
+    started: Callable[[Addresses, ServingVersion], None],
 ) -> None:
     """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.run.serve`.
 
@@ -43,7 +45,7 @@ def serve(
         raise ConfigurationError("aiohttp is not installed; the server needs it. Install trainyard[cpu].")
     from trainyard.serving.run import Options, serve
 
-    serve(Options(folder, name, host, port, reload_seconds, request_bytes), started)
+    serve(Options(folder, name, host, port, reload_seconds, request_bytes, grpc_port), started)
 
 
 def default_name(folder: str) -> str:

@@ -9,6 +9,7 @@ import typer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, ModelName
 
 if TYPE_CHECKING:
+    from trainyard.serving.run import Addresses
     from trainyard.serving.versions import ServingVersion
 
 _ModelName = Annotated[
@@ -31,15 +32,20 @@ def serve(
     request_mib: Annotated[
         int, typer.Option("--request-mib", min=1, max=1024, help="Maximum size of a request in MiB.")
     ] = 16,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", min=0, max=65535, help="Also serve gRPC, on this port; 0 for a free one."),
+    ] = None,
 ) -> None:
-    """Serve a pushed model over HTTP.
+    """Serve a pushed model over HTTP, and over gRPC if asked.
 
     REST API of TensorFlow Serving, Open Inference Protocol, Prometheus metrics, and a page to try it.
     """
     from trainyard_control.api.serve import serve as serve_model
 
-    def started(url: str, serving: ServingVersion) -> None:
-        typer.echo(f"✓ version {serving.model.number} of {serving.model.pushed.folder} serves at {url}", err=True)
+    def started(addresses: Addresses, serving: ServingVersion) -> None:
+        served = f"✓ version {serving.model.number} of {serving.model.pushed.folder} serves at {addresses.url}"
+        typer.echo(served + (f", gRPC at {addresses.rpc}" if addresses.rpc else ""), err=True)
 
     serve_model(
         model,
@@ -49,5 +55,6 @@ def serve(
         name=name,
         reload_seconds=reload_seconds,
         request_bytes=request_mib << 20,
+        grpc_port=grpc_port,
         started=started,
     )

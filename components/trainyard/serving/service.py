@@ -1,0 +1,117 @@
+"""Answers records with the model that serves, whatever protocol asks."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from trainyard import events
+from trainyard.errors import bug_sentence
+from trainyard.serving.batcher import Batcher, Overloaded
+from trainyard.serving.loaded import DATATYPES, LoadedModel, Output
+from trainyard.serving.records import BadRequest, Row
+from trainyard.serving.versions import ServingVersion
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_LARGE_BYTES = 64 << 10  # of a request; chosen: a millisecond to parse
+_Parsed = TypeVar("_Parsed")
+
+
+class _NotServed(Exception):
+    """A request for another model or version; the message says which one serves."""
+
+
+class Service:
+    """Answers for the model `name` whose version `serving` keeps.
+
+    registry: of the metrics. stopping: set once no new requests are taken.
+    """
+
+    def __init__(self, name: str, serving: ServingVersion) -> None:
+        self.name, self.serving = name, serving
+        self.registry = CollectorRegistry()
+        self.stopping = False
+        for gauge, what, value in (
+            ("version", "Version that serves.", lambda: serving.model.number),
+            ("reloads", "Versions loaded since the start.", lambda: serving.reloads),
+            ("reload_failing", "1 while a newer version cannot be loaded.", lambda: bool(serving.failure)),
+        ):
+            Gauge(f"trainyard_model_{gauge}", what, registry=self.registry).set_function(value)
+        self._requests = Counter("trainyard_requests", "Requests.", ("route", "code"), registry=self.registry)
+        self._seconds = Histogram(
+            "trainyard_request_seconds", "Time of an answer.", ("route",), registry=self.registry, buckets=_SECONDS
+        )
+        rows = Histogram("trainyard_batch_rows", "Rows of a batch.", registry=self.registry, buckets=_ROWS)
+        self._batcher = Batcher(rows.observe)
+
+    def count(self, route: str, code: str, start: float) -> None:
+        """Count an answer to a request that came at `start`, by the monotonic clock."""
+        self._requests.labels(route, code).inc()
+        self._seconds.labels(route).observe(time.monotonic() - start)
+
+    def model(self, name: str, version: str = "") -> LoadedModel:
+        """Return the model that a request names. Raises `_NotServed` if another one or another version serves."""
+        model = self.serving.model
+        if name != self.name:
+            raise _NotServed(f"{name[:100]}: no such model. This server has '{self.name}'.")
+        if version not in ("", str(model.number)):
+            raise _NotServed(f"{name}: version {version[:100]} is not loaded. {model.number} serves.")
+        return model
+
+    async def ask(self, model: LoadedModel, rows: Sequence[Row], place: str) -> list[Output]:
+        """Return the outputs of `rows`, which stand at `place` of the request."""
+        answer = await self._batcher.answer(model, rows)
+        if isinstance(answer, list):
+            first = min(answer, key=lambda row: int(row.file))
+            raise BadRequest(f"{place}[{first.file}]: the model cannot answer ({first.reason}: {first.detail}).")
+        return model.outputs(answer)
+
+    async def infer(self, model: LoadedModel, rows: Sequence[Row], wanted: Collection[str]) -> list[Output]:
+        """Return the outputs of `rows` that a request of the Open Inference Protocol asks for, by default all."""
+        outputs = await self.ask(model, rows, "inputs")
+        if unknown := set(wanted) - {output.name for output in outputs}:
+            known = ", ".join(output.name for output in outputs)
+            raise BadRequest(f"outputs: the model has no output '{min(unknown)[:100]}'. It has: {known}.")
+        return [output for output in outputs if output.name in wanted or not wanted]
+
+    def about_model(self, model: LoadedModel) -> dict[str, Any]:
+        """Return the metadata of `model` as the Open Inference Protocol has it."""
+        return {
+            "name": self.name,
+            "versions": [str(model.number)],
+            "platform": "trainyard",
+            "inputs": [
+                {"name": feature.name, "datatype": DATATYPES[feature.dtype], "shape": [-1]}
+                for feature in model.pushed.inputs
+            ],
+            "outputs": model.described_outputs(),
+        }
+
+
+def about_server() -> dict[str, Any]:
+    """Return the metadata of the server as the Open Inference Protocol has it."""
+    return {"name": "trainyard", "version": importlib.metadata.version("trainyard"), "extensions": []}
+
+
+async def parsed(parse: Callable[[], _Parsed], size: int) -> _Parsed:
+    """Parse a request of `size` bytes, a large one in a thread, so that it does not delay other requests."""
+    return await asyncio.to_thread(parse) if size > _LARGE_BYTES else parse()
+
+
+def refusal(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status for an error of a request, and its sentence. One of Trainyard's is logged."""
+    match error:
+        case BadRequest():
+            return 400, str(error)
+        case _NotServed():
+            return 404, str(error)
+        case Overloaded():
+            return 503, "Too many requests wait. Try again later."
+    events.emit("warning", message=bug_sentence(error))
+    return 500, "The model could not answer. The server's log says why."
