@@ -51,6 +51,8 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.serving import run as server
+from trainyard.serving.rpc import RpcServer
+from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
@@ -694,7 +696,14 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
             with pytest.raises(grpc.RpcError) as broken:
                 infer(content, **options)
             assert broken.value.code().name == code
-        with socket.create_connection(("127.0.0.1", int(addresses.rpc.rpartition(":")[2]))) as stranger:
+        port = int(addresses.rpc.rpartition(":")[2])
+
+        async def listen_too() -> None:
+            await RpcServer(Service("m", ServingVersion(str(table / "models" / "1"), 60.0)), 1).start("127.0.0.1", port)
+
+        with pytest.raises(ConfigurationError, match=r"cannot be listened on for gRPC\. Give another --host"):
+            asyncio.run(listen_too())
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: m\r\n\r\n")
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
         assert 'trainyard_requests_total{code="NOT_FOUND",route="ModelInfer"} 3.0' in metrics

@@ -1,1 +1,1 @@
-"""Answers HTTP requests with a pushed model, as TensorFlow Serving and the Open Inference Protocol do."""
+"""Answers requests with a pushed model over HTTP and gRPC, as TensorFlow Serving and KServe do."""

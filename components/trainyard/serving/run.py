@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a server listens. rpc: host and port of gRPC, '' without it."""
+    """The addresses of a server. rpc: host and port of gRPC, '' without it."""
 
     url: str
     rpc: str

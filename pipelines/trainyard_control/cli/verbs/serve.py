@@ -37,7 +37,7 @@ def serve(
         typer.Option("--grpc-port", min=0, max=65535, help="Also serve gRPC, on this port; 0 for a free one."),
     ] = None,
 ) -> None:
-    """Serve a pushed model over HTTP, and over gRPC if asked.
+    """Serve a pushed model over HTTP and gRPC.
 
     REST API of TensorFlow Serving, Open Inference Protocol, Prometheus metrics, and a page to try it.
     """
