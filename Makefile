@@ -32,7 +32,12 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Where it is set, every process of a test would compile our modules anew, a tenth of a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench docs goldens help images profiles run sbom scan screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
+# What runs a model in a browser: an npm package, of which export puts two files into each demo.html.
+DEMO_LOCK := locks/demo-runtime.sha512
+DEMO_RUNTIME := components/trainyard/steps/export/browser/runtime
+DEMO_FILES := ort.wasm.bundle.min.mjs ort-wasm-simd-threaded.wasm
+
+.PHONY: bench demo-runtime docs goldens help images profiles run sbom scan screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -47,10 +52,19 @@ $(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.trainyard-*; touch $@
 
+demo-runtime: $(DEMO_RUNTIME)/$(lastword $(DEMO_FILES)).gz ## Fetch with npm what export.demo needs, by its hash
+
+$(DEMO_RUNTIME)/$(lastword $(DEMO_FILES)).gz: $(DEMO_LOCK)
+	@rm -rf $(DEMO_RUNTIME) .demo; mkdir -p $(DEMO_RUNTIME) .demo
+	cd .demo && npm pack --silent $$(sed -E 's/.* (.*)-(.*)\.tgz/\1@\2/' ../$(DEMO_LOCK)) && sha512sum --check ../$(DEMO_LOCK)
+	tar -xzf .demo/*.tgz -C .demo $(addprefix package/dist/,$(DEMO_FILES))
+	for file in $(DEMO_FILES); do gzip -9nc .demo/package/dist/$$file >$(DEMO_RUNTIME)/$$file.gz; done
+	@rm -rf .demo
+
 run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
 	$(BIN)/trainyard run $(RECIPE)
 
-test: test-fast ## Run every test that needs no cluster
+test: test-fast demo-runtime ## Run every test that needs no cluster
 	$(BIN)/pytest $(PROCESSES) tests/faults tests/local tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
@@ -79,7 +93,7 @@ update: setup ## Resolve the locked requirements again
 	printf 'detect-secrets\npip-audit\n' | $(COMPILE) - -o locks/scan.txt
 	printf 'ai-edge-litert\nnumpy\npillow\n' | $(COMPILE) -c locks/dev.txt - -o locks/device.txt
 
-images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax|jax-gpu), or of Flink (flink)
+images: demo-runtime ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax|jax-gpu), or of Flink (flink)
 	bash images/build.sh $(VARIANT) $(IMAGE)
 
 sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds to sbom/, as CycloneDX
@@ -98,7 +112,7 @@ scan: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Look for secrets in tracked
 	code=0; for lock in locks/*.txt; do \
 	  .scan/bin/pip-audit --progress-spinner off --disable-pip --require-hashes -r $$lock || code=1; done; exit $$code
 
-wheel: setup ## Build the wheel and the sdist into dist/
+wheel: setup demo-runtime ## Build the wheel and the sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 

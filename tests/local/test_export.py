@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import multiprocessing
+import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import arm64
+import browser
 import device_folder
 import export_folders as made
 import keras
@@ -25,13 +29,14 @@ from sklearn.metrics import recall_score
 from trainyard.contract import refusal, version
 from trainyard.contract.artifacts.export import EdgeTpu, Exports
 from trainyard.contract.artifacts.gate import Threshold
-from trainyard.contract.artifacts.preprocess import Feature, RawFeature
+from trainyard.contract.artifacts.preprocess import Examples, Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import devices, documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
 from trainyard.steps.evaluate.thresholds import thresholds_of
 from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature, skew
+from trainyard.steps.export.browser import demo
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
 from trainyard_control.targets import huggingface
@@ -42,6 +47,10 @@ name: table
 data: {format: csv, path: x.csv, features: {age: {type: numeric}, net worth: {type: numeric}, city: {type: category}}}
 model: {name: mlp}
 """
+
+
+HAS_DEMO = demo.RUNTIME.exists() or bool(os.environ.get("CI"))
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
 def recipe(text: str, **export: Any) -> Recipe:
@@ -67,7 +76,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = digits / "exported"
     output.mkdir()
-    settings = recipe(DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS), min_mapped_share=1.0)
+    settings = recipe(
+        DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS), min_mapped_share=1.0, demo=HAS_DEMO
+    )
     arguments = str(digits / "examples"), str(digits / "model"), output
     if not ssh_server.SSHD:
         run.run(settings, *arguments)
@@ -84,7 +95,10 @@ def exported_table(table: Path) -> Path:
     output = table / "exported"
     output.mkdir()
     settings = recipe(
-        TABLE + "threshold: {recall: 0.98, class: rich}", max_accuracy_drop=0.02, formats=list(formats.FORMATS)
+        TABLE + "threshold: {recall: 0.98, class: rich}",
+        max_accuracy_drop=0.02,
+        formats=list(formats.FORMATS),
+        demo=HAS_DEMO,
     )
     examples, model = str(table / "examples"), str(table / "model")
     with pytest.raises(ConfigurationError, match="thresholds is missing, and the recipe has a threshold"):
@@ -424,6 +438,127 @@ def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
     done = ask(exported_table, str(tmp_path / "rows.json"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
+
+
+needs_demo = pytest.mark.skipif(not HAS_DEMO, reason="`make demo-runtime` was not run; CI does")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[browser.Page]:
+    with browser.chromium() as page:
+        yield page
+
+
+def opened(page: browser.Page, exported: Path) -> browser.Page:
+    page.open(exported / "demo.html")
+    page.wait("document.documentElement.dataset.checked")
+    assert page.run("document.documentElement.dataset.checked") == "true"
+    assert page.run("document.getElementById('check').textContent").startswith("This browser answers a test example as")
+    return page
+
+
+@browser.needs_chromium
+@needs_demo
+def test_the_page_of_an_image_model_answers_in_a_browser_as_predict(
+    page: browser.Page, digits: Path, exported: Path, tmp_path: Path
+) -> None:
+    (raw, _labels) = next(iter(open_examples(str(digits / "examples")).raw_batches("eval", 32)))
+    expected = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](**raw)
+    opened(page, exported)
+    shown, furthest = "document.getElementById('label').textContent", 0.0
+    for number, encoded in enumerate(raw["image"].numpy()):
+        answer = page.run(f"trainyard.answer(new Blob([new Uint8Array({list(encoded)})]))")
+        furthest = max(furthest, np.abs(np.array(answer["probabilities"]) - expected["probabilities"][number]).max())
+        assert answer["label"] == expected["label"].numpy()[number].decode()
+    print("largest difference in a browser", furthest)
+    assert furthest < 1e-5
+
+    (tmp_path / "photo.png").write_bytes(raw["image"].numpy()[3])
+    page.choose("#file", tmp_path / "photo.png")
+    page.wait(shown)
+    assert page.run(shown) == expected["label"].numpy()[3].decode()
+    assert page.run("document.getElementById('source').textContent") == "photo.png"
+    page.drag("#drawing", (0.5, 0.1), (0.5, 0.5), (0.5, 0.9))
+    page.wait("document.getElementById('source').textContent === 'the drawing'")
+    page.wait("document.getElementById('answer').hidden === false")
+    page.run("document.getElementById('camera').focus()")
+    page.press("Enter")
+    page.wait("document.getElementById('video').videoWidth > 0")
+    page.run("document.getElementById('capture').click()")
+    page.wait("document.getElementById('source').textContent === 'the camera'")
+    (tmp_path / "no image.png").write_text("no image")
+    page.choose("#file", tmp_path / "no image.png")
+    page.wait("!document.getElementById('fault').hidden")
+    assert page.run("document.getElementById('fault').textContent").startswith("the file is no JPEG, PNG,")
+    assert page.complaints == [] and set(page.requests) == {(exported / "demo.html").as_uri()}
+
+
+def hostile(exported: Path, document: Examples, to: Path) -> Path:
+    """Copy the export of `table` with names of a column, a value and a class that are HTML, and write its page."""
+    shutil.copytree(exported, to, ignore=shutil.ignore_patterns("saved_model", "*.tflite", "demo.html"))
+    content, signature_ = (json.loads((to / name).read_text()) for name in ("preprocessing.json", "signature.json"))
+    for entry in [*content["raw_features"], *signature_["columns"]]:
+        entry["name"] = HOSTILE if entry["name"] == "city" else entry["name"]
+    for entry in content["inputs"]:
+        entry["feature"] = HOSTILE if entry["feature"] == "city" else entry["feature"]
+    (to / "preprocessing.json").write_text(json.dumps(content))
+    (to / "signature.json").write_text(json.dumps(signature_))
+    (to / "examples/row.json").write_text(json.dumps({"age": 49.5, "net worth": 0.0, HOSTILE: HOSTILE}))
+    (to / "vocabularies/city_vocabulary").write_text(f"{HOSTILE}\nOslo\nRome\n")
+    (to / "labels.txt").write_text(f"{HOSTILE}\nrich\n")
+    demo.write(recipe(TABLE), document.model_copy(update={"labels": [HOSTILE, "rich"]}), to)
+    return to
+
+
+@browser.needs_chromium
+@needs_demo
+def test_the_page_of_a_table_answers_in_a_browser_as_predict_and_shows_hostile_names_as_text(
+    page: browser.Page, table: Path, exported_table: Path, tmp_path: Path
+) -> None:
+    (raw, _labels) = next(iter(open_examples(str(table / "examples")).raw_batches("eval", 64)))
+    columns = {signature.input_name(name): value for name, value in raw.items()}
+    expected = tf.saved_model.load(str(exported_table / "saved_model")).signatures["serving_default"](**columns)
+    cells = {
+        name: [str(value)[2:-1] if isinstance(value, bytes) else str(value) for value in values.numpy()]
+        for name, values in raw.items()
+    }
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    opened(page, exported_table)
+    answers = page.run(f"Promise.all({json.dumps(rows)}.map(trainyard.answer))")
+    labels = [label.decode() for label in expected["label"].numpy()]
+    assert [answer["label"] for answer in answers] == labels and set(labels) == {"poor", "rich"}
+    np.testing.assert_allclose([each["probabilities"] for each in answers], expected["probabilities"], atol=1e-5)
+
+    document = open_examples(str(table / "examples")).document
+    opened(page, hostile(exported_table, document, tmp_path / "hostile"))
+    page.wait("document.getElementById('label').textContent")
+    assert page.run("[...document.querySelectorAll('label')].map((label) => label.textContent)")[-1] == HOSTILE
+    assert page.run("document.querySelector('select').value") == HOSTILE
+    page.run("document.getElementById('column-0').value = 18, document.getElementById('column-0').focus()")
+    page.press("Enter")
+    page.wait(f"document.getElementById('label').textContent === {json.dumps(HOSTILE)}")
+    page.run("document.getElementById('column-0').value = 'old', document.getElementById('column-0').focus()")
+    page.press("Enter")
+    page.wait("!document.getElementById('fault').hidden")
+    assert page.run("document.getElementById('fault').textContent") == "'age': a number is expected, 'old' was found"
+    assert page.run("document.title") == "Try the model" and page.run("document.images.length") == 0
+    assert page.complaints == [] and all(url.endswith("/demo.html") for url in page.requests)
+
+
+@needs_demo
+def test_a_demo_that_cannot_be_made_says_what_to_do(
+    table: Path, exported_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = open_examples(str(table / "examples")).document
+    with pytest.raises(ConfigurationError, match=r"no browser runs\. Leave demo out"):
+        demo.write(recipe(TABLE), document, tmp_path)
+    monkeypatch.setattr(demo, "RUNTIME", tmp_path)
+    with pytest.raises(ConfigurationError, match=r"needs onnxruntime-web .* cannot be read .* Run `make demo-runtime`"):
+        demo.write(recipe(TABLE), document, exported_table)
+    for name in demo.DIGESTS:
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"another"))
+    with pytest.raises(ConfigurationError, match=r"its digest differs\. Run `make demo-runtime` again"):
+        demo.write(recipe(TABLE), document, exported_table)
 
 
 @ssh_server.needs_sshd

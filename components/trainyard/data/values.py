@@ -21,8 +21,11 @@ Tensors = dict[str, tf.Tensor]
 
 _MOST_ZEROS = 1 << 10  # three digits of an exponent ask for 999
 _DAY = 24 * 60 * 60
-_FIRST, _LAST = -5364662400, 16725225600  # 1800 and 2500 in seconds since 1970
-_CYCLE = 146097 * _DAY
+_FIRST = -5364662400  # 1800 in seconds since 1970
+LAST_CHANGE = 16725225600  # 2500
+CYCLE = 146097 * _DAY
+"""Seconds of 400 years, after which the Gregorian calendar and, behind `LAST_CHANGE`, each time zone repeat."""
+
 _STEP = 6 * _DAY  # measured: between two changes of a zone in tzdata 2026f are at least 6.96 days
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 _CHANGED = rf"(?s:.*[\n\r].*|{patterns.SPACE}.*|.*{patterns.SPACE}|{patterns.WRITTEN_OTHERWISE})"
@@ -154,16 +157,16 @@ def _time(texts: tf.Tensor, zone: datetime.tzinfo = UTC) -> tf.Tensor:
 
 def _offset(utc: tf.Tensor, zone: datetime.tzinfo) -> tf.Tensor:
     """Return by how many seconds `zone` is ahead of UTC at the seconds `utc` (n,) since 1970."""
-    changes, offsets = _changes(zone)
+    changes, offsets = zone_changes(zone)
     # Behind the table a zone repeats itself every 400 years, as the Gregorian calendar does.
-    past = tf.maximum(tf.zeros_like(utc), utc - _LAST + _CYCLE) // _CYCLE
+    past = tf.maximum(tf.zeros_like(utc), utc - LAST_CHANGE + CYCLE) // CYCLE
     return tf.gather(
         tf.constant(offsets, tf.int64),
-        tf.searchsorted(tf.constant(changes, tf.int64), utc - past * _CYCLE, side="right"),
+        tf.searchsorted(tf.constant(changes, tf.int64), utc - past * CYCLE, side="right"),
     )
 
 
-def _changes(zone: datetime.tzinfo) -> tuple[list[int], list[int]]:
+def zone_changes(zone: datetime.tzinfo) -> tuple[list[int], list[int]]:
     """Return the seconds since 1970 at which the offset of `zone` changes, and the offsets before and after each."""
 
     def offset(utc: int) -> int:
@@ -171,7 +174,7 @@ def _changes(zone: datetime.tzinfo) -> tuple[list[int], list[int]]:
         return round((time.utcoffset() or datetime.timedelta()).total_seconds())
 
     changes, offsets = list[int](), [offset(_FIRST)]
-    for start in range(_FIRST, _LAST, _STEP):
+    for start in range(_FIRST, LAST_CHANGE, _STEP):
         if (after := offset(start + _STEP)) != offsets[-1]:
             seconds = range(start + 1, start + _STEP + 1)
             changes.append(seconds[bisect.bisect_left(seconds, True, key=lambda second: offset(second) == after)])

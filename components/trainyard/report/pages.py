@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,11 @@ def template(file: Path, **filters: Callable[..., Any]) -> jinja2.Template:
     environment.globals |= {"style": (_FOLDER / "report.css").read_text(encoding="utf-8"), "script_hashes": []}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template(file.name)
+
+
+def script_hash(script: str) -> str:
+    """Return the source expression of an inline script for a content security policy."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def framed(page: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 import math
 import os
@@ -83,6 +82,8 @@ def render(
 
     seconds: wall time of each step. usd_per_hour: as in `summary.write`.
     """
+    from trainyard.report import pages  # with jinja2
+
     training, evaluation = outputs.training, outputs.evaluation
     figures = plots.figures(outputs.examples, training, evaluation, seconds) if _draws() else {}
     script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
@@ -112,7 +113,7 @@ def render(
         metric_titles=METRIC_TITLES,
         figures=figures,
         script=script,
-        script_hashes=[_hash(script), *([_plotly()[1]] if figures else [])],
+        script_hashes=[pages.script_hash(script), *([_plotly()[1]] if figures else [])],
         plotly=_plotly()[0] if figures else "",
     )
     return page
@@ -189,12 +190,10 @@ def _plotly() -> tuple[str, str]:
     """Return plotly.js (gzip in base64: 2 MB instead of 5), and its hash for the content security policy."""
     from plotly.offline import get_plotlyjs
 
+    from trainyard.report import pages
+
     source = get_plotlyjs()
-    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode(), _hash(source)
-
-
-def _hash(script: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode(), pages.script_hash(source)
 
 
 def _number(value: float | None) -> str:

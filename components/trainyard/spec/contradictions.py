@@ -72,6 +72,8 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("export", "formats"), "a format is given twice. Give it once"
     if recipe.export.min_mapped_share is not None and "litert_int8" not in formats:
         yield ("export", "min_mapped_share"), "is of litert_int8. Add litert_int8 to export.formats"
+    if recipe.export.demo and "onnx" not in formats:
+        yield ("export", "demo"), "runs the ONNX file. Add onnx to export.formats"
     for name, limits in recipe.export.devices.items():
         if limits.format not in formats:
             yield ("export", "devices", name), f"measures {limits.format}. Add {limits.format} to export.formats"

@@ -364,6 +364,11 @@ class Export(Strict):
         "runs. Default: reported, not required.",
     )
 
+    demo: bool = Field(
+        False,
+        description="Also write demo.html, a page that runs the onnx file in a browser, also on a phone.",
+    )
+
     @property
     def files(self) -> list[Format]:
         """The formats to write."""

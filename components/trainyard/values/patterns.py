@@ -13,6 +13,9 @@ MAX_EXACT = 1 << 53
 DAY = r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?"
 """A day, and what may follow it."""
 
+DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])([T ].*)?"
+"""A `DAY` whose month and day of the month are possible."""
+
 ONLY_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 TIME_OF_DAY = r"[T ]([01][0-9]|2[0-3])([:.].*)?"

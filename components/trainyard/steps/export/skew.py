@@ -70,7 +70,7 @@ def compare_paths(
     features, _labels, keys = next(iter(folder.batches("eval", RECORDS)))
     records = _Records(raw, features, [key.decode(errors="replace") for key in keys.numpy()])
     comparison = _Comparison(recipe, folder, records, float32(features, raw))
-    runtime = _preprocessing(output)
+    runtime = preprocessing(output)
     paths: list[SkewPath] = []
     for candidate in candidates:
         if candidate.format == "saved_model":
@@ -128,7 +128,7 @@ class _Comparison:
         answers = []
         for key, example in zip(self.records.keys, examples, strict=True):
             try:
-                answers.append(_numbers(runtime.answer(ask(runtime.inputs(example, file)), file)))
+                answers.append(numbers(runtime.answer(ask(runtime.inputs(example, file)), file)))
             except ValueError as error:
                 return self.failure(path, bound, f"refuses record '{key[:_KEY_CHARACTERS]}': {error}")
 
@@ -179,7 +179,7 @@ class _Comparison:
         return cast(Array, (np.abs(answers - expected) / scale).reshape(len(answers), -1).max(axis=1))
 
 
-def _preprocessing(output: Path) -> Any:
+def preprocessing(output: Path) -> Any:
     """Return `Preprocessing` of the preprocess.py in `output`, or None if there is no such file."""
     path = output / _PREPROCESS
     if not path.exists():
@@ -194,7 +194,7 @@ def _example(row: dict[str, Any], is_image: bool) -> Any:
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in row.items()}
 
 
-def _numbers(answer: dict[str, Any]) -> Any:
+def numbers(answer: dict[str, Any]) -> Any:
     """Return the numbers of an answer of preprocess.py: probabilities, one prediction or those of all targets."""
     numbers = answer.get("probabilities", answer.get("prediction"))
     return list(numbers.values()) if isinstance(numbers, dict) else numbers

@@ -18,6 +18,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import devices as registered
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
+from trainyard.steps.export.browser import demo
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.steps.export.on_device.timing import machine
 from trainyard.storage import storage
@@ -77,6 +78,8 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output, thresholds)
     calling.write(recipe, document, examples, files, borders, output, thresholds)
+    if recipe.export.demo:
+        demo.write(recipe, document, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     start = time.monotonic()

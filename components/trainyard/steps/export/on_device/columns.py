@@ -21,7 +21,7 @@ from trainyard.values import patterns
 from trainyard.values.text import canonical, canonical_list, in_zone, number
 from trainyard.values.zones import time_zone
 
-_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.ASCII)
+_DATE = re.compile(patterns.DATE)
 _TIME_OF_DAY = re.compile(patterns.TIME_OF_DAY)
 _ONLY_DAY = re.compile(patterns.ONLY_DAY)
 _EPOCH = datetime.date(1970, 1, 1)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 # Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar in RE2: first and last character of each range.
 # fmt: off
-_OWN_FIRST = (
+OWN_FIRST = (
     3585, 3648, 3713, 3716, 3718, 3724, 3749, 3751, 3776, 3782, 3784, 3792, 3804, 4096, 6016, 6112, 6128, 6624, 11904,
     11931, 12032, 12293, 12295, 12321, 12344, 12353, 12445, 12449, 12541, 12784, 13008, 13056, 13312, 19968, 43488,
     43616, 63744, 64112, 65382, 65393, 94178, 94192, 110576, 110581, 110589, 110592, 110898, 110928, 110933, 110948,
     127488, 131072, 173824, 177984, 178208, 183984, 194560, 196608, 201552,
 )
-_OWN_LAST = (
+OWN_LAST = (
     3642, 3675, 3714, 3716, 3722, 3747, 3749, 3773, 3780, 3782, 3790, 3801, 3807, 4255, 6109, 6121, 6137, 6655, 11929,
     12019, 12245, 12293, 12295, 12329, 12347, 12438, 12447, 12538, 12543, 12799, 13054, 13143, 19903, 40959, 43518,
     43647, 64109, 64217, 65391, 65437, 94179, 94193, 110579, 110587, 110590, 110882, 110898, 110930, 110933, 110951,
@@ -50,5 +50,5 @@ def _kinds(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _has_own_word(letter: str) -> bool:
-    place = bisect.bisect_right(_OWN_FIRST, ord(letter)) - 1
-    return place >= 0 and ord(letter) <= _OWN_LAST[place]
+    place = bisect.bisect_right(OWN_FIRST, ord(letter)) - 1
+    return place >= 0 and ord(letter) <= OWN_LAST[place]

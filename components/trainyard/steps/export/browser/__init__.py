@@ -1,0 +1,1 @@
+"""A page that runs the exported model in a browser."""
