@@ -15,10 +15,18 @@ from typing import Any
 
 import pytest
 
+from trainyard.steps.export.browser import demo
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+HAS_DEMO = demo.RUNTIME.exists() or bool(os.environ.get("CI"))
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and not os.environ.get("CI"), reason="no chromium here; CI installs one and runs this"
+)
+needs_demo = pytest.mark.skipif(
+    (CHROMIUM is None or not HAS_DEMO) and not os.environ.get("CI"),
+    reason="no chromium, or `make demo-runtime` was not run; CI does both",
 )
 
 OPTIONS = (
@@ -48,6 +56,17 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Page.navigate", url=path.as_uri())
         self.run("new Promise((done) => { if (document.readyState === 'complete') done(); else onload = done; })")
+
+    def open_demo(self, exported: Path) -> None:
+        """Open the page of an export, whose check must hold."""
+        self.open(exported / demo.FILE)
+        self.wait("document.documentElement.dataset.checked")
+        assert self.run("document.documentElement.dataset.checked") == "true"
+        assert self.text("check").startswith("This browser answers a test example as the exported model does")
+
+    def text(self, element: str) -> str:
+        """Return the text of the element with this id, or '' if it is hidden."""
+        return self.run(f"document.getElementById('{element}').innerText")
 
     def run(self, script: str) -> Any:
         """Return the value of the JavaScript expression `script`, awaited."""

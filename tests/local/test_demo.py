@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import sys
@@ -199,3 +200,7 @@ def test_what_a_browser_would_decode_otherwise_is_refused(
     bytes_ = json.dumps([*encoded])
     script = f"features(new Blob([new Uint8Array({bytes_})])).then(() => '', (error) => error.message)"
     assert page.run(script) == sentence
+
+
+def test_the_key_of_an_export_changes_with_what_its_page_is_made_of() -> None:
+    assert hashlib.sha256(b"".join(path.read_bytes() for path in demo.sources())).hexdigest() == demo.SOURCES_DIGEST

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import multiprocessing
-import os
 import re
 import runpy
 import shutil
@@ -49,7 +48,6 @@ model: {name: mlp}
 """
 
 
-HAS_DEMO = demo.RUNTIME.exists() or bool(os.environ.get("CI"))
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -77,7 +75,7 @@ def exported(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = digits / "exported"
     output.mkdir()
     settings = recipe(
-        DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS), min_mapped_share=1.0, demo=HAS_DEMO
+        DIGITS, max_accuracy_drop=0.02, formats=list(formats.FORMATS), min_mapped_share=1.0, demo=browser.HAS_DEMO
     )
     arguments = str(digits / "examples"), str(digits / "model"), output
     if not ssh_server.SSHD:
@@ -98,7 +96,7 @@ def exported_table(table: Path) -> Path:
         TABLE + "threshold: {recall: 0.98, class: rich}",
         max_accuracy_drop=0.02,
         formats=list(formats.FORMATS),
-        demo=HAS_DEMO,
+        demo=browser.HAS_DEMO,
     )
     examples, model = str(table / "examples"), str(table / "model")
     with pytest.raises(ConfigurationError, match="thresholds is missing, and the recipe has a threshold"):
@@ -440,32 +438,20 @@ def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
     assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
 
 
-needs_demo = pytest.mark.skipif(not HAS_DEMO, reason="`make demo-runtime` was not run; CI does")
-
-
 @pytest.fixture(scope="module")
 def page() -> Iterator[browser.Page]:
     with browser.chromium() as page:
         yield page
 
 
-def opened(page: browser.Page, exported: Path) -> browser.Page:
-    page.open(exported / "demo.html")
-    page.wait("document.documentElement.dataset.checked")
-    assert page.run("document.documentElement.dataset.checked") == "true"
-    assert page.run("document.getElementById('check').textContent").startswith("This browser answers a test example as")
-    return page
-
-
-@browser.needs_chromium
-@needs_demo
+@browser.needs_demo
 def test_the_page_of_an_image_model_answers_in_a_browser_as_predict(
     page: browser.Page, digits: Path, exported: Path, tmp_path: Path
 ) -> None:
     (raw, _labels) = next(iter(open_examples(str(digits / "examples")).raw_batches("eval", 32)))
     expected = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](**raw)
-    opened(page, exported)
-    shown, furthest = "document.getElementById('label').textContent", 0.0
+    page.open_demo(exported)
+    furthest = 0.0
     for number, encoded in enumerate(raw["image"].numpy()):
         answer = page.run(f"trainyard.answer(new Blob([new Uint8Array({list(encoded)})]))")
         furthest = max(furthest, np.abs(np.array(answer["probabilities"]) - expected["probabilities"][number]).max())
@@ -475,9 +461,9 @@ def test_the_page_of_an_image_model_answers_in_a_browser_as_predict(
 
     (tmp_path / "photo.png").write_bytes(raw["image"].numpy()[3])
     page.choose("#file", tmp_path / "photo.png")
-    page.wait(shown)
-    assert page.run(shown) == expected["label"].numpy()[3].decode()
-    assert page.run("document.getElementById('source').textContent") == "photo.png"
+    page.wait("document.getElementById('label').innerText")
+    assert page.text("label") == expected["label"].numpy()[3].decode()
+    assert page.text("source") == "photo.png"
     page.drag("#drawing", (0.5, 0.1), (0.5, 0.5), (0.5, 0.9))
     page.wait("document.getElementById('source').textContent === 'the drawing'")
     page.wait("document.getElementById('answer').hidden === false")
@@ -489,7 +475,7 @@ def test_the_page_of_an_image_model_answers_in_a_browser_as_predict(
     (tmp_path / "no image.png").write_text("no image")
     page.choose("#file", tmp_path / "no image.png")
     page.wait("!document.getElementById('fault').hidden")
-    assert page.run("document.getElementById('fault').textContent").startswith("the file is no JPEG, PNG,")
+    assert page.text("fault").startswith("the file is no JPEG, PNG,")
     assert page.complaints == [] and set(page.requests) == {(exported / "demo.html").as_uri()}
 
 
@@ -510,8 +496,7 @@ def hostile(exported: Path, document: Examples, to: Path) -> Path:
     return to
 
 
-@browser.needs_chromium
-@needs_demo
+@browser.needs_demo
 def test_the_page_of_a_table_answers_in_a_browser_as_predict_and_shows_hostile_names_as_text(
     page: browser.Page, table: Path, exported_table: Path, tmp_path: Path
 ) -> None:
@@ -523,14 +508,14 @@ def test_the_page_of_a_table_answers_in_a_browser_as_predict_and_shows_hostile_n
         for name, values in raw.items()
     }
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    opened(page, exported_table)
+    page.open_demo(exported_table)
     answers = page.run(f"Promise.all({json.dumps(rows)}.map(trainyard.answer))")
     labels = [label.decode() for label in expected["label"].numpy()]
     assert [answer["label"] for answer in answers] == labels and set(labels) == {"poor", "rich"}
     np.testing.assert_allclose([each["probabilities"] for each in answers], expected["probabilities"], atol=1e-5)
 
     document = open_examples(str(table / "examples")).document
-    opened(page, hostile(exported_table, document, tmp_path / "hostile"))
+    page.open_demo(hostile(exported_table, document, tmp_path / "hostile"))
     page.wait("document.getElementById('label').textContent")
     assert page.run("[...document.querySelectorAll('label')].map((label) => label.textContent)")[-1] == HOSTILE
     assert page.run("document.querySelector('select').value") == HOSTILE
@@ -540,12 +525,12 @@ def test_the_page_of_a_table_answers_in_a_browser_as_predict_and_shows_hostile_n
     page.run("document.getElementById('column-0').value = 'old', document.getElementById('column-0').focus()")
     page.press("Enter")
     page.wait("!document.getElementById('fault').hidden")
-    assert page.run("document.getElementById('fault').textContent") == "'age': a number is expected, 'old' was found"
+    assert page.text("fault") == "'age': a number is expected, 'old' was found"
     assert page.run("document.title") == "Try the model" and page.run("document.images.length") == 0
     assert page.complaints == [] and all(url.endswith("/demo.html") for url in page.requests)
 
 
-@needs_demo
+@browser.needs_demo
 def test_a_demo_that_cannot_be_made_says_what_to_do(
     table: Path, exported_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

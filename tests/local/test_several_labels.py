@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import arm64
+import browser
 import device_folder
 import gang_processes
 import numpy as np
@@ -23,7 +24,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.version import PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe
 from trainyard.steps.train.engines.objective import MultiLabel, Regression
 from trainyard.storage import storage
 
@@ -69,7 +70,11 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 "checkpoints": {"keep": 99},
             },
             "evaluate": {"bootstrap": 50, "gates": GATES[request.param]},
-            "export": {"max_accuracy_drop": 0.5},  # of an error near 0
+            "export": {
+                "max_accuracy_drop": 0.5,  # of an error near 0
+                "formats": [*DEFAULT_FORMATS, "onnx"],
+                "demo": browser.HAS_DEMO,
+            },
             **({"threshold": {"recall": 0.8}} if request.param == "multi_label" else {}),
         }
     )
@@ -165,6 +170,25 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(
         assert served["probabilities"].shape == (2, 3)
         assert json.loads((exported / "preprocessing.json").read_text())["label_separator"] == ";"
         the_same_classes_everywhere(examples, exported, version, document.thresholds)
+
+
+@browser.needs_demo
+def test_the_page_answers_in_a_browser_as_predict(recipe: Recipe, examples: str, exported: Path) -> None:
+    [(raw, _labels)] = open_examples(examples).raw_batches("eval", 1000)
+    served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](**raw)
+    rows = [dict(zip(raw, row, strict=True)) for row in zip(*(x.numpy().tolist() for x in raw.values()), strict=True)]
+    with browser.chromium() as page:
+        page.open_demo(exported)
+        answers = page.run(f"Promise.all({json.dumps(rows)}.map(trainyard.answer))")
+        shown = page.text("bars").split("\n")
+    if recipe.task == "regression":
+        made = [[answer["prediction"][name] for name in ("heating", "cooling")] for answer in answers]
+        np.testing.assert_allclose(made, served["prediction"], rtol=1e-5)
+        assert [line.partition("\t")[0] for line in shown] == ["heating", "cooling"]
+    else:
+        made = [answer["probabilities"] for answer in answers]
+        np.testing.assert_allclose(made, served["probabilities"], atol=1e-5)
+        assert [answer["label"] for answer in answers] == [label.decode() for label in served["label"].numpy()]
 
 
 def the_same_classes_everywhere(examples: str, exported: Path, version: str, thresholds: dict[str, float]) -> None:

@@ -190,6 +190,10 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
             "export: {formats: [saved_model], min_mapped_share: 0.9}",
             "pets.yaml:7: export.min_mapped_share: is of litert_int8. Add litert_int8 to export.formats",
         ),
+        (
+            "export: {demo: true}",
+            "pets.yaml:7: export.demo: runs the ONNX file. Add onnx to export.formats",
+        ),
     ],
 )
 def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, expected: str) -> None:

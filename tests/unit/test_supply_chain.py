@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import hashlib
 import importlib.metadata
 import re
@@ -136,6 +137,22 @@ def test_a_requirement_of_a_requirement_that_a_lock_has_not_is_found() -> None:
     del versions["jmespath"]
     (fault,) = missing(asked("cpu"), versions, left_out | {"botocore"})
     assert fault.startswith("jmespath")
+
+
+def test_what_runs_in_the_demo_page_is_pinned_by_its_hash_and_may_be_passed_on() -> None:
+    (line,) = (ROOT / "locks/demo-runtime.sha512").read_text().splitlines()
+    package = re.fullmatch(r"[0-9a-f]{128}  onnxruntime-web-([\d.]+)\.tgz", line)
+    folder = ROOT / "components/trainyard/steps/export/browser"
+    source = ast.parse((folder / "demo.py").read_text())
+    values = {ast.unparse(node.targets[0]): node.value for node in source.body if isinstance(node, ast.Assign)}
+    assert package and ast.literal_eval(values["VERSION"]) == package[1]
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in ast.literal_eval(values["DIGESTS"]).values())
+    (licence,) = re.findall(
+        r"<summary>ONNX Runtime Web \S+ \S+ \S+ (.*) License</summary>", (folder / "demo.html.j2").read_text()
+    )
+    assert LICENCES.fullmatch(licence)
+    for file in (folder / "runtime").glob("ort.wasm.bundle.*"):
+        assert f"Licensed under the {licence} License" in gzip.decompress(file.read_bytes()).decode()
 
 
 # The licences that a package of an image may have, by the words of its metadata.

@@ -66,8 +66,9 @@ function show(answer) {
   const bars = byId("bars");
   bars.replaceChildren();
   if (answer.prediction) {
-    byId("label").textContent = "";
-    for (const [target, value] of Object.entries(answer.prediction)) bars.append(row(target, inDigits(value)));
+    const targets = Object.entries(answer.prediction);
+    byId("label").textContent = targets.length === 1 ? inDigits(targets[0][1]) : "";
+    for (const [target, value] of targets) bars.append(row(target, inDigits(value)));
   } else {
     byId("label").textContent = answer.label || "no class";
     const ranked = page.labels.map((label, id) => [label, answer.probabilities[id]]).sort((one, other) => other[1] - one[1]);
