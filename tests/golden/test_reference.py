@@ -322,12 +322,8 @@ def test_every_environment_variable_is_on_the_page() -> None:
     name = re.compile(r"\bTRAINYARD_[A-Z]+(?:_[A-Z]+)*")
     page = set(name.findall((REFERENCE / "variables.md").read_text(encoding="utf-8")))
     folders = ("components", "pipelines", "images", "k8s", "tests", ".ci", "benchmarks")
-    files = [
-        file
-        for folder in folders
-        for file in (ROOT / folder).rglob("*")
-        if file.suffix not in (".binpb", ".pyc", ".png")
-    ]
+    is_binary = {".binpb", ".gz", ".png", ".pyc"}
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix not in is_binary]
     text = "\n".join(file.read_text(encoding="utf-8") for file in [*files, ROOT / "Makefile"] if file.is_file())
     assert set(name.findall(text)) == page
 

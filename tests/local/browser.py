@@ -109,9 +109,9 @@ class Page:
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
 
     def screenshot(self, to: Path) -> None:
-        """Write a picture of the whole page."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        to.write_bytes(base64.b64decode(picture))
+        """Write an image of the whole page."""
+        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        to.write_bytes(base64.b64decode(data))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Return the answer of the browser to a command of its protocol."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float]) -> None:
     """Write what `run` writes of a model that was trained on the examples. thresholds: of decisions, by class."""
     start = time.monotonic()
+    if recipe.export.demo:
+        demo.runtime_files()  # a missing one is reported before the formats are written
     folder = open_examples(examples)
     network = trained.load(model)
     float32 = trained.in_float32(network)

@@ -41,7 +41,7 @@ DIGESTS = {
 }
 """SHA-256 of the runtime's files; they lie in `RUNTIME` compressed."""
 
-SOURCES_DIGEST = "df9e8fd2832f4106aca28042f832e5d9366b09b3d7d33b9ddbf746be9b996e03"
+SOURCES_DIGEST = "c6835b277d568ebd8053ac5f768314815b3686c21186a48ed00d3266cad2e21e"
 """SHA-256 of the template and the scripts, so that the keys of exports change with them; a test holds it."""
 
 _FOLDER = Path(__file__).parent
@@ -62,7 +62,7 @@ def write(recipe: Recipe, document: Examples, folder: Path) -> None:
             "export.demo: preprocessing_fn of the recipe's module is TensorFlow code, which no browser runs. "
             "Leave demo out, or let the recipe's features describe the columns."
         )
-    library, wasm = (runtime_file(name) for name in DIGESTS)
+    library, wasm = runtime_files()
     library_script = _as_global(gzip.decompress(library).decode())
     kind = "columns" if document.image is None else "images"
     script = scripts("page", kind, f"{kind}_form", "demo")
@@ -98,8 +98,12 @@ def write(recipe: Recipe, document: Examples, folder: Path) -> None:
     (folder / FILE).write_text(text, encoding="utf-8")
 
 
-def runtime_file(name: str) -> bytes:
-    """Return a gzipped file of the runtime. Raises `ConfigurationError` if it is missing or another one."""
+def runtime_files() -> list[bytes]:
+    """Return the runtime's files, gzipped. Raises `ConfigurationError` if one is missing, or is another one."""
+    return [_runtime_file(name) for name in DIGESTS]
+
+
+def _runtime_file(name: str) -> bytes:
     path = RUNTIME / f"{name}.gz"
     try:
         content = path.read_bytes()
@@ -136,7 +140,7 @@ def _as_global(library: str) -> str:
 
 
 def tables(content: dict[str, Any], zone: datetime.tzinfo, folder: Path) -> dict[str, Any]:
-    """Return what the scripts need to read values as training does."""
+    """Return the patterns, vocabularies and time zone for the scripts of a table."""
     changes, offsets = zone_changes(zone)
     return {
         "patterns": {name: getattr(patterns, name) for name in (*_PATTERNS, *_MORE_PATTERNS)},
