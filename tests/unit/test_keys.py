@@ -255,6 +255,7 @@ _EXCLUDED_LIBRARIES = {
     "jinja2": "writes the card of a version, which is no part of its model",
     "packaging": "names outputs",
     "pynvml": "reports, and changes no output",
+    "threadpoolctl": "sets how many threads grow trees, which is one",
 }
 
 

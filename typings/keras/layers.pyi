@@ -127,6 +127,7 @@ class Embedding(Layer):
         output_dim: int,
         *,
         embeddings_initializer: str | Initializer = "uniform",
+        trainable: bool = True,
         dtype: str | None = None,
         name: str | None = None,
     ) -> None: ...

@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from types import ModuleType
 
 import keras
 
@@ -13,7 +14,7 @@ from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
-from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES
 from trainyard.spec.training.model import ModelConfig
 
 _SMALL = 1 << 26  # weights between hidden layers; chosen: less than a gigabyte to train
@@ -32,6 +33,8 @@ def build(model: ModelConfig, features: Sequence[Feature], outputs: int, seed: i
         raise ConfigurationError(
             "model.name: is missing, and the recipe's module has no build_model. Give one of them."
         )
+    if model.name == TREES:
+        raise ConfigurationError(f"model.name: {TREES} has no network before it is trained. Name mlp or wide_deep.")
     if _may_be_large(model):
         _require_memory(model, features, outputs)
     keras.utils.set_random_seed(seed)
@@ -39,7 +42,7 @@ def build(model: ModelConfig, features: Sequence[Feature], outputs: int, seed: i
 
 
 def _network(model: ModelConfig, features: Sequence[Feature], outputs: int) -> keras.Model:
-    family = importlib.import_module(model.network_module)
+    family = family_of(model)
     if model.name in MINIMUM_SIDE:
         image = _image(model.name, features)
         inputs = {image.name: keras.Input(image.shape, name=image.name)}
@@ -53,6 +56,11 @@ def _network(model: ModelConfig, features: Sequence[Feature], outputs: int) -> k
         }
         logits = family.network(model, features, inputs, outputs)
     return keras.Model(inputs, logits, name=model.name)
+
+
+def family_of(model: ModelConfig) -> ModuleType:
+    """Return the module of the named network or trees. Only its recipes have its libraries in their keys."""
+    return importlib.import_module(model.network_module)
 
 
 def _may_be_large(model: ModelConfig) -> bool:

@@ -18,13 +18,14 @@ from trainyard.spec.networks import (
     KERAS_APPLICATIONS,
     MINIMUM_SIDE,
     PUBLISHED_WIDTHS,
+    TREES,
     WIDTH_SCALABLE,
     Network,
 )
 from trainyard.spec.plain_yaml import Location
 from trainyard.spec.schedule import LABEL
 from trainyard.spec.tables import formula
-from trainyard.spec.training import command
+from trainyard.spec.training import command, trees
 from trainyard.spec.training.blocks import smallest_side
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -39,9 +40,14 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         return
     if recipe.train.command is None:
         yield from _model_faults(recipe)
-        yield from _weights_faults(recipe)
-        yield from _scale_faults(recipe)
-        yield from _block_faults(recipe)
+        if recipe.model.name == TREES:
+            yield from trees.faults(recipe)
+        else:
+            yield from _weights_faults(recipe)
+            yield from _scale_faults(recipe)
+            yield from _block_faults(recipe)
+        if recipe.model.name != TREES and recipe.model.trees != type(recipe.model).model_fields["trees"].default:
+            yield ("model", "trees"), "are those of boosted_trees. Leave it out, or set model.name: boosted_trees"
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _threshold_faults(recipe)
@@ -365,7 +371,9 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             if own and drawn >= MODULE_RESAMPLES:
                 has = f"a metric of the module has {MODULE_RESAMPLES} at most. Lower it"
             yield (*at, "confidence"), f"{gate.confidence:g} needs {needed:,} resamples, and {has}"
-        if gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
+        if gate.against == "boosted" and recipe.model.name == TREES:
+            yield (*at, "against"), "the model is boosted trees itself. Compare with the champion or the baseline"
+        elif gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
             yield (
                 (*at, "against"),
                 "boosted trees are grown for tables with evaluate.boosted. Leave it out",

@@ -14,7 +14,9 @@ KerasApplication = Literal[
     "efficientnet_v2_b3",
     "convnext_tiny",
 ]
-Network = Literal["cnn_small", "alexnet", "vit_small", "resnet50_v1_5", KerasApplication, "mlp", "wide_deep"]
+Network = Literal[
+    "cnn_small", "alexnet", "vit_small", "resnet50_v1_5", KerasApplication, "mlp", "wide_deep", "boosted_trees"
+]
 KERAS_APPLICATIONS: tuple[KerasApplication, ...] = get_args(KerasApplication)
 """The networks of keras.applications; each other network has a module in `trainyard.models`."""
 MINIMUM_SIDE: dict[str, int] = {
@@ -33,7 +35,9 @@ MODEL_FAMILIES: dict[str, tuple[Network, ...]] = {
 }
 """Networks to compare, the cheapest first; basic: the fast, balanced and accurate networks of the docs."""
 COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMUM_SIDE)
-"""The networks that take columns."""
+"""The models that take columns."""
+TREES: Network = "boosted_trees"
+"""The model that scikit-learn trains: no network, and without layers, batches and epochs."""
 BLOCK_SCALABLE: tuple[Network, ...] = ("cnn_small",)
 """The networks whose convolutions `model.blocks` defines."""
 DEPTH_SCALABLE: tuple[Network, ...] = ("cnn_small", "mlp", "wide_deep")

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import GangSpec, check_input_workers, elastic_gang, gang_spec
+from trainyard.contract.training.gang import GangSpec, check_input_workers, check_one_cpu, elastic_gang, gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
@@ -171,6 +171,7 @@ def reachable(path: str, environment: Environment) -> bool:
 
 def _check_gang(recipe: Recipe, environment: Environment) -> None:
     check_input_workers(recipe, environment.input_count)
+    check_one_cpu(recipe, environment)
     plan = gang_spec(environment)
     for attempt in plan.attempts if plan else []:
         _check_workers(recipe, environment, attempt)

@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import Champion
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.training import weights
-from trainyard.contract.training.gang import check_input_workers, elastic_gang, to_parameter
+from trainyard.contract.training.gang import check_input_workers, check_one_cpu, elastic_gang, to_parameter
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import OUTPUTS, STEPS, is_from
@@ -105,6 +105,7 @@ class LocalRun:
 
     def _execute(self) -> None:
         check_input_workers(self.recipe, self.environment.input_count)
+        check_one_cpu(self.recipe, self.environment)
         elastic_gang(self.recipe, self._pool)
         devices.require(self.recipe.export.devices, "export.devices: ")
         summary.reserve(self.root, self.recipe, self.run_id)

@@ -19,6 +19,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.training.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
 from trainyard_control.planning.data import DataSummary
@@ -49,7 +50,12 @@ def from_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 
 def require_network(recipe: Recipe) -> None:
-    """Raise `ConfigurationError` for a custom training program, whose operations are unknown."""
+    """Raise `ConfigurationError` for a custom training program and for trees: no operations can be counted."""
+    if recipe.model.name == TREES:
+        raise ConfigurationError(
+            f"{recipe.name}: model.name: boosted_trees has no operations to count, so neither speed nor time nor cost "
+            "is predicted. It trains on one core of a cpu pool. Run it, and read its seconds in the report."
+        )
     if recipe.train.command is not None:
         raise ConfigurationError(
             f"{recipe.name}: train.command: the operations of a custom training program are unknown, so no "

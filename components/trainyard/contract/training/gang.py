@@ -18,6 +18,7 @@ from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN
@@ -116,6 +117,18 @@ def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
     )
 
 
+def check_one_cpu(recipe: Recipe, environment: Environment) -> None:
+    """Raise `ConfigurationError` if `environment` trains boosted trees on more than they use: one worker on a CPU."""
+    pools = {name: environment.pools[name] for name in environment.pool_names(TRAIN) if name in environment.pools}
+    for name, pool in pools.items() if recipe.model.name == TREES else ():
+        if pool.kind != "cpu" or pool.max_workers > 1:
+            has = f"{pool.max_workers} workers" if pool.kind == "cpu" else f"kind {pool.kind}"
+            raise ConfigurationError(
+                f"{recipe.name}: model.name: boosted_trees trains in one process on a CPU, and the pool '{name}' has "
+                f"{has}. Place train on a pool of kind cpu with one worker, or name mlp."
+            )
+
+
 def launches(environment: Environment) -> bool:
     """Return True if the train step in `environment` only starts a gang and waits for it."""
     return environment.target == "kubeflow" and (
@@ -191,6 +204,11 @@ def _bare(pool: Pool, platform: Platform) -> Pool:
 
 def check_input_workers(recipe: Recipe, count: int) -> None:
     """Raise `ConfigurationError` if `count` input workers have nothing to do for `recipe`."""
+    if count and recipe.model.name == TREES:
+        raise ConfigurationError(
+            f"{recipe.name}: model.name: boosted_trees reads the examples itself, and the environment has {count} "
+            "input workers. Leave input_workers out of it."
+        )
     if count and recipe.train.command is not None:
         raise ConfigurationError(
             f"{recipe.name}: train.command: a custom program reads the examples itself, and the environment has "

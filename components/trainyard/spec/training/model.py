@@ -22,13 +22,25 @@ UNTIL = "until "
 _FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
 
 
+class Trees(Strict):
+    """The trees of boosted_trees, in scikit-learn's terms."""
+
+    max_iter: Annotated[int, Field(gt=0, le=10_000)] = Field(
+        100, description="Maximum boosting iterations; each adds a tree, for more than two classes one per class."
+    )
+    learning_rate: Annotated[float, Field(ge=1e-6, le=1)] = Field(
+        0.1, description="Factor for the answers of each tree; a smaller one needs more iterations."
+    )
+    max_leaf_nodes: Annotated[int, Field(ge=2, le=65_536)] = Field(31, description="Maximum leaves of a tree.")
+
+
 class ModelConfig(Strict):
-    """The network. Image size and number of classes come from the data."""
+    """The network, or the trees. Image size and number of classes come from the data."""
 
     name: Network | None = Field(
         None,
-        description="Required, unless module has a build_model or train.command is set. mlp and wide_deep take "
-        "columns, others images.",
+        description="Required, unless module has a build_model or train.command is set. mlp, wide_deep "
+        "and boosted_trees take columns, others images.",
     )
     blocks: list[BlockText] | None = Field(
         None,
@@ -40,6 +52,7 @@ class ModelConfig(Strict):
     hidden: list[Units] = Field(
         [64, 32], max_length=100, description="Units of the hidden layers, for mlp and wide_deep."
     )
+    trees: Trees = Trees()
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.2, description="Dropout rate before the last layer, or after each hidden one."
     )

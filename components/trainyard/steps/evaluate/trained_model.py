@@ -19,6 +19,7 @@ from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.baselines.baseline import baseline, baseline_predictions
@@ -59,7 +60,8 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     decided = {threshold.label: threshold.value for threshold in thresholds}
     candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
     champion, status = _champion(champion_uri, folder, size)
-    trees = boosted_predictions(folder, SPLIT, recipe.seed) if recipe.evaluate.boosted else None
+    grows = recipe.evaluate.boosted and recipe.model.name != TREES  # trees beside trees say nothing
+    trees = boosted_predictions(folder, SPLIT, recipe.seed) if grows else None
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
     if candidate.weights is not None:
         masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}

@@ -16,7 +16,9 @@ from trainyard.data.examples import open_examples
 from trainyard.data.replicas import Replicas
 from trainyard.errors import ConfigurationError
 from trainyard.spec import devices as registered
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Format, Recipe
+from trainyard.spec.training import trees
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
 from trainyard.steps.export.browser import demo
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
@@ -109,6 +111,9 @@ def _write(recipe: Recipe, files: TrainedFiles, output: Path) -> tuple[list[Form
     left_out: dict[Format, str] = {}
     for done, name in enumerate(formats):
         events.progress(done, len(formats), "files", format=name)
+        if recipe.model.name == TREES and name not in trees.FORMATS:
+            left_out[name] = "boosted_trees compares in float32, and fewer bits would change the branches"
+            continue
         try:
             FORMATS[name].write(files, output / FORMATS[name].path)
             written.append(name)

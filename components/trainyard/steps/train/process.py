@@ -11,6 +11,7 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.training import weights
 from trainyard.graph import STEPS
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.peers.settings import current_rank
@@ -30,6 +31,9 @@ def train_in_process(
 
         if by_command := train_by_command(recipe, examples, checkpoints, output, past):
             _finish(by_command, output)
+        return
+    if recipe.model.name == TREES:
+        _train_trees(recipe, examples, checkpoints, output)
         return
     start_of_import, started = time.perf_counter(), time.monotonic()
     # Imported here, because --help and compilation must not load TensorFlow, and its seconds are counted.
@@ -60,6 +64,18 @@ def train_in_process(
     teacher = recipe.train.teacher.model if recipe.train.teacher else ""
     begun = {"warm_start": start, "weights": recipe.model.weights or "", "teacher": teacher}
     _finish(document.model_copy(update={"seconds": seconds, **begun}), output)
+
+
+def _train_trees(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
+    start = time.perf_counter()
+    from trainyard.steps.train import trees
+
+    import_seconds = time.perf_counter() - start
+    local = str(storage.local(examples, made_by="preprocess"))
+    with storage.lease(checkpoints):
+        document = trees.train(recipe, local, output)
+    seconds = {"import": round(import_seconds, 3), **document.seconds}
+    _finish(document.model_copy(update={"seconds": seconds}), output)
 
 
 def _finish(document: Training, output: Path) -> None:

@@ -8,6 +8,7 @@ from trainyard.contract.training.gang import ElasticGang, check_input_workers
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.environment import MAX_INPUT_WORKERS
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices
@@ -41,7 +42,7 @@ def run(
     check_input_workers(recipe, count)
     gang = documents.parse(elastic, ElasticGang, name="--elastic") if elastic else None
     alone = recipe.train.command is None and recipe.train.workers == 1 and not count and gang is None
-    if alone and engine.engine_name() == "tensorflow":
+    if alone and (recipe.model.name == TREES or engine.engine_name() == "tensorflow"):
         train_in_process(recipe, examples, checkpoints, output, start=start)
         return
     from trainyard.steps.train.gang import local_gang

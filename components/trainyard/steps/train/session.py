@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.artifacts.train import Device, Epoch, Training
+from trainyard.contract.artifacts.train import Device, Training
 from trainyard.contract.training.epochs import backbone_share, operations
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
@@ -42,6 +42,7 @@ from trainyard.steps.train.loop import goodput, speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
+from trainyard.steps.train.loop.summary import write_summary
 from trainyard.steps.train.loop.watchdog import training_watchdog
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.settings import Rank, current_rank
@@ -89,7 +90,7 @@ def train(
         _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
         writer = tf.summary.create_file_writer(str(output / "tensorboard"))
         saved = CheckpointFolder(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
-        loop = Loop(recipe.train, steps, data, saved, partial(_write_summary, writer), rank, past, watchdog)
+        loop = Loop(recipe.train, steps, data, saved, partial(write_summary, writer), rank, past, watchdog)
         try:
             loop.run()
         finally:
@@ -257,9 +258,3 @@ def _finish(
         rollbacks=loop.rollbacks,
         seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},
     )
-
-
-def _write_summary(writer: tf.summary.SummaryWriter, epoch: Epoch) -> None:
-    with writer.as_default(step=epoch.step):
-        for name in ("learning_rate", "train_loss", "eval_loss", "metric", "examples_per_second"):
-            tf.summary.scalar(name, getattr(epoch, name))

@@ -31,10 +31,15 @@ def network(recipe: Recipe, document: Examples, targets: Moments, precision: str
     with precision_policy(precision):
         model = _build_model(recipe, document)
         if document.task == "regression":
-            mean, deviation = targets
-            scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")(model.output)
-            model = keras.Model(model.input, scaled, name=model.name)
+            model = in_target_units(model, targets)
     return model
+
+
+def in_target_units(model: keras.Model, targets: Moments) -> keras.Model:
+    """Return `model`, which gives standardized targets, with a last layer that gives them in their units."""
+    mean, deviation = targets
+    scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")(model.output)
+    return keras.Model(model.input, scaled, name=model.name)
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""Boosted trees: the parts of a recipe that they do not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainyard.spec.networks import TREES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainyard.spec.plain_yaml import Location
+    from trainyard.spec.recipe import Recipe
+
+FORMATS = ("saved_model", "keras", "litert_float32", "onnx")
+"""The formats of boosted trees: in fewer bits, a value near a threshold would take the other branch."""
+
+_MODEL, _TRAIN = {"name", "trees"}, {"class_weights", "early_stopping"}
+_INSTEAD = {"epochs": "Set model.trees.max_iter", "optimizer": "Set model.trees.learning_rate"}
+
+
+def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    """Yield the parts of `recipe` that boosted trees cannot follow, each with the reason."""
+    data, model, train, export = recipe.data, recipe.model, recipe.train, recipe.export
+    one = f"{TREES} predicts one class or one number a row. Name mlp or wide_deep"
+    if recipe.task == "multi_label":
+        yield ("task",), one
+    if data.targets:
+        yield ("data", "targets"), one
+    for name, feature in data.features.items():
+        if feature.type == "text":
+            yield ("data", "features", name), f"{TREES} takes no text. Leave it out, or name mlp or wide_deep"
+    for name, field in type(model).model_fields.items():
+        if name not in _MODEL and getattr(model, name) != field.default:
+            yield ("model", name), f"is of networks, and {TREES} has none. Leave it out; it has model.trees"
+    for name, field in type(train).model_fields.items():
+        if name not in _TRAIN and getattr(train, name) != field.default:
+            instead = _INSTEAD.get(name, "It has model.trees, train.early_stopping and train.class_weights")
+            yield ("train", name), f"is of networks, and {TREES} has none. Leave it out. {instead}"
+    if recipe.evaluate.time_to:
+        yield ("evaluate", "time_to"), f"is the time to an accuracy, and {TREES} keeps none. Leave it out"
+    for name in export.formats or ():
+        if name not in FORMATS:
+            yield ("export", "formats"), f"{TREES} has no {name}, whose fewer bits change its branches. Leave it out"
+    for host, limits in export.devices.items():
+        if limits.format not in FORMATS:
+            yield (
+                ("export", "devices", host),
+                f"measures {limits.format}, which {TREES} lacks. Set format: litert_float32",
+            )
+    if export.min_mapped_share is not None:
+        yield ("export", "min_mapped_share"), f"is of litert_int8, which {TREES} lacks. Leave it out"

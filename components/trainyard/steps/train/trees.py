@@ -1,0 +1,197 @@
+"""One training of boosted trees in this process, from the examples to the saved model and its training record."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+# isort: split
+import numpy as np
+import tensorflow as tf
+
+from trainyard import events, memory
+from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.document import Split
+from trainyard.data.examples import ExampleFolder, open_examples, reading
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.models.build import family_of
+from trainyard.spec.gates import require_classes
+from trainyard.spec.networks import TREES
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines.network import Moments, in_target_units, target_moments
+from trainyard.steps.train.engines.objective import class_weights
+from trainyard.steps.train.loop.checkpoint import best_epoch
+from trainyard.steps.train.loop.summary import write_summary
+
+if TYPE_CHECKING:
+    from trainyard.models import boosted_trees
+
+_SPLITS: tuple[Split, Split] = ("train", "eval")
+_BATCH = 4096
+_CELL_BYTES = 24  # the matrix in float32, scikit-learn's copies of it in float64, and its bins; chosen
+
+
+def train(recipe: Recipe, examples: str, output: Path) -> Training:
+    """Write model.keras and tensorboard/ to `output` and return the training record, without the seconds of imports.
+
+    An iteration of the boosting is an epoch of the record, because it passes once over the training split. The model
+    is that of the iteration with the smallest loss on the eval split.
+    """
+    with reading(examples):
+        start = time.perf_counter()
+        folder = open_examples(examples)
+        document = folder.document
+        require_classes(recipe.named_classes, document.labels or [])
+        family: Any = family_of(recipe.model)
+        columns: boosted_trees.Columns = family.Columns(document.features)
+        _require_memory(folder, columns.count)
+        train_rows, eval_rows = (_rows(folder, split, columns, family.Rows) for split in _SPLITS)
+        is_class = document.task == "classification"
+        targets: Moments = (0.0, 1.0) if is_class else target_moments(train_rows.labels)
+        judged = (
+            _for_judging(eval_rows, np.unique(train_rows.labels)) if is_class else _standardized(eval_rows, targets)
+        )
+        weighted = _weighted(recipe, folder, train_rows) if is_class else _standardized(train_rows, targets)
+    read = time.perf_counter()
+    settings, patience = recipe.model.trees, recipe.train.early_stopping
+    events.emit(
+        "training", model=TREES, examples=len(weighted.labels), columns=columns.count, iterations=settings.max_iter
+    )
+    trees: boosted_trees.BoostedTrees = family.fit(
+        settings,
+        columns,
+        weighted,
+        judged,
+        patience.patience if patience else None,
+        recipe.seed,
+        lambda done: events.progress(done, settings.max_iter, "iterations"),
+    )
+    grown = time.perf_counter()
+    history = _history(recipe, trees, judged, targets, examples=len(weighted.labels), seconds=grown - read)
+    best = best_epoch(history)
+    assert best is not None  # noqa: S101 - one iteration at the least
+    measured = time.perf_counter()
+    model = trees.model(document.features, document.outputs, best.epoch)
+    if not is_class:
+        model = in_target_units(model, targets)
+    model.save(output / "model.keras")
+    writer = tf.summary.create_file_writer(str(output / "tensorboard"))
+    for epoch in history:
+        write_summary(writer, epoch)
+    writer.close()
+    seconds = {"read": read - start, "grow": grown - read, "eval": measured - grown}
+    seconds["compile"] = time.perf_counter() - measured
+    return Training(
+        model=TREES,
+        parameters=model.count_params(),
+        steps=len(history),
+        epochs=len(history),
+        best_epoch=best.epoch,
+        workers=1,
+        devices=["CPU"],
+        precision="float32",
+        examples_per_second=history[0].examples_per_second,
+        bottleneck="compute",
+        step_ms=1000 * (grown - read) / len(history),
+        cached_step_ms=0.0,
+        resumed_from=None,
+        history=history,
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        versions={"scikit-learn": version("scikit-learn")},
+        cores=len(os.sched_getaffinity(0)),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _require_memory(folder: ExampleFolder, columns: int) -> None:
+    """Raise `ConfigurationError` if the splits do not fit in memory, where the trees need them whole."""
+    splits = folder.document.splits
+    needed = (splits["train"].examples + splits["eval"].examples) * columns * _CELL_BYTES
+    if needed > (usable := memory.usable_bytes()):
+        raise ConfigurationError(
+            f"model.name: boosted_trees: {splits['train'].examples:,} rows of {columns:,} numbers take about "
+            f"{needed / 2**30:,.1f} GiB, and this process may use {usable / 2**30:,.1f} GiB. Give it more memory, "
+            "lower data.fraction, or name mlp."
+        )
+
+
+def _rows(
+    folder: ExampleFolder, split: Split, columns: boosted_trees.Columns, rows: type[boosted_trees.Rows]
+) -> boosted_trees.Rows:
+    """Return the examples of `split` in stored order."""
+    count = folder.document.splits[split].examples
+    values, labels, done = np.empty((count, columns.count), np.float32), [], 0
+    for features, label, _key in folder.batches(split, _BATCH):
+        part = columns.matrix({name: tensor.numpy() for name, tensor in features.items()})
+        values[done : done + len(part)] = part
+        labels.append(label.numpy())
+        done += len(part)
+        events.progress(done, count, f"{split} examples")
+    if not labels:
+        raise DataError(f"{folder.uri}: the split '{split}' holds no examples. Give it a fraction above 0.")
+    return rows(values, np.concatenate(labels), folder.weights(split))
+
+
+def _weighted(recipe: Recipe, folder: ExampleFolder, rows: boosted_trees.Rows) -> boosted_trees.Rows:
+    """Return the training rows with their sample weights times their class weights."""
+    document = folder.document
+    by_class = class_weights(recipe, document.labels, document.splits["train"].class_counts)
+    if by_class is None:
+        return rows
+    weights = by_class[rows.labels]
+    return rows._replace(weights=weights if rows.weights is None else weights * rows.weights)
+
+
+def _for_judging(rows: boosted_trees.Rows, known: np.ndarray) -> boosted_trees.Rows:
+    """Return the eval rows whose class is one of `known`, those of the training split: trees answer no other."""
+    is_known = np.isin(rows.labels, known)
+    if is_known.all():
+        return rows
+    what = f"{np.sum(~is_known):,} examples of the eval split have classes that the training split lacks"
+    if not is_known.any():
+        raise DataError(f"model.name: boosted_trees: all {what}. Change data.split, or name mlp.")
+    events.emit("warning", message=f"{what}; the loss of an iteration leaves them out")
+    weights = None if rows.weights is None else rows.weights[is_known]
+    return rows._replace(values=rows.values[is_known], labels=rows.labels[is_known], weights=weights)
+
+
+def _standardized(rows: boosted_trees.Rows, targets: Moments) -> boosted_trees.Rows:
+    mean, deviation = targets
+    return rows._replace(labels=(rows.labels.astype(np.float64) - mean) / deviation)
+
+
+def _history(
+    recipe: Recipe,
+    trees: boosted_trees.BoostedTrees,
+    judged: boosted_trees.Rows,
+    targets: Moments,
+    *,
+    examples: int,
+    seconds: float,
+) -> list[Epoch]:
+    """Return the evidence of each iteration; examples: of the training split; seconds: of all iterations."""
+    losses = list(zip(*trees.losses, strict=True))
+    is_class = judged.labels.dtype.kind in "iu"
+    history = []
+    for number, predicted in enumerate(trees.staged(judged.values), 1):
+        scores = predicted == judged.labels if is_class else np.abs(predicted - judged.labels) * np.asarray(targets[1])
+        train_loss, eval_loss = losses[number - 1]
+        history.append(
+            Epoch(
+                epoch=number,
+                step=number,
+                learning_rate=recipe.model.trees.learning_rate,
+                train_loss=float(train_loss),
+                eval_loss=float(eval_loss),
+                metric=float(np.average(scores, weights=judged.weights)),
+                examples_per_second=examples * len(losses) / seconds,
+                seconds=seconds / len(losses),
+            )
+        )
+    return history
