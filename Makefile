@@ -35,6 +35,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # What runs a model in a browser: an npm package, of which export puts two files into each demo.html.
 DEMO_LOCK := locks/demo-runtime.sha512
 DEMO_RUNTIME := components/trainyard/steps/export/browser/runtime
+# Where there is no npm, all but export.demo works.
+WITH_DEMO := $(if $(shell command -v npm),demo-runtime)
 DEMO_FILES := ort.wasm.bundle.min.mjs ort-wasm-simd-threaded.wasm
 
 .PHONY: bench demo-runtime docs goldens help images profiles run sbom scan screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
@@ -64,7 +66,7 @@ $(DEMO_RUNTIME)/$(lastword $(DEMO_FILES)).gz: $(DEMO_LOCK)
 run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
 	$(BIN)/trainyard run $(RECIPE)
 
-test: test-fast demo-runtime ## Run every test that needs no cluster
+test: test-fast $(WITH_DEMO) ## Run every test that needs no cluster
 	$(BIN)/pytest $(PROCESSES) tests/faults tests/local tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
@@ -93,7 +95,7 @@ update: setup ## Resolve the locked requirements again
 	printf 'detect-secrets\npip-audit\n' | $(COMPILE) - -o locks/scan.txt
 	printf 'ai-edge-litert\nnumpy\npillow\n' | $(COMPILE) -c locks/dev.txt - -o locks/device.txt
 
-images: demo-runtime ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax|jax-gpu), or of Flink (flink)
+images: $(WITH_DEMO) ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax|jax-gpu), or of Flink (flink)
 	bash images/build.sh $(VARIANT) $(IMAGE)
 
 sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds to sbom/, as CycloneDX
@@ -112,7 +114,7 @@ scan: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Look for secrets in tracked
 	code=0; for lock in locks/*.txt; do \
 	  .scan/bin/pip-audit --progress-spinner off --disable-pip --require-hashes -r $$lock || code=1; done; exit $$code
 
-wheel: setup demo-runtime ## Build the wheel and the sdist into dist/
+wheel: setup $(WITH_DEMO) ## Build the wheel and the sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 
