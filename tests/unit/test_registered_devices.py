@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from trainyard.errors import ConfigurationError, TransientError
+from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec import devices, documents
 from trainyard.spec import environment as environments
 from trainyard.spec.devices import Device
@@ -89,6 +89,13 @@ def test_a_damaged_file_is_told_with_its_line(registry: Path) -> None:
     registry.mkdir(parents=True)
     (registry / "pi.yaml").write_text("ssh: pi\npyton: python3\n")
     assert f"{registry}/pi.yaml:2: pyton: unknown key. Did you mean 'python'?" in fault("list")
+    assert invoke("check").stdout.startswith(f"✗ {registry}/pi.yaml:2: pyton") and invoke("remove", "pi").exit_code == 0
+
+
+def test_a_folder_that_cannot_be_written_is_said(registry: Path) -> None:
+    registry.parent.write_text("a file where a folder is needed")
+    with pytest.raises(InfrastructureError, match=r"pi\.yaml: cannot be written .*set XDG_CONFIG_HOME to another"):
+        devices.add("pi", Device(ssh="pi"))
 
 
 def _add(names: list[str]) -> int:
@@ -97,7 +104,7 @@ def _add(names: list[str]) -> int:
         try:
             devices.add(name, Device(ssh=name))
             added += 1
-        except (ConfigurationError, TransientError):  # registered, or just being registered
+        except ConfigurationError:  # registered
             pass
     return added
 

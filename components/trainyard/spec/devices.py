@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from trainyard.errors import ConfigurationError, did_you_mean, listed
+from trainyard.errors import ConfigurationError, InfrastructureError, did_you_mean, listed
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.documents import Strict, safe
-from trainyard.storage import storage
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 """The pattern of a device's name."""
@@ -63,6 +63,8 @@ def find(name: str) -> Device:
 
 def require(wanted: Iterable[str], prefix: str = "") -> None:
     """Raise `ConfigurationError` if one of the names is not registered. prefix: where they are, for the message."""
+    if not (wanted := list(wanted)):
+        return
     known = names()
     have = f"Registered: {listed(known, _SHOWN)}." if known else "None is registered."
     if unknown := [safe(name) for name in wanted if name not in known]:
@@ -94,24 +96,40 @@ def require_new(name: str, ssh: str, python: str) -> Device:
 def add(name: str, device: Device) -> Path:
     """Write the file of the device, complete or not at all, and return it.
 
-    Raises `ConfigurationError` if the name is registered, also by another process meanwhile.
+    Raises `ConfigurationError` if the name is registered, also by another process meanwhile, and `InfrastructureError`
+    if the file cannot be written.
     """
     file = _file(name)
-    with storage.lease(str(file)):
-        if file.exists():
-            raise _registered(name)
-        storage.write_text(str(file), plain_yaml.dump(device.model_dump()))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".") as temporary:
+            temporary.write(plain_yaml.dump(device.model_dump()))
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            os.link(temporary.name, file)  # unlike a rename, it replaces nothing
+    except OSError as error:
+        raise _registered(name) if file.exists() else _unwritable(file, error) from error
     return file
 
 
 def remove(name: str) -> None:
     """Delete the file of the device. Raises `ConfigurationError` with the nearest name if it is not registered."""
     require([name])
-    storage.remove(str(_file(name)))
+    try:
+        _file(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(_file(name), error) from error
 
 
 def _file(name: str) -> Path:
     return folder() / f"{name}.yaml"
+
+
+def _unwritable(file: Path, error: OSError) -> InfrastructureError:
+    return InfrastructureError(
+        f"{file}: cannot be written ({error.strerror}). Free space, grant the permission, or set XDG_CONFIG_HOME to "
+        "another folder."
+    )
 
 
 def _registered(name: str) -> ConfigurationError:

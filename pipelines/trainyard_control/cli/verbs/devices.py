@@ -129,7 +129,7 @@ def _document(checked: _Checked) -> dict[str, Any]:
 def _line(checked: _Checked) -> str:
     name, found = checked
     if isinstance(found, TrainyardError):
-        return f"✗ {found}"
+        return f"✗ {' '.join(map(str, found.args))}"
     return (
         f"✓ {name}: {found.machine}, {found.cpus} CPUs; Python {found.python}; ai-edge-litert {found.litert}; "
         f"{found.free_mb / 1000:,.1f} GB free"
