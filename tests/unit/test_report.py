@@ -21,6 +21,7 @@ from trainyard.escape import one_line
 from trainyard.report.outputs import read
 from trainyard.report.report import BARS, Ending, render, summaries
 from trainyard.report.summary import summarize
+from trainyard.spec.recipe import DeviceLimits
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -135,7 +136,13 @@ def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):
 def test_times_on_devices_are_measured_or_said_to_be_estimated(tmp_path):
     outputs = read(whole_run(tmp_path))
     text = " ".join(" ".join(Page(render("r", recipe(), outputs, SECONDS)).text).split())
-    assert "the machine that exported it, AMD EPYC, x86_64. On a device it is only estimated, from these times" in text
+    assert "exported it, AMD EPYC, x86_64. On a device it is only estimated, from these times: no device" in text
+    limited = recipe()
+    limited = limited.model_copy(
+        update={"export": limited.export.model_copy(update={"devices": {"pi": DeviceLimits()}})}
+    )
+    text = " ".join(" ".join(Page(render("r", limited, outputs, SECONDS)).text).split())
+    assert "estimated, from these times: pi did not measure, because the model was refused before." in text
     outputs = replace(outputs, exports=measured(outputs.exports))
     text = " ".join(" ".join(Page(render("r", recipe(), outputs, SECONDS)).text).split())
     assert "Measured on pi (Raspberry Pi 4 (Cortex-A72), aarch64): litert_int8 answers in 20 ms (p95 30 ms)" in text
