@@ -7,6 +7,8 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -28,6 +30,7 @@ from typer.testing import CliRunner, Result
 import trainyard as ty
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.pushed_versions import PushedVersion
+from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.storage import storage
@@ -257,6 +260,100 @@ def test_mlflow_without_a_server_its_address_or_its_package_ends_with_a_sentence
     assert "Install trainyard[mlflow]" in refused("mlflow", "digits")
 
 
+@contextmanager
+def replayed(answers: list[tuple[int, Any]]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """Answer requests by `answers`, one after the other; yield the address, and the paths and bodies that came."""
+    asked: list[tuple[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked.append((self.path.partition("?")[0], json.loads(content or "null")))
+            status, answer = answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        do_POST = do_PATCH = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+def test_the_model_registry_gets_a_version_once_and_then_its_new_aliases_and_place(models: Path, cluster: str) -> None:
+    """The answers are those of the server at commit bd07139 of kubeflow/hub, without times."""
+    planned = yaml.safe_load(invoke("kubeflow", "digits@1", "-e", cluster, "--dry-run").stdout)
+    digest = planned["model_version"]["customProperties"]["trainyard.digest"]["string_value"]
+    theirs = {"metadataType": "MetadataStringValue", "string_value": "theirs"}
+    none = (404, {"code": "Not Found", "message": "no registered models found for name=digits, externalId=: not found"})
+    model = {"customProperties": {}, "id": "1", "name": "digits", "owner": "ada", "state": "LIVE"}
+    version = planned["model_version"] | {"id": "2", "registeredModelId": "1", "state": "LIVE"}
+    version["customProperties"] = {"trainyard.aliases": theirs, "team": theirs} | version["customProperties"]
+    files = planned["artifact"] | {"customProperties": {}, "id": "1"}
+    several = {"nextPageToken": "", "pageSize": 0}
+    v1 = (200, several | {"items": [], "size": 0})
+    first = [none, none, (201, model), none, (201, version), (200, several | {"items": [], "size": 0}), (201, files)]
+    again = [v1, (200, model), (200, version), (200, version), (200, several | {"items": [files], "size": 1})]
+    moved = [*again[:-1], (200, several | {"items": [files | {"uri": "gs://old/1"}], "size": 1}), (200, files)]
+    other = {**version, "customProperties": {"trainyard.digest": theirs}}
+    refusal = {"code": "Bad Request", "message": 'json: unknown field "bogus"'}
+    with replayed([*first, *again, *moved, v1, (200, model), (200, other), v1, none, (400, refusal)]) as (host, asked):
+        Path(cluster).write_text(f"{Path(cluster).read_text()}\nkubeflow: {{model_registry: 'http://{host}/'}}\n")
+        for _ in range(3):
+            done = invoke("kubeflow", "digits@1", "-e", cluster)
+            assert done.stderr == "✓ digits@1 is published to model-registry://digits/1\n"
+        said = refused("kubeflow", "digits@1", "-e", cluster)
+        assert said == (
+            "20 Model Registry: version 1 of digits is registered with other files. Give another --model-name."
+        )
+        said = refused("kubeflow", "digits@1", "-e", cluster)
+        assert said.startswith(f'40 Model Registry: http://{host} refused (json: unknown field "bogus"). Correct')
+    api = "/api/model_registry/"
+    assert [path.removeprefix(api) for path, _ in asked[:7]] == [
+        "v1/registered_models",
+        "v1alpha3/registered_model",
+        "v1alpha3/registered_models",
+        "v1alpha3/model_version",
+        "v1alpha3/model_versions",
+        "v1alpha3/model_versions/2/artifacts",
+        "v1alpha3/model_versions/2/artifacts",
+    ]
+    sent = {path.removeprefix(api): body for path, body in asked if body}
+    assert sent["v1alpha3/registered_models"] == planned["registered_model"]
+    assert sent["v1alpha3/model_versions"] == planned["model_version"] | {"registeredModelId": "1"}
+    assert sent["v1alpha3/model_versions/2/artifacts"] == planned["artifact"]
+    assert planned["artifact"]["uri"] == "pvc://disk/digits/models/1" == sent["v1/model_artifacts/1"]["uri"]
+    updated = sent["v1/model_versions/2"]["customProperties"]
+    assert updated["team"] == theirs and updated["trainyard.aliases"]["string_value"] == "canary"
+    assert updated["trainyard.digest"]["string_value"] == digest
+    schemas = closed(yaml.safe_load(Path(__file__).with_name("model_registry_schema.yaml").read_text()))
+    for path, kind in (
+        ("v1alpha3/registered_models", "RegisteredModelCreate"),
+        ("v1alpha3/model_versions", "ModelVersionCreate"),
+        ("v1alpha3/model_versions/2/artifacts", "ModelArtifact"),
+        ("v1/model_versions/2", "ModelVersionUpdate"),
+        ("v1/model_artifacts/1", "ModelArtifact"),
+    ):
+        jsonschema.validate(sent[path], {**schemas, "$ref": f"#/{kind}"})
+
+
+def test_the_model_registry_without_an_address_is_asked_through_the_kubernetes_api(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "connect", lambda namespace, **options: Cluster(Api(), namespace, 0))
+    said = refused("kubeflow", "digits", "-e", cluster)
+    assert said.startswith("40 Model Registry: https://api.example refused (said 404). Correct what it names")
+    assert '--model-name "it\'s": not a name' in refused("kubeflow", "digits", "-e", cluster, "--model-name", "it's")
+    text = Path(cluster).read_text()
+    Path(cluster).write_text(f"{text}\nkubeflow: {{model_registry: 'http://127.0.0.1:1', token_file: nowhere}}\n")
+    assert "token_file: nowhere: cannot be read" in refused("kubeflow", "digits", "-e", cluster)
+
+
 @pytest.fixture
 def project() -> str:
     text = (environments.BUNDLED / "vertex.yaml").read_text()
@@ -277,35 +374,17 @@ def test_vertex_gets_a_new_model_or_the_next_version_of_one_that_exists(
     uploaded["response"] = {"@type": kind, "model": model, "modelVersionId": "2"}
     answers: list[tuple[int, Any]] = [(404, {}), (200, uploaded), (200, {"name": model}), (200, uploaded)]
     answers += [(404, {}), (403, {"error": {"code": 403, "message": "said so"}}), (503, {})]
-    asked: list[tuple[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked.append((self.path.partition("?")[0], json.loads(content or "null")))
-            status, answer = answers.pop(0)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
     version = PushedVersion(3, "gs://bucket/digits/models/3", True, ("canary",), VersionRecord())
     body = vertex.upload_request(version, environment, environment.vertex, "digits")
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with replayed(answers) as (address, asked):
         transport = ModelServiceClient.get_transport_class("rest")(
-            host=f"127.0.0.1:{server.server_port}", credentials=AnonymousCredentials(), url_scheme="http"
+            host=address, credentials=AnonymousCredentials(), url_scheme="http"
         )
         for _ in range(2):
             assert vertex.upload(body, environment.vertex, transport) == f"{model}@2"
         for sentence in ("refused .* have the role", "cannot be reached"):
             with pytest.raises(ty.TrainyardError, match=f"vertex: {sentence}"):
                 vertex.upload(body, environment.vertex, transport)
-        server.shutdown()
     sent = {key: value for key, value in body.items() if key not in ("parent", "modelId")}
     upload = f"/v1/{parent}/models:upload"
     assert asked[:2] == [(f"/v1/{model}", None), (upload, {**sent, "modelId": "digits"})]

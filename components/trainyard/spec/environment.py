@@ -96,19 +96,27 @@ class ServiceAccounts(Strict):
     )
 
 
+_Url = Annotated[
+    str,
+    Field(max_length=1024, pattern=r"^(https?://[A-Za-z0-9._\[\]:-]+(/[^\s?#]*)?)?$"),
+    AfterValidator(_endpoint),
+]
+
+
 class Kubeflow(Strict):
     """Connection to the Kubeflow Pipelines API."""
 
-    endpoint: Annotated[
-        str,
-        Field(max_length=1024, pattern=r"^(https?://[A-Za-z0-9._\[\]:-]+(/[^\s?#]*)?)?$"),
-        AfterValidator(_endpoint),
-    ] = Field(
+    endpoint: _Url = Field(
         "",
         description="URL of the API. Empty: its Service inside a cluster, otherwise through the Kubernetes API server.",
     )
     namespace: Namespace = Field("kubeflow", description="Namespace of Kubeflow Pipelines, for an empty endpoint.")
     token_file: Text = Field("", description="File with a bearer token, read for every request.")
+    model_registry: _Url = Field(
+        "",
+        description="URL of the Model Registry, for `publish kubeflow`. Empty: its Service, through the Kubernetes API "
+        "server.",
+    )
     experiment: Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")] = Field(
         "trainyard", description="Kubeflow experiment of the runs."
     )

@@ -78,6 +78,20 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
     return Published(version, service, f"InferenceService {metadata['namespace']}/{metadata['name']}{share}{replaced}")
 
 
+def kubeflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
+    """Register `model` in the Model Registry of the cluster of `environment`.
+
+    name: of the registered model, by default the recipe's. Raises as `model_registry.registration` and
+    `model_registry.register`.
+    """
+    from trainyard_control.targets import model_registry as target
+
+    loaded = environments.load(environment)
+    version = _version(model, environment)
+    request = target.registration(version, loaded, _name(version, name))
+    return Published(version, request, "" if dry_run else target.register(request, loaded))
+
+
 def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
     """Log `model` as a run of the MLflow server of MLFLOW_TRACKING_URI, and register it.
 

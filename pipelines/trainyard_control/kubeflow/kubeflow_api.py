@@ -265,21 +265,5 @@ def _configuration(environment: Environment) -> Any:
         path = f"api/v1/namespaces/{settings.namespace}/services/{SERVICE}:{_PORT}/proxy"
         configuration.host = f"{configuration.host.rstrip('/')}/{path}"
     if token:
-        _show_token(configuration, token)
+        client.show_token(configuration, token)
     return configuration
-
-
-def _show_token(configuration: Any, file: str) -> None:
-    """Send the current token of `file` with every request, because tokens expire and are replaced."""
-
-    def renew(target: Any) -> None:
-        try:
-            target.api_key["authorization"] = Path(file).expanduser().read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigurationError(
-                f"kubeflow.token_file: {file}: cannot be read ({error.strerror}). Write the token there."
-            ) from error
-
-    configuration.api_key_prefix["authorization"] = "Bearer"
-    configuration.refresh_api_key_hook = renew
-    renew(configuration)

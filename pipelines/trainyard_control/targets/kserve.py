@@ -49,7 +49,7 @@ def inference_service(
         "name": "kserve-container",
         "image": image,
         "args": ["serve", _MODELS, "--host", "0.0.0.0", "--port", str(_PORT), "--model-name", name],  # noqa: S104
-        "env": [{"name": "STORAGE_URI", "value": _storage_uri(version.folder, environment)}],
+        "env": [{"name": "STORAGE_URI", "value": storage_uri(version.folder, environment)}],
         "ports": [{"containerPort": _PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": _PORT}},
         "resources": _RESOURCES,
@@ -115,6 +115,19 @@ def apply(service: Manifest, cluster: Cluster) -> str:
     return str(metadata.get("annotations", {}).get(_VERSION, ""))
 
 
+def storage_uri(folder: str, environment: Environment) -> str:
+    """Return the URI by which KServe reads the version in `folder`. Raises `ConfigurationError` if it cannot."""
+    if is_bucket(folder):
+        return folder
+    volume = environment.volume
+    if volume and (place := Path(folder).absolute()).is_relative_to(volume.path):
+        return f"pvc://{volume.claim}/{place.relative_to(volume.path)}"
+    raise ConfigurationError(
+        f"{folder}: a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's "
+        "volume."
+    )
+
+
 def connect(environment: Environment) -> Cluster:
     """Connect to the cluster of KUBECONFIG, in the environment's namespace."""
     remedy = "Have your account granted get and patch on inferenceservices."
@@ -132,16 +145,3 @@ def _remedy(error: InfrastructureError) -> str:
             f"--force-conflicts --field-manager={_MANAGER}."
         )
     return "Correct what the API server names."
-
-
-def _storage_uri(folder: str, environment: Environment) -> str:
-    """Return the URI by which KServe reads the version in `folder`."""
-    if is_bucket(folder):
-        return folder
-    volume = environment.volume
-    if volume and (place := Path(folder).absolute()).is_relative_to(volume.path):
-        return f"pvc://{volume.claim}/{place.relative_to(volume.path)}"
-    raise ConfigurationError(
-        f"{folder}: a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's "
-        "volume."
-    )

@@ -69,6 +69,24 @@ def kserve(
     _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
 
 
+@app.command("kubeflow")
+def kubeflow(
+    model: VersionName,
+    environment: EnvironmentName,
+    name: ModelName = None,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Register a version in Kubeflow's Model Registry.
+
+    Its address is kubeflow.model_registry of the environment.
+    """
+    from trainyard_control.api.publish import kubeflow as publish
+
+    done = publish(model, environment=environment, name=name, dry_run=dry_run)
+    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+
+
 @app.command("mlflow")
 def mlflow(
     model: VersionName,
