@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from trainyard.steps.export.browser import demo
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-HAS_DEMO = demo.RUNTIME.exists() or bool(os.environ.get("CI"))
+ROOT = Path(__file__).parents[2]
+RUNTIME = ROOT / "components/trainyard/steps/export/browser/runtime"
+HAS_DEMO = RUNTIME.exists() or bool(os.environ.get("CI"))
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and not os.environ.get("CI"), reason="no chromium here; CI installs one and runs this"
@@ -36,13 +36,13 @@ OPTIONS = (
 
 
 class Page:
-    """A page that is open. complaints: its errors, and what it wrote to the console. requests: URLs that it loaded."""
+    """A page that is open. complaints: its errors, and what it wrote to the console."""
 
     def __init__(self, send: int, receive: int) -> None:
         self._send, self._receive, self._rest, self._last = send, receive, b"", 0
         self._session: dict[str, str] = {}
         self.complaints: list[str] = []
-        self.requests: list[str] = []
+        self._requests: dict[str, str] = {}
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         for domain in ("Runtime", "Log", "Network", "Page", "DOM"):
@@ -54,12 +54,14 @@ class Page:
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.complaints.clear()
+        self._requests.clear()
         self.call("Page.navigate", url=path.as_uri())
         self.run("new Promise((done) => { if (document.readyState === 'complete') done(); else onload = done; })")
 
     def open_demo(self, exported: Path) -> None:
         """Open the page of an export, whose check must hold."""
-        self.open(exported / demo.FILE)
+        self.open(exported / "demo.html")
         self.wait("document.documentElement.dataset.checked")
         assert self.run("document.documentElement.dataset.checked") == "true"
         assert self.text("check").startswith("This browser answers a test example as the exported model does")
@@ -102,6 +104,11 @@ class Page:
         element = f"document.querySelector({json.dumps(selector)})"
         return f"({element}.scrollIntoView({{block: 'center'}}), {element}.getBoundingClientRect())"
 
+    @property
+    def requests(self) -> list[str]:
+        """The URLs that the page asked for, those that its policy forbids left out."""
+        return list(self._requests.values())
+
     def choose(self, selector: str, file: Path) -> None:
         """Choose `file` in the file input."""
         root = self.call("DOM.getDocument")["root"]["nodeId"]
@@ -137,7 +144,9 @@ class Page:
         if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
             self.complaints.append(json.dumps(parameters)[:1000])
         elif method == "Network.requestWillBeSent":
-            self.requests.append(parameters["request"]["url"])
+            self._requests[parameters["requestId"]] = parameters["request"]["url"]
+        elif method == "Network.loadingFailed" and parameters.get("blockedReason") == "csp":
+            del self._requests[parameters["requestId"]]
 
 
 @contextmanager
