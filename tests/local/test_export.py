@@ -478,6 +478,12 @@ def test_the_page_of_an_image_model_answers_in_a_browser_as_predict(
     assert page.text("fault").startswith("the file is no JPEG, PNG,")
     assert page.complaints == [] and set(page.requests) == {(exported / "demo.html").as_uri()}
 
+    text = (exported / "demo.html").read_text().replace('"answer":[', '"answer":[0.5,')
+    (tmp_path / "otherwise.html").write_text(text)
+    page.open(tmp_path / "otherwise.html")
+    page.wait("document.documentElement.dataset.checked")
+    assert page.text("check").endswith("Do not rely on its answers; try another browser.")
+
 
 def hostile(exported: Path, document: Examples, to: Path) -> Path:
     """Copy the export of `table` with names of a column, a value and a class that are HTML, and write its page."""
