@@ -18,7 +18,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec import recipe as recipes
-from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDTH_SCALABLE, Network
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES, WIDTH_SCALABLE, Network
 from trainyard.spec.training.model import ModelConfig
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum, precision_policy
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
@@ -87,7 +87,7 @@ def test_vit_small_opens_in_safe_mode_tells_places_apart_and_answers_alike_in_16
     assert np.abs(narrow({"image": pixels}).numpy() - expected).max() < 0.05 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", COLUMN_NETWORKS)
+@pytest.mark.parametrize("name", [name for name in COLUMN_NETWORKS if name != TREES])
 def test_columns_may_be_called_what_no_layer_may_or_what_others_are(name: str) -> None:
     called = ["km/h", "logits", "a", "b_c", "a_b", "c", "numbers", "速度", "dense"]
     ids = [Feature(name=column, dtype="int64", shape=(), vocabulary_size=3) for column in called]
@@ -102,7 +102,7 @@ def test_features_whose_names_would_meet_are_refused() -> None:
         build(ModelConfig(name="mlp"), pair, 2, seed=1)
 
 
-@pytest.mark.parametrize("name", COLUMN_NETWORKS)
+@pytest.mark.parametrize("name", [name for name in COLUMN_NETWORKS if name != TREES])
 def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
     model = build(ModelConfig(name=name, hidden=[4]), COLUMNS, 3, seed=1)
     batch = {

@@ -43,6 +43,20 @@ def test_the_launcher_of_a_gang_waits_on_the_default_pool_and_the_pipeline_carri
     assert place(placed.pipeline, with_gang(), placed.platform) == placed
 
 
+def test_trees_are_placed_on_one_worker_with_a_cpu_alone() -> None:
+    table = {"format": "csv", "path": "s3://bucket/x", "label": "y", "features": {"a": {"type": "numeric"}}}
+    recipe = Recipe.model_validate({"name": "cars", "data": table, "model": {"name": "boosted_trees"}})
+    with pytest.raises(
+        ConfigurationError, match=r"one process on a CPU, and the pool 'big' has 2 workers. Place train on"
+    ):
+        compiled(recipe, with_gang())
+    gke = environments.load("gke")
+    gpu = gke.model_copy(update={"placement": gke.placement | {"train": ["cpu", "gpu-l4"]}})
+    with pytest.raises(ConfigurationError, match="and the pool 'gpu-l4' has kind gpu"):
+        compiled(recipe, gpu)
+    compiled(recipe, environments.load("kind"))
+
+
 def with_own_image() -> tuple[dict[str, Any], Recipe]:
     """Return the compiled pipeline of a recipe whose program has an image of its own, and the recipe."""
     train = {"command": ["python", "-m", "team.train"], "image": "example/trainer:1"}

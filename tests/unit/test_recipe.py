@@ -9,6 +9,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import documents, recipe
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
+from trainyard_control.planning.cost import require_network
 
 GOOD = """\
 name: pets
@@ -222,6 +223,69 @@ def test_a_bound_of_drift_that_nothing_is_compared_with_is_refused(bounds: str, 
     documents.parse(regression + "drift: {features: {y: {max_mean_shift: 1}}}", Recipe, name="pets.yaml")
     expected = "drift.features.label: a regression has no classes. Write y"
     assert expected in faults(regression + "drift: {features: {label: {max_psi: 1}}}")
+
+
+TREES = """name: cars
+data: {format: csv, path: x, label: y, features: {a: {type: numeric}, b: {type: category}}}
+model: {name: boosted_trees}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            "model.hidden=[8]",
+            "model.hidden: is of networks, and boosted_trees has none. Leave it out; it has model.trees",
+        ),
+        ("model.width=2", "model.width: is of networks"),
+        ("model.weights=imagenet", "model.weights: is of networks"),
+        (
+            "train.epochs=3",
+            "train.epochs: is of networks, and boosted_trees has none. Leave it out. Set model.trees.max_iter",
+        ),
+        (
+            "train.optimizer.learning_rate=0.1",
+            "train.optimizer: is of networks, and boosted_trees has none. Leave it out.",
+        ),
+        ("train.batch_size=8", "It has model.trees, train.early_stopping and train.class_weights"),
+        ("train.workers=2", "train.workers: is of networks"),
+        ("train.checkpoints.keep=9", "train.checkpoints: is of networks"),
+        ("train.warm_start=champion", "train.warm_start: is of networks"),
+        ("train.command=[python, my.py]", "model.name: is of the networks that Trainyard trains"),
+        ("task=multi_label", "task: boosted_trees predicts one class or one number a row. Name mlp or wide_deep"),
+        ("data.targets=[y, z]", "data.targets: boosted_trees predicts one class or one number a row."),
+        ("data.features.t.type=text", "data.features.t: boosted_trees takes no text. Leave it out, or name mlp"),
+        (
+            "export.formats=[saved_model, litert_int8]",
+            "export.formats: boosted_trees has no litert_int8, whose fewer bits",
+        ),
+        (
+            "export.devices.pi.size_mb=1",
+            "export.devices.pi: measures litert_int8, which boosted_trees lacks. Set format:",
+        ),
+        ("export.min_mapped_share=0.5", "export.min_mapped_share: is of litert_int8, which boosted_trees lacks."),
+        ("evaluate.time_to={metric: accuracy, reach: 0.9}", "evaluate.time_to: is the time to an accuracy"),
+        (
+            "evaluate.gates=[{metric: roc_auc, min_difference: 0.0, against: boosted}]",
+            "evaluate.gates.0.against: the model is boosted trees itself. Compare with the champion or the baseline",
+        ),
+        ("model={name: mlp, trees: {max_iter: 9}}", "model.trees: are those of boosted_trees. Leave it out, or set"),
+        ("data={format: image_folder, path: x}", "model.name: 'boosted_trees' does not take images"),
+    ],
+)
+def test_what_trees_cannot_follow_is_refused(change: str, expected: str) -> None:
+    assert expected in faults(TREES, [change])
+
+
+def test_trees_take_the_settings_that_mean_something_to_them() -> None:
+    changes = ["model.trees.max_iter=9", "train.class_weights=balanced", "train.early_stopping.patience=3", "seed=4"]
+    parsed = documents.parse(TREES, Recipe, name="pets.yaml", overrides=[*changes, "evaluate.boosted=false"])
+    assert parsed.model.trees.max_iter == 9 and parsed.model.trees.max_leaf_nodes == 31
+    with pytest.raises(
+        ConfigurationError, match=r"model.name: boosted_trees has no operations to count, so neither speed"
+    ):
+        require_network(parsed)
 
 
 def test_an_image_size_has_two_numbers_that_suit_the_network() -> None:

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.spec.feature_names import input_name
+from trainyard.models.build import column_inputs
 from trainyard.spec.training.model import Trees
 
 Estimator = HistGradientBoostingClassifier | HistGradientBoostingRegressor
@@ -113,10 +113,7 @@ class BoostedTrees:
                     table.add(at, grown[root][place])
                 else:
                     table.add_leaf(at, constant if root == iterations else 0.0)
-        inputs = {
-            feature.name: keras.Input(feature.shape, name=f"input-{input_name(feature.name)}", dtype=feature.dtype)
-            for feature in features
-        }
+        inputs = column_inputs(features)
         leaves = table.leaves(self.columns.tensor(inputs))
         answers = ops.sum(ops.sum(ops.reshape(leaves, (-1, baseline.size, side, side)), axis=-1), axis=-1)
         return keras.Model(inputs, self._logits(answers, outputs), name="boosted_trees")

@@ -48,14 +48,19 @@ def _network(model: ModelConfig, features: Sequence[Feature], outputs: int) -> k
         inputs = {image.name: keras.Input(image.shape, name=image.name)}
         logits = family.network(model, inputs[image.name], outputs)
     else:
-        _require_names(features)
-        inputs = {
-            # A column name may be invalid for a layer (km/h), or the name of another layer (logits).
-            feature.name: keras.Input(feature.shape, name=f"input-{input_name(feature.name)}", dtype=feature.dtype)
-            for feature in features
-        }
+        inputs = column_inputs(features)
         logits = family.network(model, features, inputs, outputs)
     return keras.Model(inputs, logits, name=model.name)
+
+
+def column_inputs(features: Sequence[Feature]) -> dict[str, keras.KerasTensor]:
+    """Return the inputs of a model that takes columns, by feature name. Raises `ConfigurationError` if two meet."""
+    _require_names(features)
+    return {
+        # A column name may be invalid for a layer (km/h), or the name of another layer (logits).
+        feature.name: keras.Input(feature.shape, name=f"input-{input_name(feature.name)}", dtype=feature.dtype)
+        for feature in features
+    }
 
 
 def family_of(model: ModelConfig) -> ModuleType:
