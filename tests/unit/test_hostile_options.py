@@ -139,6 +139,8 @@ def test_a_hostile_value_is_answered_in_one_sentence(
             ("data ", "evaluate", "models ", "predict", "publish ", "recipe new", "serve")
         )
         allowed = (*allowed, ExitCode.DATA) if reads_data else allowed
+        # Any name may be that of a machine, which then does not answer.
+        allowed = (*allowed, ExitCode.TRANSIENT) if (verb, name) == ("devices add", "ssh") else allowed
         assert code in allowed, (value[:80], error)
         lines = readable(error) if isinstance(error, TrainyardError) else []
         assert not any("secret@" in error_line or len(error_line) > 1000 for error_line in lines), (value[:80], error)
