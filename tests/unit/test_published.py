@@ -28,11 +28,11 @@ ABOUT = """\
 
 Training speeds of ResNet-50 on images of 224 pixels: published, and predicted by `trainyard plan` without any recorded
 run. The planner's one constant for accelerators, their utilization, is the geometric mean over the runs marked *tuned*.
-Every published speed is in its 80 % interval. A test creates this page from `tests/unit/published.yaml`, which names
-each source's file and times.
+Every published speed is in its 80 % interval. A test creates this page from `tests/unit/published.yaml`, which has each
+run with its batch and its source's file.
 
-| hardware | devices | precision | batch | published, images/s | predicted | error | source |
-| --- | ---: | --- | ---: | ---: | ---: | ---: | --- |
+| hardware | precision | runs | devices | published, images/s | error | sources |
+| --- | --- | ---: | --- | --- | --- | --- |
 """
 
 
@@ -149,11 +149,15 @@ def test_the_arguments_figures_lie_in_the_intervals_of_a_part_of_a_pod_and_of_th
 
 
 def page() -> str:
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in RUNS:
+        precision = "float32" if run["precision"] == "float32" else "mixed"
+        groups.setdefault((run["hardware"], precision), []).append(run)
     rows = [
-        f"| {run['hardware']} | {run['devices']} | {'float32' if run['precision'] == 'float32' else 'mixed'} | "
-        f"{run['batch']:,} | {run['speed']:,} | {predicted(run):,.0f} | {100 * error(run):+.0f} % | "
-        f"{run['source']}{', tuned' if run.get('tuned') else ''} |"
-        for run in RUNS
+        f"| {hardware} | {precision} | {len(runs)} | {_range([run['devices'] for run in runs], ',')} | "
+        f"{_range([run['speed'] for run in runs], ',')} | {_range([100 * error(run) for run in runs], '+.0f')} % | "
+        f"{', '.join(dict.fromkeys(run['source'] + (' (tuned)' if run.get('tuned') else '') for run in runs))} |"
+        for (hardware, precision), runs in groups.items()
     ]
     sources = [f"- {name}: [{source['name']}]({source['address']})" for name, source in TABLE["sources"].items()]
     tuned = [run for run in RUNS if run.get("tuned")]
@@ -166,6 +170,11 @@ def page() -> str:
         for figure, setup, expected, low, high, yes in argued()
     )
     return "\n".join([ABOUT + "\n".join(rows), "", summary, "", *sources, figures, ""])
+
+
+def _range(values: list[float], form: str) -> str:
+    ends = dict.fromkeys(format(value, form) for value in (min(values), max(values)))
+    return " to ".join(ends)
 
 
 def _shown(value: float) -> str:
