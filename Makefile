@@ -134,8 +134,7 @@ test-kubeflow: setup ## Run the tests that need Kubeflow on the cluster of KUBEC
 	$(BIN)/pytest -m cluster tests/cluster/test_kubeflow.py
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
-	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py \
-	  tests/unit/test_time_to.py
+	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py
 
 screenshots: setup ## Run the commands that README and site show, and draw their screens and report again
 	$(BIN)/python tests/golden/screenshots.py

@@ -1,22 +1,19 @@
 """The time to an accuracy is read off the epochs of a training, as DAWNBench reads it."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from report_folders import SECONDS, recipe, training, whole_run
 
 from trainyard.contract.artifacts.preprocess import Examples, SplitFiles
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.contract.training.time_to import published, time_to, times
+from trainyard.contract.training.time_to import published, time_to
 from trainyard.report.outputs import read
 from trainyard.report.report import render
 from trainyard.report.summary import summarize
 from trainyard.spec.gates import TimeTo
 from trainyard_control.cli import screen
 
-PAGE = Path(__file__).parents[2] / "docs" / "experiments" / "imagenet.md"
 TOP_5, TOP_1 = TimeTo(reach=0.93), TimeTo(metric="accuracy", reach=0.759)
 
 
@@ -112,22 +109,3 @@ def test_only_the_same_images_and_the_very_accuracy_are_compared(tmp_path):
     assert published(TOP_5, whole.model_copy(update={"quarantined": 3})) == [], "one image more"
     assert published(TOP_5, whole.model_copy(update={"labels": ["cat", "dog"]})) == []
     assert published(TOP_5, None) == []
-
-
-def test_the_page_has_the_same_rows():
-    lines = []
-    for title, wanted in (("93 % top-5", TOP_5), ("75.9 % top-1", TOP_1)):
-        lines += ["", f"| {title}: hardware | software | day | epochs | hours | USD | source |"]
-        lines += ["| --- | --- | --- | ---: | ---: | ---: | --- |"]
-        lines += [
-            f"| {row.hardware} | {row.software} | {row.day} | {row.epochs or ''} | {row.hours:.3f} | "
-            f"{'' if row.dollars is None else f'{row.dollars:.2f}'} | [{row.source.split(',')[0]}]({row.address}) |"
-            for row in times(wanted)
-        ]
-    made = "\n".join([*lines, "", ""])
-    before, mark, rest = PAGE.read_text(encoding="utf-8").partition("<!-- published -->\n")
-    written, end, after = rest.partition("<!-- end -->")
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        PAGE.write_text(before + mark + made + end + after, encoding="utf-8")
-    else:
-        assert written == made
