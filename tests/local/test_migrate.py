@@ -19,7 +19,10 @@ pytestmark = pytest.mark.usefixtures("warm_processes")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "migrate.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
-BLOCKS = dict(re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', PAGE, re.DOTALL))
+FILES = ROOT / "docs" / "how-to" / "migrate"
+BLOCKS = {path.name: path.read_text(encoding="utf-8") for path in FILES.iterdir() if path.suffix == ".py"} | dict(
+    re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', PAGE, re.DOTALL)
+)
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 SHORT = ["--set", "export.formats=[saved_model]", "-o", "json"]
 COMPANIES = ["Blue Cab", "City Service", "Yellow"]
