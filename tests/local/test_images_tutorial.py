@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "images.md").read_text(encoding="utf-8")
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+PAGE = (TUTORIALS / "images.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', PAGE, re.DOTALL))
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
@@ -27,6 +29,7 @@ def run(folder: Path, start: str, *more: str) -> str:
 
 
 def test_weights_that_have_seen_flowers_know_others_sooner(tmp_path: Path) -> None:
+    shutil.copy(TUTORIALS / "draw.py", tmp_path)
     for name, text in BLOCKS.items():
         if name != "garden.yaml":  # which is drafted first
             (tmp_path / name).write_text(text, encoding="utf-8")
