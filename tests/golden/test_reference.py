@@ -320,7 +320,8 @@ def test_every_promise_of_the_faults_page_is_held_by_a_test_that_exists() -> Non
 
 def test_every_environment_variable_is_on_the_page() -> None:
     name = re.compile(r"\bTRAINYARD_[A-Z]+(?:_[A-Z]+)*")
-    page = set(name.findall((REFERENCE / "variables.md").read_text(encoding="utf-8")))
+    pages = (REFERENCE / "variables.md", ROOT / "CONTRIBUTING.md")  # of users, and of the tests
+    page = {variable for path in pages for variable in name.findall(path.read_text(encoding="utf-8"))}
     folders = ("components", "pipelines", "images", "k8s", "tests", ".ci", "benchmarks")
     is_binary = {".binpb", ".gz", ".png", ".pyc"}
     files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix not in is_binary]
