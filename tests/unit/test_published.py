@@ -31,8 +31,8 @@ run. The planner's one constant for accelerators, their utilization, is the geom
 Every published speed is in its 80 % interval. A test creates this page from `tests/unit/published.yaml`, which has each
 run with its batch and its source's file.
 
-| hardware | precision | runs | devices | published, images/s | error | sources |
-| --- | --- | ---: | --- | --- | --- | --- |
+| hardware | precision | devices | published, images/s | error | sources |
+| --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -47,8 +47,8 @@ ARGUMENT = """
 *77,000 images/s on a TPU pod (v2.5 or v3), 30 minutes to train there, and over a week on one GPU.* The claim does not
 name the pod's size or the GPU. The plan for some candidates, with 80 % intervals:
 
-| figure | the plan for | predicted | interval | inside |
-| --- | --- | ---: | ---: | --- |
+| figure | the plan for | predicted | inside |
+| --- | --- | ---: | --- |
 """
 
 
@@ -154,7 +154,7 @@ def page() -> str:
         precision = "float32" if run["precision"] == "float32" else "mixed"
         groups.setdefault((run["hardware"], precision), []).append(run)
     rows = [
-        f"| {hardware} | {precision} | {len(runs)} | {_range([run['devices'] for run in runs], ',')} | "
+        f"| {hardware} | {precision} | {_range([run['devices'] for run in runs], ',')} | "
         f"{_range([run['speed'] for run in runs], ',')} | {_range([100 * error(run) for run in runs], '+.0f')} % | "
         f"{', '.join(dict.fromkeys(run['source'] + (' (tuned)' if run.get('tuned') else '') for run in runs))} |"
         for (hardware, precision), runs in groups.items()
@@ -166,7 +166,7 @@ def page() -> str:
         f"{100 * median(tuned):.0f} % over the {len(tuned)} tuned ones."
     )
     figures = ARGUMENT + "\n".join(
-        f"| {figure} | {setup} | {_shown(expected)} | {_shown(low)} – {_shown(high)} | {'yes' if yes else '**no**'} |"
+        f"| {figure} | {setup} | {_shown(expected)} ({_shown(low)}–{_shown(high)}) | {'yes' if yes else '**no**'} |"
         for figure, setup, expected, low, high, yes in argued()
     )
     return "\n".join([ABOUT + "\n".join(rows), "", summary, "", *sources, figures, ""])
