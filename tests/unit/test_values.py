@@ -146,19 +146,3 @@ def test_numbers_that_32_bits_do_not_tell_apart_are_named():
         "lies from 1700000000 to 1700000195 (standard deviation 57.7), where a 32-bit float, in which networks "
         "compute, has steps of 128. Write it in the data less a constant, such as 1700000000"
     )
-
-
-def test_only_days_of_the_calendar_are_days_in_the_graph_and_on_the_device() -> None:
-    import tensorflow as tf
-
-    from trainyard.steps.export.on_device.columns import _date
-    from trainyard.steps.preprocess.transforming.calendar import Calendar
-
-    texts = [f"{start}-{number}" for start in ("1900-02", "2023-02", "2024-02", "2024-04") for number in range(28, 32)]
-    texts += ["0000-01-01", "0001-01-01", "9999-12-31", "2024-13-01", "today", ""]
-    dates = [datetime.date.fromisoformat(text) if day(text) else None for text in texts]
-    assert [_date(text) for text in texts] == dates and 0 < dates.count(None) < len(dates)
-    calendar = Calendar(tf.constant(texts))
-    assert calendar.month.numpy().tolist() == [date.month if date else 0 for date in dates]
-    since_1970 = [date.toordinal() - 719163 if date else np.nan for date in dates]
-    np.testing.assert_array_equal(calendar.days.numpy(), since_1970)

@@ -13,15 +13,19 @@ import tensorflow_transform as tft
 from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.formulas import computed
 from trainyard.data.images import decode_image
+from trainyard.data.values import day_text, days_since_1970
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
-from trainyard.steps.preprocess.transforming.calendar import HOURS, MONTHS, WEEKDAYS, Calendar
 from trainyard.steps.preprocess.transforming.learned import Learned, read_back
-from trainyard.steps.preprocess.transforming.words import NO_WORD, word_ids
+from trainyard.values.patterns import BETWEEN_WORDS, TIME_OF_DAY, WORD_OF_ITS_OWN
 
 Tensors = dict[str, tf.Tensor]
 MISSING = "[missing]"
+_NO_WORD = 0  # the id that fills up a row of fewer words
+_MONTHS, _WEEKDAYS, _HOURS = 13, 8, 25  # id 0 stands for a missing date or time
+_DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
+_TIME = ".{10}" + TIME_OF_DAY
 
 
 def raw_spec(data: Data) -> dict[str, tf.io.FixedLenFeature]:
@@ -72,7 +76,7 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
             elif isinstance(feature, Category):
                 outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
             elif isinstance(feature, Text):
-                outputs[name] = word_ids(inputs[name], feature, _vocabulary_name(name, data))
+                outputs[name] = _word_ids(inputs[name], feature, _vocabulary_name(name, data))
             else:
                 days, *parts = date_names(name, hour=feature.hour)
                 outputs |= {days: _zscore(name, learned.filled(name, "mean"), learned)}
@@ -85,7 +89,7 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
 
 def fillers(data: Data) -> dict[str, int]:
     """Return the id that fills up a row, by feature of several ids."""
-    return {name: NO_WORD for name, feature in data.features.items() if isinstance(feature, Text)}
+    return {name: _NO_WORD for name, feature in data.features.items() if isinstance(feature, Text)}
 
 
 def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
@@ -102,7 +106,7 @@ def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
             sizes[name] = feature.buckets
         elif isinstance(feature, Date):
             _, *parts = date_names(name, hour=feature.hour)
-            sizes |= dict(zip(parts, (MONTHS, WEEKDAYS, HOURS), strict=False))
+            sizes |= dict(zip(parts, (_MONTHS, _WEEKDAYS, _HOURS), strict=False))
     return sizes
 
 
@@ -172,3 +176,60 @@ def _vocabulary_name(name: str, data: Data) -> str:
     The order in which a recipe names its features is not in it: keys do not change with that either.
     """
     return f"vocabulary_{sorted(data.features).index(name)}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+
+
+def _word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
+    """Return the ids (n, feature.words) int64 of the first words of `texts` (n,): 1 + that of the vocabulary's file."""
+    words = _plain_words(texts) if feature.separator is None else _values(texts, feature.separator)
+    if feature.ngrams > 1:
+        words = tf.strings.ngrams(words, [*range(1, feature.ngrams + 1)])
+    ids = tft.compute_and_apply_vocabulary(
+        words[:, : feature.words].to_sparse(),
+        top_k=feature.vocabulary_size,
+        frequency_threshold=feature.min_count,
+        num_oov_buckets=feature.oov_buckets,
+        vocab_filename=vocabulary,
+    )
+    return tf.sparse.to_dense(
+        tf.SparseTensor(ids.indices, ids.values + 1, [tf.shape(texts, tf.int64)[0], feature.words]), _NO_WORD
+    )
+
+
+def _plain_words(texts: tf.Tensor) -> tf.RaggedTensor:
+    """Return the words of each text in lower case."""
+    cut = tf.strings.regex_replace(tf.strings.lower(texts, encoding="utf-8"), BETWEEN_WORDS, " ")
+    return tf.strings.split(tf.strings.regex_replace(cut, WORD_OF_ITS_OWN, r" \0 "))
+
+
+def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
+    """Split each text at the separators, without surrounding white space and empty parts."""
+    cut = tf.strings.split(texts, separator)
+    values = cut.with_flat_values(tf.strings.strip(cut.flat_values))
+    return tf.ragged.boolean_mask(values, values.with_flat_values(tf.not_equal(values.flat_values, "")))
+
+
+class Calendar:
+    """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN if missing), `month` 1..12, `weekday` 1..7 from
+    Monday and `hour` 1..24, the first of a day is 1 (int64, 0 if missing). What is no day YYYY-MM-DD of the calendar
+    counts as missing, and so does an hour that does not follow as THH or THH:MM.
+    """
+
+    def __init__(self, texts: tf.Tensor) -> None:
+        formed = tf.strings.regex_full_match(texts, _DATE)
+        timed = tf.strings.regex_full_match(texts, _TIME)
+        hours = _number(tf.where(timed, texts, tf.constant("1970-01-01T00")), 11, 2)
+        dates = tf.strings.substr(tf.where(formed, texts, tf.constant("1970-01-01")), 0, 10)
+        year, month, day = (_number(dates, start, length) for start, length in ((0, 4), (5, 2), (8, 2)))
+        days = days_since_1970(year, month, day)
+        written, in_range = day_text(days)
+        known = formed & in_range & tf.equal(written, dates)  # 2024-02-30 is no day
+        never = tf.zeros_like(hours)
+        self.hour = tf.where(known, tf.where(timed, hours + 1, never), never)
+        nothing = tf.zeros_like(days)
+        self.days = tf.where(known, tf.cast(days, tf.float64), tf.constant(math.nan, tf.float64))
+        self.month = tf.where(known, month, nothing)
+        self.weekday = tf.where(known, tf.math.floormod(days + 3, 7) + 1, nothing)  # 1970-01-01 was a Thursday
+
+
+def _number(texts: tf.Tensor, start: int, length: int) -> tf.Tensor:
+    return tf.strings.to_number(tf.strings.substr(texts, start, length), tf.int64)
