@@ -1,9 +1,8 @@
 """The messages of the Open Inference Protocol over gRPC, and the tensors in them.
 
-open_inference_grpc.binpb describes them: the compiled open_inference_grpc.proto beside it, an unchanged copy of
-https://github.com/kserve/open-inference-protocol/blob/d49cc23/specification/protocol/open_inference_grpc.proto. The
-classes are made when this module is imported, in a pool apart from the default one: a client of Triton or KServe in the
-same process has messages with the same names.
+open_inference_grpc.binpb describes them: the compiled open_inference_grpc.proto beside it. The classes are made when
+this module is imported, in a pool apart from the default one: a client of Triton or KServe in the same process has
+messages with the same names.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _TENSORS: dict[str, tuple[str, str]] = {
 }
 """For each datatype the dtype of raw values, and the field of typed contents; '' if it has none.
 
-Source: the comments in open_inference_grpc.proto.
+Source: the comments in the source that open_inference_grpc.proto names.
 """
 
 
