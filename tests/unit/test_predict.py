@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images.decoding import PixelForm
+from trainyard.readers import csv_rows, table_file
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict import pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import images, source, tables
 from trainyard.steps.predict.reading.batches import InputBatch
 from trainyard.storage import storage
+from trainyard.values.text import number
 
 COLUMNS = [
     {"name": "age", "dtype": "float32", "column": {"type": "numeric", "scale": "zscore"}},
@@ -74,6 +78,56 @@ def test_a_row_becomes_what_the_signature_takes_as_preprocess_makes_it(tmp_path:
     np.testing.assert_array_equal(got["age"], [41, np.nan, 7.5])
     np.testing.assert_array_equal(got["net_worth"], [1000, np.nan, np.nan])
     assert got["city"] == ["Oslo", "", "Rome"] and got["since"] == ["2026-01-31", "", "2026-02-01"]
+
+
+PLAIN = [str(number / 4) for number in range(300)]
+NUMBERS = ["1.5", "1.", ".5", "007", "-0", "1e5", "1E-7", "+3", "+.5e+1", "1e-400", "4.9e-324"]
+NUMBERS += ["2.2250738585072011e-308", "3.4028234e38", "9007199254740993", "0.1000000000000000055511151231257827"]
+NUMBERS += ["123456789012345678901234567890"]
+ODD_NUMBERS = ["nan", "NaN", "-nan", "nan(1)", "inf", "infinity", "-Infinity", "1e39", "1e400", "-1e400", "1_000"]
+ODD_NUMBERS += ["1,000", "0x10", "0x1p3", "1e", "-", "1d5", "1f", "", "1 2", "1.5\n", "٣", "½", "1.0.0", "--1", "-+1"]
+ODD_NUMBERS += ["+-3", "true", "TRUE", "tRue", "NA", "n/a", "null", "None", "?"]
+
+
+def read_among_plain(folder: Path, cell: str, model: PushedModel) -> float:
+    """Return the `net worth` that the row of `cell` has, infinity if it is rejected."""
+    column = [*PLAIN[:150], cell, *PLAIN[150:]]
+    with (folder / "numbers.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows(
+            [["age", "net worth", "city", "since"], *(["1", text, "x", ""] for text in column)]
+        )
+    got, rejected = rows(folder / "numbers.csv", model)
+    values = got["net_worth"]
+    assert values[:150] + values[-150:] == [float(text) for text in PLAIN]
+    assert len(values) + len(rejected) == len(column)
+    return values[150] if not rejected else np.inf
+
+
+def types_among_plain(folder: Path) -> set[str]:
+    """Return the Arrow types of the column that `read_among_plain` read."""
+    table = table_file.TableFile(str(folder / "numbers.csv"), "", numbers={"net worth"})
+    return {str(rows.columns.schema.field(0).type) for rows in csv_rows.read_csv(table, ["net worth"])}
+
+
+def test_a_cell_among_plain_numbers_is_the_number_that_its_text_writes(tmp_path: Path, model: PushedModel) -> None:
+    for cell in [*NUMBERS, *ODD_NUMBERS]:
+        for written in (cell, f"\u00a0{cell}"):
+            expected = number(written)
+            value = read_among_plain(tmp_path, written, model)
+            np.testing.assert_array_equal(value, np.inf if expected is None else np.float32(expected), written)
+        assert types_among_plain(tmp_path) == {"string"}
+        read_among_plain(tmp_path, f" {cell}\t", model)
+        assert types_among_plain(tmp_path) == ({"string"} if cell in ODD_NUMBERS else {"double"}), cell
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.sampled_from("0123456789.eE+-_xXnaifNAIFty "), max_size=12) | st.floats().map(repr))
+def test_whatever_a_cell_among_plain_numbers_holds_it_is_read_as_alone(
+    tmp_path: Path, model: PushedModel, cell: str
+) -> None:
+    expected = number(cell)
+    value = read_among_plain(tmp_path, cell, model)
+    np.testing.assert_array_equal(value, np.inf if expected is None else np.float32(expected))
 
 
 def test_a_list_of_a_row_is_what_its_text_was_in_training(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, column_names
 from trainyard.storage.source_stream import open_file
+from trainyard.values.columns import are_plain, plain_numbers
 from trainyard.values.patterns import UTF16
 
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
@@ -121,6 +122,7 @@ class _Table:
             self._guess_delimiter()
         self.header = self._read_header(columns or ())
         self._indices = {name: self.header.index(name) for name in columns or self.header}
+        self._numbers = [name for name in self._indices if name in file.numbers]
         if piece.start:
             stream.seek(piece.start)
             self._begin(PeekableReader(stream, None if piece.end is None else piece.end - piece.start), piece.row)
@@ -254,8 +256,22 @@ class _Table:
         return BadRow(self._name, int(number), "ragged_row", f"{cells} cells, the header has {len(self.header)}")
 
     def _parsed(self, content: bytes) -> pa.RecordBatch:
-        """Return the cells of the columns that are read of whole rows."""
-        places = [str(index) for index in self._indices.values()]
+        """Return the cells of the columns that are read of whole rows.
+
+        Texts, or float64 in columns of `file.numbers` as long as every cell of them is a plain number.
+        """
+        if self._numbers:
+            with suppress(pa.ArrowInvalid):
+                rows = self._converted(content, self._numbers)
+                if all(are_plain(rows.column(name)) for name in self._numbers):
+                    return rows
+        rows = self._converted(content)
+        self._numbers = [name for name in self._numbers if plain_numbers(rows.column(name)) is not None]
+        return rows
+
+    def _converted(self, content: bytes, numbers: Collection[str] = ()) -> pa.RecordBatch:
+        """Return the cells of whole rows as Arrow converts them: `numbers` to float64, the others to texts."""
+        types = {str(index): pa.float64() if name in numbers else pa.string() for name, index in self._indices.items()}
         # A mark that is no first character of the file is one of a cell, but Arrow leaves it out of any first row.
         content = b"\n" + content if content.startswith(codecs.BOM_UTF8) else content
         table = pa_csv.read_csv(
@@ -264,12 +280,11 @@ class _Table:
                 use_threads=False, block_size=len(content) + 1, column_names=[*map(str, range(len(self.header)))]
             ),
             pa_csv.ParseOptions(newlines_in_values=True, **self.dialect.arrow_options),
-            pa_csv.ConvertOptions(
-                check_utf8=False, column_types=dict.fromkeys(places, pa.string()), include_columns=places
-            ),
+            # Nothing stands for a missing number: such a cell is an error, and the block is read as texts.
+            pa_csv.ConvertOptions(check_utf8=False, column_types=types, include_columns=[*types], null_values=[]),
         ).combine_chunks()
         return pa.RecordBatch.from_pydict(
-            {name: table.column(place).chunk(0) for name, place in zip(self._indices, places, strict=True)}
+            {name: table.column(place).chunk(0) for name, place in zip(self._indices, types, strict=True)}
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +43,13 @@ class Dialect:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of rows. name: stands for it in messages and in the names of rows. size: its bytes."""
+    """A file of rows. name: stands for it in messages and in the names of rows. size: its bytes.
+
+    numbers: the columns of texts that may be read as float64 if every cell of a batch is a plain number.
+    """
 
     path: str
     name: str
     size: int = 0
     dialect: Dialect = field(default_factory=Dialect)
+    numbers: Collection[str] = ()

@@ -39,6 +39,26 @@ def as_texts(values: Any) -> pa.Array:
     return pc.fill_null(values if pa.types.is_string(kind) else pc.cast(values, pa.string()), "")
 
 
+def plain_numbers(values: pa.Array) -> pa.Array | None:
+    """Return the values of an Arrow array as float64; None if one is missing, or a text that Arrow takes for no number.
+
+    What Arrow takes for a number, and `are_plain` does not refuse, has the value that `text.number` gives.
+    """
+    try:
+        numbers = values.cast(pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return numbers if are_plain(numbers) else None
+
+
+def are_plain(numbers: pa.Array) -> bool:
+    """Return True if there are numbers, and none is missing, NaN, infinite or too large for 32 bits."""
+    if numbers.null_count or not len(numbers):
+        return False
+    found, limit = numbers.to_numpy(), patterns.MAX_FLOAT32
+    return bool(found.min() >= -limit and found.max() <= limit)  # NaN is neither
+
+
 def canonical_texts(values: Any) -> pa.Array:
     """Apply `canonical` to each value of an Arrow array; missing values become empty."""
     texts = as_texts(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import IO, Literal
 
@@ -36,9 +37,9 @@ class InputFiles:
         """Return the file's bytes, gunzipped if its name ends in .gz."""
         return open_file(self.path_of(file.name))
 
-    def table(self, file: SourceFile, quote: Quote) -> TableFile:
+    def table(self, file: SourceFile, quote: Quote, numbers: Collection[str] = ()) -> TableFile:
         """Return a file of rows for its reader, which finds out what separates cells of CSV."""
-        return TableFile(self.path_of(file.name), file.name, file.bytes, Dialect(None, quote))
+        return TableFile(self.path_of(file.name), file.name, file.bytes, Dialect(None, quote), numbers)
 
     def path_of(self, name: str) -> str:
         """Return the path or URI of what is called `name` below the root."""

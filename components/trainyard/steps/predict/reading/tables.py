@@ -41,7 +41,8 @@ class _MissingColumnError(Exception):
 
 def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None, extras: Sequence[str]) -> Items:
     assert source.kind != "images"  # noqa: S101 - asked of rows alone
-    table = source.table(file, model.quote)
+    numbers = {feature.name for feature in model.inputs if feature.dtype == "float32"} - {key, *extras}
+    table = source.table(file, model.quote, numbers)
     names = formats.columns(source.kind, table)
     required = list(dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else []), *extras]))
     if missing := set(required) - set(names):  # or of a type that is not read, which the reader says
