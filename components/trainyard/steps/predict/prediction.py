@@ -24,7 +24,7 @@ from trainyard.steps.predict.results import Receiver, Results, Table, rejected_f
 if TYPE_CHECKING:
     from trainyard.steps.predict.served import Answers, ServedModel
 
-_IN_FLIGHT = 2  # batches; chosen: one is answered while the next is read
+_AHEAD_BYTES = 16 << 20  # measured: 100,000 rows of 30 numbers, read while the first call compiles
 _PROGRESS_SECONDS = 0.5
 
 Progress = Callable[[int, int, str], None]
@@ -111,28 +111,39 @@ def served_model(model: PushedModel) -> ServedModel:
 
 
 def answer_all(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:
-    """Give `results` the answers to all items, in their order, calling `report` after each batch."""
-    waiting: deque[Future[list[Answers | BadRow]]] = deque()
+    """Give `results` the answers to all items, in their order, calling `report` after each batch.
 
-    def take() -> None:
-        for answer in waiting.popleft().result():
+    At least one batch is read while another is answered, and more while they fit into `_AHEAD_BYTES`.
+    """
+    waiting: deque[tuple[Future[list[Answers | BadRow]] | BadRow, int]] = deque()
+    ahead = 0
+
+    def take() -> int:
+        item, size = waiting.popleft()
+        for answer in [item] if isinstance(item, BadRow) else item.result():
             if isinstance(answer, BadRow):
                 results.reject(answer)
             else:
                 results.add(*answer)
         report(results)
+        return size
 
     with ThreadPoolExecutor(1) as asking:
         for item in items:
             if isinstance(item, BadRow):
-                results.reject(item)
-                continue
-            results.unknown.add(item)
-            waiting.append(asking.submit(served.answer, item))
-            if len(waiting) == _IN_FLIGHT:
-                take()
+                waiting.append((item, 0))
+            else:
+                results.unknown.add(item)
+                waiting.append((asking.submit(served.answer, item), size := item.nbytes))
+                ahead += size
+            while waiting and (_is_ready(waiting[0][0]) or (len(waiting) > 1 and ahead > _AHEAD_BYTES)):
+                ahead -= take()
         while waiting:
             take()
+
+
+def _is_ready(item: Future[list[Answers | BadRow]] | BadRow) -> bool:
+    return isinstance(item, BadRow) or item.done()
 
 
 class _Reporter:

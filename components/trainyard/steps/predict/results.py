@@ -10,7 +10,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
@@ -249,8 +248,14 @@ class _JsonLines:
         self._stream.flush()
 
 
+def _parquet(stream: IO[bytes], schema: pa.Schema) -> parquet.ParquetWriter:
+    """Return a writer with dictionaries of classes alone: keys and scores differ, so they would take time and space."""
+    classes = [field.name for field in schema if field.name != "key" and pa.types.is_string(field.type)]
+    return parquet.ParquetWriter(stream, schema, compression="zstd", use_dictionary=classes)
+
+
 _WRITERS: dict[str, Callable[[IO[bytes], pa.Schema], Any]] = {
-    ".parquet": partial(parquet.ParquetWriter, compression="zstd"),
+    ".parquet": _parquet,
     ".csv": pa_csv.CSVWriter,
     ".jsonl": _JsonLines,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,13 @@ class InputBatch:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the inputs."""
+        arrays = self.inputs.values()
+        objects = (sum(map(sys.getsizeof, values)) for values in arrays if values.dtype == object)
+        return sum(values.nbytes for values in arrays) + sum(objects)
 
     def halves(self) -> tuple[InputBatch, InputBatch]:
         """Return the first and the second half."""
