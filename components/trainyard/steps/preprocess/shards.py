@@ -71,8 +71,11 @@ def shard_name(split: Split, index: int, shards: int) -> str:
 
 def read_shard(
     parts: Iterable[SortedRun], work: TaskStore, split: Split, buckets: tuple[int, int], batch_size: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one shard, sorted by their order key. No more encoded images are copied than a batch holds."""
+) -> Iterator[tuple[pa.RecordBatch, list[bytes] | None]]:
+    """Yield the rows of one shard, sorted by their order key, and apart from them their encoded images, if any.
+
+    No more images are copied than a batch holds.
+    """
     slices = rows_between(parts, work, split, *buckets)
     if not slices:
         return
@@ -84,13 +87,12 @@ def read_shard(
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     slice_index = np.repeat(np.arange(len(slices)), [len(item) for item in slices])
     row_index = np.concatenate([np.arange(len(item)) for item in slices])
+    images = [item[_IMAGE] for item in slices] if has_images else None
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         batch = rows.take(pa.array(chosen)).combine_chunks().to_batches()[0]
-        if has_images:
-            images = [slices[slice_index[row]][_IMAGE][row_index[row]].as_py() for row in chosen]
-            batch = batch.append_column(_IMAGE, pa.array(images, pa.binary()))
-        yield batch
+        places = zip(slice_index[chosen].tolist(), row_index[chosen].tolist(), strict=True)
+        yield batch, [images[index][row].as_py() for index, row in places] if images else None
 
 
 def write_shard(examples: Iterable[bytes], path: Path) -> None:

@@ -8,7 +8,7 @@ protobuf.dev/programming-guides/encoding, and TensorFlow's example.proto and fea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ def encode_examples(columns: Mapping[str, Column]) -> Iterator[bytes]:
     pieces: list[list[bytes]] = []
     for equal, group in groupby(entries, lambda entry: isinstance(entry, np.ndarray)):
         together = list(group)
-        pieces += [_rows(np.hstack(together))] if equal else together
+        pieces += [_rows(np.hstack(together))] if equal else chain.from_iterable(together)
     for row in zip(*pieces, strict=True):
         yield b"".join((_FIRST, _varint(sum(map(len, row))), *row))
 
@@ -47,16 +47,19 @@ def as_column(values: pa.Array) -> Column:
     return content
 
 
-def _entries(name: bytes, column: Column) -> NDArray[np.uint8] | list[bytes]:
-    """Return of each row the entry of the features' map: uint8 (rows, bytes) if all have equally many bytes."""
+def _entries(name: bytes, column: Column) -> NDArray[np.uint8] | list[list[bytes]]:
+    """Return of each row the entry of the features' map: uint8 (rows, bytes) if all have equally many bytes.
+
+    Otherwise columns of pieces to join, so that long values are copied once.
+    """
     key = _FIRST + _varint(len(name)) + name
     if isinstance(column, list):
         heads = {size: _entry(key, _BYTES, size) for size in set(map(len, column))}
-        return [heads[len(value)] + value for value in column]
+        return [[heads[size] for size in map(len, column)], column]
     rows = column.reshape(len(column), -1)
     if rows.dtype == np.object_:
         listed = [b"".join(_FIRST + _varint(len(value)) + value for value in row) for row in rows.tolist()]
-        return [_listed(key, _BYTES, len(values)) + values for values in listed]
+        return [[_listed(key, _BYTES, len(values)) for values in listed], listed]
     if rows.dtype == np.float32:
         values = np.ascontiguousarray(rows, "<f4").view(np.uint8)
         return _fixed(_entry(key, _FLOATS, values.shape[1]), values)
@@ -67,7 +70,7 @@ def _entries(name: bytes, column: Column) -> NDArray[np.uint8] | list[bytes]:
     content, ends = groups[used].tobytes(), np.cumsum(sizes).tolist()
     starts = [0, *ends[:-1]]
     heads = {size: _entry(key, _INTEGERS, size) for size in set(sizes.tolist())}
-    return [heads[end - start] + content[start:end] for start, end in zip(starts, ends, strict=True)]
+    return [[heads[end - start] + content[start:end] for start, end in zip(starts, ends, strict=True)]]
 
 
 def _entry(key: bytes, kind: bytes, size: int) -> bytes:

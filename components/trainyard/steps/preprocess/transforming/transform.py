@@ -230,25 +230,21 @@ class _WriteShard:
         split, shard = numbered
         layout = self._layouts[split]
         batches = read_shard(self._parts, self._parts_work, split, layout.buckets(shard), self._batch_size)
-        examples = (example for batch in batches for example in self._examples(batch))
+        examples = (example for batch, images in batches for example in self._examples(batch, images))
         name = shard_name(split, shard, layout.shards)
         file = self._shards.write(name, lambda path: write_shard(examples, path))
         if file:
             content = json.dumps(asdict(file)).encode()
             self._measured.write(name, lambda path: path.write_bytes(content))
 
-    def _examples(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        raw = {name: batch[f"raw/{name}"] for name in self._raw_names}
-        raw = {
-            name: values.cast(pa.float32(), safe=False) if pa.types.is_floating(values.type) else values
-            for name, values in raw.items()
-        }
+    def _examples(self, batch: pa.RecordBatch, images: list[bytes] | None) -> Iterator[bytes]:
         columns: dict[str, Column] = {}
+        raw = {name: as_column(batch[f"raw/{name}"]) if images is None else images for name in self._raw_names}
         if self._transform:
-            inputs = {name: tf.constant(values.to_numpy(zero_copy_only=False)) for name, values in raw.items()}
+            inputs = {name: tf.constant(values) for name, values in raw.items()}
             transformed = self._transform(inputs)
             columns |= {name: tensor.numpy() for name, tensor in transformed.items()}
-        columns |= {f"raw/{name}": as_column(values) for name, values in raw.items()}
+        columns |= {f"raw/{name}": values for name, values in raw.items()}
         columns["label"] = self._labels(batch["label"])
         if self._weight:
             columns[WEIGHT] = as_column(batch[f"measure/{self._weight}"])
