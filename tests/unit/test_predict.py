@@ -7,6 +7,8 @@ import gzip
 import io
 import json
 import resource
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers import csv_rows, table_file
 from trainyard.readers.rows import BadRow
-from trainyard.steps.predict import pushed_model, results
+from trainyard.steps.predict import prediction, pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import images, source, tables
 from trainyard.steps.predict.reading.batches import InputBatch
@@ -267,6 +269,37 @@ def test_results_of_several_classes_and_of_several_targets_have_a_column_for_eac
     loads = results.Table(gives(None, targets=("heating", "cooling")))
     loads.add(pa.array(["a"]), np.array([[1.5, 2.5]], np.float32))
     assert loads.table.to_pylist() == [{"key": "a", "prediction_heating": 1.5, "prediction_cooling": 2.5}]
+
+
+class Answering:
+    """A model that answers the first batch when it is told to, and refuses the first row of each."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+
+    def answer(self, batch: InputBatch) -> list[Any]:
+        assert self.told.wait(10)
+        refused = BadRow(batch.keys[0].as_py(), None, "refused_by_the_model", "")
+        return [refused, (batch.keys.slice(1), np.full((len(batch) - 1, 2), 0.5, np.float32))]
+
+
+@pytest.mark.parametrize(("size", "read"), [(1, 50), (3 << 20, 6)])
+def test_batches_of_16_mib_are_read_ahead_and_rejections_keep_the_order_of_the_input(size: int, read: int) -> None:
+    model, table, got = Answering(), results.Table(gives(("no", "yes"))), []
+
+    def items() -> Iterator[InputBatch | BadRow]:
+        for index in range(50):
+            got.append(index)
+            if len(got) == read:
+                model.told.set()
+            yield BadRow(f"bad {index}", None, "mistyped_value", "")
+            yield InputBatch(pa.array([f"{index} a", f"{index} b"]), {"x": np.zeros((2, size // 2), np.int8)})
+
+    prediction.answer_all(items(), model, table, lambda _: None)  # type: ignore[arg-type]
+    assert got == [*range(50)]
+    assert [item.key for item in table.rejected] == [
+        key for index in range(50) for key in (f"bad {index}", f"{index} a")
+    ]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
