@@ -118,3 +118,40 @@ def test_an_exported_file_is_judged_by_the_rows_that_count_too(examples):
     assert same.export.accuracy > 0.97 and same.export.accuracy_difference == 0
     assert turned.export.accuracy == pytest.approx(1 - same.export.accuracy)
     assert turned.export.accuracy_difference < -0.94
+
+
+def test_trees_believe_the_rows_that_count_and_are_exported_like_a_network(recipe, examples, tmp_path):
+    from trainyard.contract.artifacts.evaluate import Evaluation
+    from trainyard.contract.artifacts.export import Exports
+    from trainyard.contract.artifacts.train import Training
+    from trainyard.data import trained
+    from trainyard.steps.evaluate import run as evaluate
+    from trainyard.steps.export import run as export
+    from trainyard.steps.train import run as train
+    from trainyard.storage import storage
+
+    of_trees = {
+        "model": {"name": "boosted_trees", "trees": {"max_iter": 20}},
+        "train": {"early_stopping": {"patience": 5}, "class_weights": "balanced"},
+    }
+    recipe = Recipe.model_validate(recipe.model_dump() | of_trees)
+    models = []
+    for name in ("first", "again"):
+        with storage.stage(str(tmp_path / name), "trainyard.train") as folder:
+            train.run(recipe, examples, str(tmp_path / "checkpoints"), folder)
+        models.append(trained.load(str(tmp_path / name)))
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+    record = Training.read(str(tmp_path / "first"))
+    best = min(record.history, key=lambda epoch: epoch.eval_loss)
+    assert record.best_epoch == best.epoch <= 20 and best.metric > 0.97
+    with storage.stage(str(tmp_path / "evaluation"), "trainyard.evaluate") as folder:
+        evaluate.run(recipe, examples, str(tmp_path / "first"), folder)
+    judged = Evaluation.read(str(tmp_path / "evaluation"))
+    assert judged.metrics["accuracy"] > 0.97 and judged.boosted is None
+    with storage.stage(str(tmp_path / "exported"), "trainyard.export") as folder:
+        export.run(recipe, examples, str(tmp_path / "first"), folder)
+    exports = Exports.read(str(tmp_path / "exported"))
+    assert exports.gate.verdict == "blessed", exports.gate.thresholds
+    assert {*exports.left_out} == {"litert_float16", "litert_int8"}
+    assert [file.format for file in exports.exports] == ["saved_model", "keras", "litert_float32"]

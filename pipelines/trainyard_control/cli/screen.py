@@ -11,6 +11,7 @@ from rich.table import Table
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import shell
+from trainyard.spec.networks import TREES
 from trainyard.storage import storage
 from trainyard_control.api.drawing import Console, key_value_table, markup, plain_table, table_console
 from trainyard_control.api.run import Run
@@ -45,9 +46,8 @@ def _summary(record: dict[str, Any], network: str | None) -> Table:
     bound = "bound unclear" if train["bottleneck"] == "unclear" else f"{train['bottleneck']}-bound"
     speed = f", {train['examples_per_second']:,.0f} examples/s" if train["examples_per_second"] else ""
     bound = "" if train.get("command") else f", {bound}"
-    table.add_row(
-        "training", f"{network or 'own model'}, {train['epochs']} epochs, {train['steps']:,} steps{speed}{bound}"
-    )
+    trained = f"{network or 'own model'}, {train['epochs']} epochs, {train['steps']:,} steps{speed}{bound}"
+    table.add_row("training", f"{network}, {train['epochs']} iterations" if network == TREES else trained)
     if record.get("predicted"):
         predicted = Prediction.model_validate(record["predicted"])
         table.add_row("plan", predicted.beside(train["examples_per_second"]))

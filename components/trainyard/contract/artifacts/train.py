@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trainyard.contract.document import Document, FrozenModel
+from trainyard.spec.networks import TREES
 
 
 class Epoch(FrozenModel):
@@ -125,6 +126,9 @@ class Training(Document):
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
     rest of what it left is in files/. With train.result: folder its folder is model/ instead of model.keras, and
     metrics is what it says of it.
+
+    Of boosted_trees, epochs, steps and history count iterations of the boosting, and there is no
+    examples_per_second.
     """
 
     file = "training.json"
@@ -176,3 +180,8 @@ class Training(Document):
     teacher: str = ""
     command: list[str] = []
     metrics: dict[str, float] = {}
+
+    @property
+    def is_trees(self) -> bool:
+        """True if boosted trees were trained, by scikit-learn."""
+        return self.model == TREES and not self.command

@@ -113,7 +113,9 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
             "teacher": training.teacher,
             "hardware": f"{_some(training.devices)}; workers: {training.workers}",
             "precision": training.precision,
-            "training": f"{training.epochs} epochs, {training.steps:,} steps",
+            "training": f"{training.best_epoch} of {training.epochs} iterations"
+            if training.is_trees
+            else f"{training.epochs} epochs, {training.steps:,} steps",
             "training time": f"{seconds:,.0f} s" if seconds else "",
         }
     return {name: text for name, text in rows.items() if text}

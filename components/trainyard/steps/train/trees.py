@@ -73,7 +73,7 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         lambda done: events.progress(done, settings.max_iter, "iterations"),
     )
     grown = time.perf_counter()
-    history = _history(recipe, trees, judged, targets, examples=len(weighted.labels), seconds=grown - read)
+    history = _history(recipe, trees, judged, targets, grown - read)
     best = best_epoch(history)
     assert best is not None  # noqa: S101 - one iteration at the least
     measured = time.perf_counter()
@@ -96,7 +96,7 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         workers=1,
         devices=["CPU"],
         precision="float32",
-        examples_per_second=history[0].examples_per_second,
+        examples_per_second=0.0,
         bottleneck="compute",
         step_ms=1000 * (grown - read) / len(history),
         cached_step_ms=0.0,
@@ -171,11 +171,9 @@ def _history(
     trees: boosted_trees.BoostedTrees,
     judged: boosted_trees.Rows,
     targets: Moments,
-    *,
-    examples: int,
     seconds: float,
 ) -> list[Epoch]:
-    """Return the evidence of each iteration; examples: of the training split; seconds: of all iterations."""
+    """Return the evidence of each iteration; seconds: of all of them."""
     losses = list(zip(*trees.losses, strict=True))
     is_class = judged.labels.dtype.kind in "iu"
     history = []
@@ -190,7 +188,7 @@ def _history(
                 train_loss=float(train_loss),
                 eval_loss=float(eval_loss),
                 metric=float(np.average(scores, weights=judged.weights)),
-                examples_per_second=examples * len(losses) / seconds,
+                examples_per_second=0.0,
                 seconds=seconds / len(losses),
             )
         )
