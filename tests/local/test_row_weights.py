@@ -130,11 +130,11 @@ def test_trees_believe_the_rows_that_count_and_are_exported_like_a_network(recip
     from trainyard.steps.train import run as train
     from trainyard.storage import storage
 
-    of_trees = {
+    settings = {
         "model": {"name": "boosted_trees", "trees": {"max_iter": 20}},
         "train": {"early_stopping": {"patience": 5}, "class_weights": "balanced"},
     }
-    recipe = Recipe.model_validate(recipe.model_dump() | of_trees)
+    recipe = Recipe.model_validate(recipe.model_dump() | settings)
     models = []
     for name in ("first", "again"):
         with storage.stage(str(tmp_path / name), "trainyard.train") as folder:

@@ -19,7 +19,7 @@ from trainyard_control.api.progress import SweepScreen
 from trainyard_control.planning import cost
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.result import Result
-from trainyard_control.search.search_space import Dimension, override, parse, parse_blocks
+from trainyard_control.search.search_space import Dimension, override, parse, parse_blocks, variant
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import Slot
 from trainyard_control.search.trials import Trial
@@ -62,6 +62,18 @@ def test_what_cannot_be_tried_is_said_before_anything_starts(over: str, sentence
     with pytest.raises(ConfigurationError) as raised:
         parse("digits", [], [over])
     assert sentence in str(raised.value)
+
+
+def test_trees_and_networks_leave_out_what_a_recipe_sets_for_the_other() -> None:
+    changes = ["train.early_stopping.patience=3", "model.hidden=[8]"]
+    space = parse("tabular", changes, ["model.name=mlp,boosted_trees"])
+    assert space[0].values == ("mlp", "boosted_trees")
+    trees = variant("tabular", changes, {"model.name": "boosted_trees", "model.trees.max_iter": 9})
+    assert (trees.model.trees.max_iter, trees.model.hidden, trees.train.epochs) == (9, [64, 32], 10)
+    assert trees.train.early_stopping == variant("tabular", changes, {"model.name": "mlp"}).train.early_stopping
+    assert variant("tabular", changes, {"model.name": "mlp"}).train.epochs == 40
+    with pytest.raises(ConfigurationError, match=r"train\.batch_size: is of networks, and boosted_trees has none"):
+        variant("tabular", changes, {"model.name": "boosted_trees", "train.batch_size": 8})
 
 
 def test_a_grammar_draws_blocks_that_a_recipe_takes_and_knows_again() -> None:

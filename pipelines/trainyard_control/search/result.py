@@ -64,9 +64,10 @@ class Result:
 
     @property
     def front(self) -> list[Trial]:
-        """The Pareto-optimal trials by metric and operations, the cheapest first."""
+        """The Pareto-optimal trials by metric and operations, or parameters, the cheapest first."""
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
-        return self.unbeaten(done, lambda trial: trial.operations)
+        counted = _are_counted(done)
+        return self.unbeaten(done, lambda trial: trial.operations if counted else trial.parameters)
 
     def unbeaten(self, done: list[Trial], cost: Callable[[Trial], float]) -> list[Trial]:
         """Return the trials of `done` that are Pareto-optimal by metric and `cost`, the cheapest first.
@@ -81,9 +82,14 @@ class Result:
         return front
 
 
+def _are_counted(done: list[Trial]) -> bool:
+    """Return True if the operations of all trials are known; trees and custom programs have none."""
+    return all(trial.operations for trial in done)
+
+
 def _costs(result: Result, done: list[Trial], metric: str) -> Iterator[Chart]:
     """Yield a chart of metric and cost for operations, latency and money, as far as known."""
-    counted = all(trial.operations for trial in done)
+    counted = _are_counted(done)
     costs: tuple[tuple[str, str, Callable[[Trial], float]], ...] = (
         (
             "Cost; the line is Pareto-optimal",

@@ -13,7 +13,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import model_sections
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
-from trainyard.spec.training import blocks
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training import blocks, trees
 from trainyard.spec.training.blocks import CONVOLUTIONS
 
 if TYPE_CHECKING:
@@ -65,6 +66,14 @@ def override(key: str, value: Any) -> str:
     return f"{key}={json.dumps(value)}"
 
 
+def variant(recipe: str, overrides: list[str], values: dict[str, Any]) -> Recipe:
+    """Load `recipe` with the `values` of a trial. Trees leave out what the recipe sets for networks, and vice versa."""
+    foreign = (
+        trees.foreign_settings(recipes.load(recipe, overrides), values["model.name"]) if "model.name" in values else ()
+    )
+    return recipes.load(recipe, [*overrides, *(override(key, value) for key, value in [*foreign, *values.items()])])
+
+
 def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]:
     """Parse dimensions, each KEY=VALUES.
 
@@ -84,7 +93,7 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
         dimensions.append(_dimension(key, described))
     for dimension in dimensions:
         for value in dimension.ends:
-            recipes.load(recipe, [*overrides, override(dimension.key, value)])
+            variant(recipe, overrides, {dimension.key: value})
     return dimensions
 
 

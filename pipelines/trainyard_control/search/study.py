@@ -21,9 +21,10 @@ from trainyard.errors import DataError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.search.search_space import BlockSpace, Dimension, override
+from trainyard_control.search.search_space import BlockSpace, Dimension, variant
 from trainyard_control.search.trials import Pruned, Trial
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Sweep:
 
     def variant(self, values: dict[str, Any]) -> Recipe:
         """Load the recipe of a trial."""
-        return recipes.load(self.name, [*self.overrides, *(override(key, value) for key, value in values.items())])
+        return variant(self.name, self.overrides, values)
 
     @property
     def digest(self) -> str:
@@ -242,7 +243,8 @@ def _optuna_study(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
                 value=trial.metric,
                 params=fixed.params,
                 distributions=fixed.distributions,
-                intermediate_values=dict(enumerate(trial.epochs, 1)),
+                # An iteration of trees is no epoch of a network.
+                intermediate_values={} if trial.values.get("model.name") == TREES else dict(enumerate(trial.epochs, 1)),
             )
         )
     return study

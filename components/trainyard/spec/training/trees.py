@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.spec.networks import TREES
 
@@ -17,6 +17,24 @@ FORMATS = ("saved_model", "keras", "litert_float32", "onnx")
 
 _MODEL, _TRAIN = {"name", "trees"}, {"class_weights", "early_stopping"}
 _INSTEAD = {"epochs": "Set model.trees.max_iter", "optimizer": "Set model.trees.learning_rate"}
+
+
+def foreign_settings(recipe: Recipe, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of `recipe` that the model `name` does not have, by key, each with its default.
+
+    A search compares networks and trees by one recipe, which sets what either of them needs.
+    """
+    if name != TREES:
+        kept = {
+            "model": set(type(recipe.model).model_fields) - {"trees"},
+            "train": set(type(recipe.train).model_fields),
+        }
+    else:
+        kept = {"model": _MODEL, "train": _TRAIN}
+    for section, part in (("model", recipe.model), ("train", recipe.train)):
+        for key, field in type(part).model_fields.items():
+            if key not in kept[section] and getattr(part, key) != field.default:
+                yield f"{section}.{key}", type(part)(**{key: field.default}).model_dump(mode="json")[key]
 
 
 def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

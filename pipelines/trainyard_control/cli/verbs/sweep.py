@@ -174,4 +174,4 @@ def _operations(value: float) -> str:
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
-    return f"{value:.0f}"
+    return f"{value:.0f}" if value else "–"
