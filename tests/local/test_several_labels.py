@@ -95,11 +95,13 @@ def model(recipe: Recipe, examples: str, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def exported(recipe: Recipe, examples: str, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from trainyard.steps.evaluate.thresholds import thresholds_of
     from trainyard.steps.export.run import run
 
     output = tmp_path_factory.mktemp("exports") / "exports"
+    chosen = {each.label: each.value for each in thresholds_of(recipe, model, open_examples(examples))}
     with storage.stage(str(output), "trainyard.export") as folder:
-        run(recipe, examples, model, folder)
+        run(recipe, examples, model, folder, json.dumps(chosen) if chosen else "")
     return output
 
 
