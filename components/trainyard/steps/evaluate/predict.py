@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
 
 
-_ROW_BATCH = 1024  # as in export; chosen: steps of 32 rows take longer to start than to compute
+_ROW_BATCH = 4096  # measured: a small network needs half the CPU time of 1,024; larger batches gain little
 
 Predict = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 

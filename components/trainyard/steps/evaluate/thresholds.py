@@ -8,10 +8,8 @@ from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.predict import answer_batch, replicated
+from trainyard.steps.evaluate.predict import answer_batch, batch_size, replicated
 from trainyard.steps.evaluate.threshold_choice import choose_thresholds
-
-_IMAGE_BATCH, _ROW_BATCH = 64, 1024  # bounds memory; chosen
 
 
 def thresholds_of(recipe: Recipe, model: str, folder: ExampleFolder) -> list[ClassThreshold]:
@@ -23,9 +21,9 @@ def thresholds_of(recipe: Recipe, model: str, folder: ExampleFolder) -> list[Cla
     """
     if recipe.threshold is None:
         return []
-    size = _ROW_BATCH if folder.document.image is None else _IMAGE_BATCH
     replicas = replicated(model, folder, in_float32=True)
-    outputs = [answers for _batch, answers in replicas.map(answer_batch, folder.batches("eval", size))]
+    batches = folder.batches("eval", batch_size(recipe, folder, "eval"))
+    outputs = [answers for _batch, answers in replicas.map(answer_batch, batches)]
     if not outputs:
         raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
     probabilities = np.concatenate(outputs)

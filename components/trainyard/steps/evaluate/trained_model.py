@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +107,16 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     saved: dict[str, Any] = {"keys": keys, "labels": candidate.labels, "outputs": candidate.outputs}
     if candidate.weights is not None:
         saved["weights"] = candidate.weights
-    np.savez_compressed(output / "predictions.npz", **saved)
+    _save(output / "predictions.npz", saved)
     events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
+
+
+def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write `arrays` as `np.savez_compressed`, at the level that is over twice as fast and a tenth larger."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _champion(uri: str, examples: ExampleFolder, size: int) -> tuple[SplitPredictions | None, ChampionState]:
