@@ -60,8 +60,8 @@ def written_with_calls(
         judged = evaluate(**shared, **own, examples=examples, model=model).set_caching_options(False)
         change(judged, "evaluate")
         with dsl.If(judged.outputs["Output"] == "blessed", name="evaluate-blessed"):
-            maker = judged.outputs["maker"]
-            files = change(export(**shared, examples=examples, model=model, maker=maker), "export")
+            decided = {name: judged.outputs[name] for name in ("maker", "thresholds")}
+            files = change(export(**shared, examples=examples, model=model, **decided), "export")
             with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
                 pushed = push(
                     **shared,

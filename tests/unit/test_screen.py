@@ -26,7 +26,7 @@ def printed(table: Table | Padding, width: int = 80) -> list[str]:
 def export(format: str, metric: str = "accuracy") -> dict[str, Any]:
     return {
         "format": format, "metric": metric, "bytes": 104_857_600, "accuracy": 1, "accuracy_difference": 0.0,
-        "max_abs_difference": 3e-7, "latency_ms": {"p50": 123.456, "p95": 1234.567},
+        "max_abs_difference": 3e-7, "latency_ms": {"p50": 123.456, "p95": 1234.567}, "devices": [],
     }  # fmt: skip
 
 
