@@ -230,6 +230,13 @@ def recipe_of(format: str) -> Recipe:
     return Recipe.model_validate({"name": "rows", "data": RECIPE | {"format": format}, "model": {"name": "mlp"}})
 
 
+@functools.cache
+def recipe_of_one(format: str) -> Recipe:
+    """A recipe that reads one column of `FEATURES`, and splits by content."""
+    data = RECIPE | {"format": format, "features": {"on": FEATURES["on"]}, "split": {}}
+    return Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp"}})
+
+
 def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     """What preprocess makes of the file: its rows, and of these splits, digests, bytes of examples and statistics."""
     recipe = recipe_of(format)
@@ -242,6 +249,7 @@ def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     raw = {name: as_column(assigned[name]) for name in assigned.schema.names if name.startswith("raw/")}
     summary = Summary.from_rows(assigned, [], recipe.data.prose).document({})
     made = [assigned["split"].to_pylist(), digests, [*encode_examples(raw)], summary]
+    made += [other["row_hash"].to_pylist() for other in judged(path, recipe_of_one(format))]  # what a split is made by
     return batch.drop_columns("source").to_pylist(), made
 
 

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from judged_rows import judged
 
 from trainyard.errors import DataError
+from trainyard.quality.tables.row_hashes import row_hashes
 from trainyard.readers import csv_rows
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.steps.preprocess.readers.tables.rows import check_row
+from trainyard.steps.preprocess.split import assign
 
 DATA = Data.model_validate(
     {
@@ -220,10 +222,53 @@ def test_a_row_that_never_ends_is_refused_before_it_is_in_memory(tmp_path, monke
             tracemalloc.stop()
 
 
-def test_hundreds_of_thousands_of_columns_are_a_table_and_one_too_many_cells_a_ragged_row(tmp_path):
-    spare = ",".join(f"s{number}" for number in range(300_000))
-    header, row = f"n,c,d,y,{spare}\n", "1,a,,yes," + "," * 299_999 + "\n"
+def test_a_hundred_thousand_columns_are_a_table_and_one_too_many_cells_a_ragged_row(tmp_path):
+    spare = ",".join(f"s{number}" for number in range(100_000))
+    header, row = f"n,c,d,y,{spare}\n", "1,a,,yes," + "," * 99_999 + "\n"
     found = read(tmp_path / "wide.csv", (header + row + row.replace("yes", "yes,")).encode())
     assert [getattr(item, "reason", "good") for item in found] == ["good", "ragged_row"]
     with pytest.raises(DataError, match="no column 'y'"):
         read(tmp_path / "wide.csv", header.replace(",y,", ",z,").encode())
+
+
+def hashes(**columns: object) -> list[int]:
+    return row_hashes(pa.record_batch(columns)).tolist()
+
+
+def test_equal_rows_have_one_hash_in_every_type_and_order_of_columns():
+    texts = {"n": ["1", "2.50", "", "+1e3"], "t": ["TRUE", "a; b", "e\u0301", "NA"]}
+    expected = hashes(**{name: pa.array(cells) for name, cells in texts.items()})
+    assert len(set(expected)) == 4
+    texts_first = {"t": pa.array(["1", "a,b", " \u00e9 ", None]), "n": pa.array(["1.0", "2.5", "na", "1000"])}
+    assert hashes(**texts_first, added=pa.nulls(4), **{"column 3": pa.array([1, 2, 3, 4])}) == expected
+    typed = {"n": pa.array([1, 2.5, None, 1000], pa.float32()), "t": texts_first["t"].dictionary_encode()}
+    assert hashes(**typed) == expected
+    [listed] = hashes(n=pa.array([2.5], pa.float64()), t=pa.array([["a", "b"]]))
+    assert listed == expected[1]
+
+
+@pytest.mark.parametrize("number", [16777217, 3000000256.0, 1e20, 0.1, -2.5e-7, float("inf"), 2**53 + 1])
+def test_a_number_has_one_hash_as_text_and_in_each_type_that_holds_it(number):
+    kinds = [pa.int64()] if isinstance(number, int) else [pa.float32(), pa.float64()]
+    for kind in kinds:
+        column = pa.array([number], kind)
+        assert hashes(n=column) == hashes(n=pa.array([str(column.cast(pa.string())[0])]))
+
+
+def test_a_row_is_drawn_alike_whichever_columns_the_recipe_reads(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("n,c,d,y,id\n" + "".join(f"{row},red,2024-02-29,{row % 2},{row}\n" for row in range(300)))
+
+    def drawn(*names: str, **settings: object) -> dict[str, int]:
+        features = {name: DATA.features[name] for name in names}
+        data = Data.model_validate(DATA.model_dump() | {"features": features} | settings)
+        [batch] = judged(path, RECIPE.model_copy(update={"data": data}))
+        rows, _ = assign(batch, 1, data)
+        return dict(zip(rows["source"].to_pylist(), rows["split"].to_pylist(), strict=True))
+
+    whole = drawn("n", "c", "d")
+    assert 200 < sum(split == 0 for split in whole.values()) < 280  # 300 rows of 0.8: five deviations of 7
+    assert drawn("n") == drawn("c") == whole
+    assert drawn("n", fraction=0.5) == drawn("c", fraction=0.5) != whole
+    by_group = {"split": {"by": "group", "column": "id"}}
+    assert drawn("n", **by_group, fraction=0.5) == drawn("c", **by_group, fraction=0.5)

@@ -85,15 +85,19 @@ def csv_pieces(file: TableFile) -> list[Piece]:
 
 
 def read_csv(
-    file: TableFile, columns: Sequence[str], _lists: Collection[str] | None = None, piece: Piece = WHOLE
+    file: TableFile,
+    columns: Sequence[str],
+    _lists: Collection[str] | None = None,
+    piece: Piece = WHOLE,
+    whole_rows: bool = False,
 ) -> Iterator[RowBatch | BadRow]:
-    """Yield `columns` of the rows of `file` in batches, and the rows with another number of cells than the header.
+    """Yield `columns`, with `whole_rows` all, of the rows of `file` in batches, and the rows that cannot be read.
 
-    Blank lines are no rows. Raises `DataError` with row and column if the file is not UTF-8 (a byte-order mark is
-    accepted), or its header lacks or repeats a column.
+    Those have another number of cells than the header. Blank lines are no rows. Raises `DataError` with row and column
+    if the file is not UTF-8 (a byte-order mark is accepted), or its header lacks or repeats a column.
     """
     with open_file(file.path, _MOST_BYTES if piece.start else None) as stream:  # there it begins with the header alone
-        table = _Table(stream, file, columns, piece)
+        table = _Table(stream, file, columns, piece, whole_rows)
         block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
         while content := table.ahead.peek(block_bytes):
             ends = len(content) < block_bytes
@@ -112,7 +116,14 @@ def read_csv(
 class _Table:
     """A file behind its header: `ahead` are its bytes. columns: those that are read, all by default."""
 
-    def __init__(self, stream: IO[bytes], file: TableFile, columns: Sequence[str] | None, piece: Piece = WHOLE) -> None:
+    def __init__(
+        self,
+        stream: IO[bytes],
+        file: TableFile,
+        columns: Sequence[str] | None,
+        piece: Piece = WHOLE,
+        whole_rows: bool = False,
+    ) -> None:
         csv.field_size_limit(_MAX_CELL)
         self._name = file.name
         self.dialect = replace(file.dialect, delimiter=file.dialect.delimiter or ",")
@@ -121,7 +132,9 @@ class _Table:
         if not self._take_excel_line(file.dialect) and file.dialect.delimiter is None:
             self._guess_delimiter()
         self.header = self._read_header(columns or ())
-        self._indices = {name: self.header.index(name) for name in columns or self.header}
+        extra = self.header if whole_rows or not columns else ()
+        places = {name: place for place, name in enumerate(self.header)}
+        self._indices = {name: places[name] for name in dict.fromkeys([*(columns or ()), *extra])}
         self._numbers = [name for name in self._indices if name in file.numbers]
         if piece.start:
             stream.seek(piece.start)

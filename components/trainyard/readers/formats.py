@@ -27,13 +27,14 @@ class TableFormat:
 
     columns: the columns of a file that can be read. nested: the types of those that do not
     hold one value a row. read: the rows of some columns, which may be lists where the third argument names them, and
-    of a piece. pieces: what can be read apart. count: the rows, None if it is not known without reading them all.
+    of a piece; with the last argument the other columns, too. pieces: what can be read apart. count: the rows, None if
+    it is not known without reading them all.
     is_sparse: a row may leave out columns, so that none is missing because the first rows lack it.
     """
 
     columns: Callable[[TableFile], list[str]]
     nested: Callable[[TableFile], dict[str, Any]]
-    read: Callable[[TableFile, Sequence[str], Collection[str] | None, Piece], Iterator[RowBatch | BadRow]]
+    read: Callable[[TableFile, Sequence[str], Collection[str] | None, Piece, bool], Iterator[RowBatch | BadRow]]
     pieces: Callable[[TableFile], list[Piece]]
     count: Callable[[TableFile], int | None]
     is_sparse: bool = False
@@ -79,12 +80,14 @@ def read(
     columns: Sequence[str],
     lists: Collection[str] | None = None,
     piece: Piece = WHOLE,
+    whole_rows: bool = False,
 ) -> Iterator[RowBatch | BadRow]:
     """Yield `columns` of the rows of `file`, and the rows that cannot be read. Raises `DataError` if the file cannot.
 
-    lists: the columns that may hold several values a row, by default all.
+    lists: the columns that may hold several values a row, by default all. whole_rows: after `columns` come the others
+    that can be read, where a cell that cannot be is missing.
     """
     try:
-        yield from FORMATS[format].read(file, columns, lists, piece)
+        yield from FORMATS[format].read(file, columns, lists, piece, whole_rows)
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(file.name, error) from error

@@ -18,7 +18,7 @@ from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece,
 from trainyard.readers.table_file import TableFile
 from trainyard.storage.source_stream import seekable_file
 from trainyard.uris import is_bucket
-from trainyard.values.columns import is_list
+from trainyard.values.columns import is_list, is_text
 
 _PACKED = 8  # chosen: a column is seldom packed closer
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
@@ -70,9 +70,13 @@ def parquet_pieces(file: TableFile) -> list[Piece]:
 
 
 def read_parquet(
-    file: TableFile, columns: Sequence[str], lists: Collection[str] | None = None, piece: Piece = WHOLE
+    file: TableFile,
+    columns: Sequence[str],
+    lists: Collection[str] | None = None,
+    piece: Piece = WHOLE,
+    whole_rows: bool = False,
 ) -> Iterator[RowBatch | BadRow]:
-    """Yield `columns` of the rows of `file` in batches; the first row is row 1.
+    """Yield `columns`, with `whole_rows` all that can be read, of the rows in batches; the first row is row 1.
 
     A folder `day=2024-03-01` in its name is a column `day`. lists: the columns that may hold lists, by default all.
     Raises `DataError` that names the row group and the column which cannot be read, or the column that is missing or
@@ -82,14 +86,18 @@ def read_parquet(
     with _opened(file) as opened:
         schema = opened.schema_arrow
         _check(schema, columns, parts, name, lists)
-        present = [column for column in columns if column in schema.names]
+        extra = [field.name for field in schema if is_readable(field.type)] if whole_rows else []
+        extra = [name for name in dict.fromkeys([*extra, *(parts if whole_rows else ())]) if name not in columns]
+        named = [*columns, *extra]
+        present = [column for column in named if column in schema.names]
         for group in range(piece.start, opened.num_row_groups if piece.end is None else piece.end):
             try:
                 for batch in opened.iter_batches(MOST_ROWS, row_groups=[group], columns=present):
+                    batch = _text_or_missing(batch, extra)
                     _require_text(batch, f"{name}: row group {group}")
                     numbers = np.arange(row, row + batch.num_rows)
                     row += batch.num_rows
-                    yield RowBatch(name, _with_parts(batch, columns, parts), numbers)
+                    yield RowBatch(name, _with_parts(batch, named, parts), numbers)
             except _UNREADABLE as error:
                 raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
 
@@ -123,6 +131,25 @@ def _require_text(batch: Any, place: str) -> None:
                 f"{place}: column '{column}': is not UTF-8 or broken ({reason}). Write the file again with texts in "
                 "UTF-8, or leave the column out."
             ) from error
+
+
+def _text_or_missing(batch: Any, columns: Sequence[str]) -> Any:
+    """Return the batch without the texts of `columns` that are not UTF-8."""
+    for column in columns:
+        if column in batch.schema.names and is_text(batch[column].type):
+            try:
+                batch[column].validate(full=True)
+            except pa.ArrowInvalid:
+                texts = [_decoded(value) for value in batch[column].cast(pa.binary()).to_pylist()]
+                batch = batch.set_column(batch.schema.get_field_index(column), column, pa.array(texts, pa.string()))
+    return batch
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _with_parts(batch: Any, columns: Sequence[str], parts: dict[str, str]) -> pa.RecordBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,15 @@ class BadRow:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows of one file: columns of Arrow, and the number of each row; the header of a CSV file is row 1."""
+    """Rows of one file: columns of Arrow, and the number of each row; the header of a CSV file is row 1.
+
+    hashes: of the whole rows, if they are needed.
+    """
 
     file: str
     columns: pa.RecordBatch
     rows: NDArray[np.int64]
+    hashes: NDArray[np.uint64] | None = None
 
     def name(self, index: int) -> str:
         """Return the name of a row, such as `a.csv:17`."""
@@ -73,12 +77,15 @@ class RowBatch:
 
     def filter(self, kept: NDArray[np.bool_]) -> RowBatch:
         """Return the rows that are `kept`."""
-        return RowBatch(self.file, self.columns.filter(pa.array(kept)), self.rows[kept])
+        hashes = None if self.hashes is None else self.hashes[kept]
+        return RowBatch(self.file, self.columns.filter(pa.array(kept)), self.rows[kept], hashes)
 
     def slices(self, rows: int) -> Iterator[RowBatch]:
         """Yield the rows in batches of at most `rows`."""
         for start in range(0, len(self.rows), rows):
-            yield RowBatch(self.file, self.columns.slice(start, rows), self.rows[start : start + rows])
+            end = start + rows
+            hashes = None if self.hashes is None else self.hashes[start:end]
+            yield RowBatch(self.file, self.columns.slice(start, rows), self.rows[start:end], hashes)
 
     def texts(self, separators: Mapping[str, str] | None = None) -> RowBatch:
         """Return the rows as a file of text has them, empty where a value is missing.
@@ -94,7 +101,7 @@ class RowBatch:
             }
         except ValueError as error:
             raise DataError(f"{self.file}: {error}.") from error
-        return RowBatch(self.file, pa.RecordBatch.from_pydict(texts), self.rows)
+        return replace(self, columns=pa.RecordBatch.from_pydict(texts))
 
     def _named(self) -> dict[str, Any]:
         return dict(zip(self.columns.schema.names, self.columns.columns, strict=True))

@@ -47,16 +47,27 @@ def example_pieces(_file: TableFile) -> list[Piece]:
 
 
 def read_examples(
-    file: TableFile, columns: Sequence[str], lists: Collection[str] | None = None, _piece: Piece = WHOLE
+    file: TableFile,
+    columns: Sequence[str],
+    lists: Collection[str] | None = None,
+    _piece: Piece = WHOLE,
+    whole_rows: bool = False,
 ) -> Iterator[RowBatch | BadRow]:
-    """Yield `columns` of the examples of `file` in batches; the first is row 1, and what an example lacks is missing.
+    """Yield `columns`, with `whole_rows` all, of the examples of `file` in batches; the first is row 1.
+
+    What an example lacks is missing.
 
     lists: the columns that may hold several values, by default all. Raises `DataError` that names the record if the
     file is damaged.
     """
     decoder = _decoder()
     for group in _groups(file, MOST_BYTES):
-        yield from _rows(_parsed(decoder, group), file, columns, lists) if isinstance(group, list) else [group]
+        if not isinstance(group, list):
+            yield group
+            continue
+        parsed = list(_parsed(decoder, group))
+        extra = sorted({name for _, decoded in parsed if decoded is not None for name in decoded.schema.names})
+        yield from _rows(parsed, file, columns, lists, [name for name in extra if whole_rows and name not in columns])
 
 
 def read_image_examples(
@@ -144,15 +155,16 @@ def _is_readable(lists: Any) -> bool:
 
 
 def _rows(
-    parsed: Iterator[tuple[list[_Record], Any]] | list[tuple[list[_Record], Any]],
+    parsed: list[tuple[list[_Record], Any]],
     file: TableFile,
     columns: Sequence[str],
     lists: Collection[str] | None,
+    extra: Sequence[str] = (),
 ) -> Iterator[RowBatch | BadRow]:
-    """Yield the columns as one batch, and the bad rows in order."""
+    """Yield the columns as one batch, and the bad rows in order; values of `extra` that cannot be read are missing."""
     bad: dict[int, BadRow] = {}
     numbers: list[int] = []
-    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    parts: dict[str, list[Any]] = {name: [] for name in (*columns, *extra)}
     for records, decoded in parsed:
         rows = [number for number, _ in records]
         if decoded is None:
@@ -160,10 +172,10 @@ def _rows(
             bad[rows[0]] = BadRow(file.name, rows[0], "not_an_example", detail)
             continue
         numbers += rows
-        for name in columns:
-            values, wrong = _column(decoded, name, len(rows), lists is None or name in lists)
-            parts[name].append(values)
-            for index, why in wrong.items():
+        for name, batches in parts.items():
+            values, wrong = _column(decoded, name, len(rows), lists is None or name in lists or name in extra)
+            batches.append(values)
+            for index, why in wrong.items() if name in columns else ():
                 bad.setdefault(rows[index], BadRow(file.name, rows[index], "mistyped_value", f"'{name}': {why}"))
     if numbers:
         together = pa.RecordBatch.from_pydict(

@@ -240,6 +240,11 @@ class Data(Strict):
         return list(dict.fromkeys([*(name for name in named if name not in self.derive), *computed]))
 
     @property
+    def hashes_rows(self) -> bool:
+        """True if the whole rows of a table decide what split, or what fraction of it, they are in."""
+        return not self.is_image and (not self.split.by_value or self.fraction < 1)
+
+    @property
     def labels(self) -> list[str]:
         """The columns to predict."""
         return self.targets or [self.label]

@@ -56,7 +56,7 @@ class Cells:
     def no_numbers(self) -> Mask:
         """Mask of the cells that are neither a number nor a marker of a missing one."""
         none: Mask = np.isnan(self.numbers)
-        return none & ~_listed_as_missing(self.texts) if none.any() else none
+        return none & ~listed_as_missing(self.texts) if none.any() else none
 
 
 def cells(column: Any, zone: datetime.tzinfo = UTC) -> Cells:
@@ -70,7 +70,7 @@ def cells(column: Any, zone: datetime.tzinfo = UTC) -> Cells:
     numbers, parsed = _numbers(texts, empty)
     unparsed = ~parsed & ~empty
     # Without a number in it, `na` may well be a name.
-    missing = empty | (_listed_as_missing(texts) if parsed.any() and unparsed.any() else False)
+    missing = empty | (listed_as_missing(texts) if parsed.any() and unparsed.any() else False)
     since_1970 = _days(texts, zone) if unparsed.any() else np.full(len(texts), np.nan)
     return Cells(texts, np.asarray(missing), numbers, since_1970)
 
@@ -139,7 +139,8 @@ def _days(texts: Any, zone: datetime.tzinfo) -> NDArray[np.float64]:
     return np.where(since >= _FIRST_DAY, since, np.nan)
 
 
-def _listed_as_missing(texts: Any) -> Mask:
+def listed_as_missing(texts: Any) -> Mask:
+    """Return the mask of the texts that stand for a missing number."""
     return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING)))
 
 

@@ -62,6 +62,20 @@ def _without_space(separator: str) -> str:
 Separator = Annotated[str, Field(min_length=1, max_length=8), AfterValidator(_without_space)]
 
 
+def _rising(quantiles: tuple[float, float]) -> tuple[float, float]:
+    if quantiles[0] >= quantiles[1]:
+        raise ValueError(f"the quantile {quantiles[0]:g} is not below {quantiles[1]:g}. Write [0.01, 0.99]")
+    return quantiles
+
+
+Quantiles = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, le=1)]],
+    Field(strict=False),
+    AfterValidator(_rising),
+]
+"""The lower and the upper quantile between which values are kept."""
+
+
 class Numeric(Strict):
     """A number. Missing values are imputed; z-score, range or quantile buckets are learned from the training split."""
 
@@ -133,17 +147,16 @@ class SplitRows(Strict):
     """Splits: train, eval (selects the best epoch) and test (used by the gates).
 
     An example's split depends only on the seed and its content, or on one column; by class also on other examples of
-    its class.
+    its class. The content of a table's row is all its columns, so a row keeps its split if the recipe reads others.
     """
 
     by: Literal["content", "class", "group", "time", "column", "folder"] = Field(
         "content",
-        description="content: equal examples share a split. class: exact shares per class, at least one each if it "
-        "has three different examples. group: rows with the same value of column share a split. time: by"
-        " the date in column, the oldest train. column: it names the split: train, eval (validation, "
-        "val, dev) or test. folder: published image splits: val/ (or validation/, test/; an archive, or "
-        "a tfds split of that name) is the test split; train/ gives its share eval to the eval split, by"
-        " content.",
+        description="content: equal images, and rows that are equal in all columns, share a split. class: exact shares "
+        "per class, at least one each if it has three different examples. group: rows with the same value of column "
+        "share a split. time: by the date in column, the oldest train. column: it names the split: train, eval "
+        "(validation, val, dev) or test. folder: published image splits: val/ (or validation/, test/; an archive, or "
+        "a tfds split of that name) is the test split; train/ gives its share eval to the eval split, by content.",
     )
     column: Column | None = Field(None, description="Column for group, time or column; may be derived.")
     train: Share = Field(0.8, description="Share of the training split, for content, class and group.")

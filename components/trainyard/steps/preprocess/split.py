@@ -1,4 +1,7 @@
-"""The split of an example: a pure function of its content and the seed, so that nothing moves when data are added.
+"""The split of an example: a pure function of the seed and its identity, so that nothing moves when data are added.
+
+The identity is the content of an image, and the hash of a whole row of a table: no row moves if the recipe reads other
+columns of it.
 
 By class it takes all draws of the class, too: see `by_class`.
 """
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import SplitRows
+from trainyard.steps.preprocess.readers.records import ROW_HASH
 from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES
 
 
@@ -28,7 +32,7 @@ def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch
 
 def draw(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
     """Return the rows with their draw as `order` (binary(16)), all in the first split until `by_class` ends."""
-    orders = [digest[:16] for digest in _drawn(b"split", seed, batch["content"].to_pylist())]
+    orders = [digest[:16] for digest in _drawn(b"split", seed, _identities(batch))]
     assigned = batch.append_column("split", pa.array(np.zeros(len(batch), np.int8)))
     return assigned.append_column("order", pa.array(orders, pa.binary(16)))
 
@@ -42,11 +46,12 @@ def assign_rows(
     the training split `data.fraction` stays.
     """
     if data.fraction < 1:
-        contents = batch["content"].to_pylist()
-        draws = _uniform(b"fraction", seed, contents).tolist()
+        draws = _uniform(b"fraction", seed, _identities(batch)).tolist()
         remaining = [split != "train" or drawn < data.fraction for split, drawn in zip(splits, draws, strict=True)]
         batch = batch.filter(pa.array(remaining, pa.bool_()))
         splits = [split for split, used in zip(splits, remaining, strict=True) if used]
+    if ROW_HASH in batch.schema.names:
+        batch = batch.drop_columns(ROW_HASH)
     contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
     orders = order_keys(contents, sources, seed)
     if data.weight:
@@ -68,10 +73,10 @@ def _sum_of(words: NDArray[np.uint32]) -> int:
 
 def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
     if split.by == "content":
-        return assign_splits(batch["content"].to_pylist(), seed, split)
+        return assign_splits(_identities(batch), seed, split)
     if split.by == "folder":
         # An example of the folder that trains trains, or chooses the epoch.
-        draws = _uniform(b"split", seed, batch["content"].to_pylist()).tolist()
+        draws = _uniform(b"split", seed, _identities(batch)).tolist()
         rows = zip(batch["split_by"].to_pylist(), draws, strict=True)
         return ["test" if folder == "test" else "eval" if drawn < split.eval else "train" for folder, drawn in rows]
     encoded = batch["split_by"].dictionary_encode()
@@ -97,6 +102,14 @@ def assign_splits(contents: Sequence[bytes], seed: int, fractions: SplitRows) ->
     draws = _uniform(b"split", seed, contents)
     numbers = np.searchsorted([fractions.train, fractions.train + fractions.eval], draws, side="right")
     return [SPLITS[number] for number in numbers.tolist()]
+
+
+def _identities(batch: pa.RecordBatch) -> list[bytes]:
+    """Return the identity of each row: the hash of the whole row of a table, or the content of an image."""
+    if ROW_HASH not in batch.schema.names:
+        return batch["content"].to_pylist()
+    content = batch[ROW_HASH].to_numpy().astype(">u8").tobytes()
+    return [content[start : start + 8] for start in range(0, len(content), 8)]
 
 
 def order_keys(contents: Sequence[bytes], sources: Sequence[str], seed: int) -> list[bytes]:

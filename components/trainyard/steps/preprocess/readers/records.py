@@ -18,6 +18,9 @@ MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
 LABELS_APART = "\n"
 """Stands between the classes, or the targets, of one record's label. No class has a line break in its name."""
 
+ROW_HASH = "row_hash"
+"""The column with the hash of a table's whole row (uint64), with `Data.hashes_rows`, until the row has its split."""
+
 _DIGEST_BYTES = 32
 _MEASURES = ("height", "width", "bytes")
 _PIXELS = ("constant", "level")

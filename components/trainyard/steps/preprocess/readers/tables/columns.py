@@ -24,7 +24,7 @@ from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Numeric
-from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, batch_schema, digest_part
+from trainyard.steps.preprocess.readers.records import LABELS_APART, ROW_HASH, BadRecord, batch_schema, digest_part
 from trainyard.steps.preprocess.readers.tables.rows import check_row, split_by, typed_label, typed_number, typed_text
 from trainyard.values.patterns import MAX_FLOAT32
 
@@ -77,6 +77,8 @@ class ColumnJudge:
         values = [column.values for column in (*columns.values(), *computed, *weight, *split)]
         label = pc.binary_join_element_wise(*(arrays.values for arrays in labels), LABELS_APART)
         batch = pa.RecordBatch.from_arrays([sources, label, content, *values], schema=batch_schema(self._data))
+        if rows.hashes is not None:
+            batch = batch.append_column(ROW_HASH, pa.array(rows.hashes))
         good = derived.selected & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), bad_rows
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from trainyard.quality.tables.row_hashes import row_hashes
 from trainyard.readers.formats import read
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
@@ -28,11 +29,13 @@ def judged_rows(
     """
     data, count = recipe.data, 0
     judge = ColumnJudge(data, recipe.task)
-    for item in read(table_format(data), file, data.columns, data.separators, piece):
+    for item in read(table_format(data), file, data.columns, data.separators, piece, data.hashes_rows):
         count += 1 if isinstance(item, BadRow) else len(item.rows)
         if isinstance(item, BadRow):
             yield item
             continue
+        if data.hashes_rows:
+            item = replace(item, columns=item.columns.select(data.columns), hashes=row_hashes(item.columns))
         for rows in item.texts(data.separators).slices(MOST_ROWS):
             if dataset and dataset.label_names is not None and data.label in rows.columns.schema.names:
                 rows, unnamed = _with_label_names(rows, data.label, dataset)

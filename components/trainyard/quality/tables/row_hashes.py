@@ -1,0 +1,146 @@
+"""Hashes whole rows of a table, so that the same row has one hash in every file format and for every recipe."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from trainyard.quality.hashes import Hashes, hash_numbers, hash_texts, mixed
+from trainyard.quality.tables.cells import listed_as_missing
+from trainyard.spec.tables.columns import has_name
+from trainyard.values.columns import as_texts, canonical_texts, is_list, is_text
+from trainyard.values.patterns import FALSE, MAX_FLOAT32, NUMBER, TRUE
+
+_TRUE, _FALSE = (names.partition("|")[0] for names in (TRUE, FALSE))
+_BETWEEN = bytes(byte for byte in range(128) if not chr(byte).isalnum())  # as separators of lists are
+_LIKE_NUMBER = re.compile(NUMBER)
+_CELLS = 1 << 18  # chosen: of several columns that are hashed at once
+_EXACT_FLOAT64, _EXACT_FLOAT32 = 2.0**53, 2.0**24
+
+
+def row_hashes(columns: pa.RecordBatch) -> Hashes:
+    """Return a hash of each row, whatever the order and the types of its columns.
+
+    Two writings of one value are equal, and so are some different values: numbers in 32 bits (integers below 2^53
+    exactly), and texts in letters and digits alone. A missing value is as a missing column. Columns without a name and
+    lists of several floating-point numbers are left out.
+    """
+    hashes = np.zeros(len(columns), np.uint64)
+    for names, cells in _stacked(columns) if len(columns) else ():
+        found, present = (part.reshape(len(names), -1) for part in _hashed(cells))
+        seeds = hash_texts([name.strip() for name in names])
+        hashes += np.where(present, mixed(found ^ seeds[:, None]), np.uint64(0)).sum(axis=0, dtype=np.uint64)
+    return mixed(hashes)
+
+
+def _stacked(columns: pa.RecordBatch) -> Iterator[tuple[list[str], Any]]:
+    """Yield the names of columns of one type, and their cells one column after the other."""
+    alike: dict[tuple[str, bool], list[str]] = {}
+    for name, kind in zip(columns.schema.names, columns.schema.types, strict=True):
+        if has_name(name) and not pa.types.is_null(kind):
+            is_number = is_text(kind) and _is_like_number(columns[name][0].as_py())
+            alone = name if pa.types.is_dictionary(kind) or is_list(kind) else ""
+            alike.setdefault((f"{kind} {alone}", is_number), []).append(name)
+    count = max(1, _CELLS // len(columns))
+    for (_, is_number), names in alike.items():
+        for start in range(0, len(names), count):
+            chosen = names[start : start + count]
+            cells = pa.concat_arrays([columns[name] for name in chosen])
+            if is_number and len(chosen) > 1 and _all_numbers(as_texts(cells)) is None:
+                yield from (([name], columns[name]) for name in chosen)
+            else:
+                yield chosen, cells
+
+
+def _hashed(column: Any) -> tuple[Hashes, NDArray[np.bool_]]:
+    """Return the hash of each cell, and which are present."""
+    kind = column.type
+    if isinstance(column, pa.DictionaryArray):
+        return _take(*_hashed(column.dictionary), column.indices)
+    if is_list(kind):
+        return _hashed(_single(column)) if pa.types.is_floating(kind.value_type) else _hashed_texts(_joined(column))
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64(), safe=False), np.nan))
+        size = np.abs(numbers[~np.isnan(numbers)]).max(initial=0)
+        # The digits of a large float32 are not those of the same float64.
+        if size <= (_EXACT_FLOAT32 if pa.types.is_floating(kind) and kind != pa.float64() else MAX_FLOAT32):
+            return _hashed_numbers(numbers)
+    return _hashed_texts(as_texts(column))
+
+
+def _hashed_numbers(numbers: NDArray[np.float64]) -> tuple[Hashes, NDArray[np.bool_]]:
+    exact = (np.floor(numbers) == numbers) & (np.abs(numbers) < _EXACT_FLOAT64)
+    return hash_numbers(np.where(exact, numbers, numbers.astype(np.float32))), ~np.isnan(numbers)
+
+
+def _hashed_texts(texts: Any) -> tuple[Hashes, NDArray[np.bool_]]:
+    if (numbers := _all_numbers(texts)) is not None:
+        return _hashed_numbers(numbers)
+    encoded = texts.dictionary_encode()
+    return _take(*_hashed_values(canonical_texts(encoded.dictionary)), encoded.indices)
+
+
+def _all_numbers(texts: Any) -> NDArray[np.float64] | None:
+    """Return the numbers, NaN for an empty text; None if a text is another one."""
+    if not len(texts) or not _is_like_number(texts[0].as_py()):  # measured: a cast that fails takes ten times as long
+        return None
+    empty = _mask(pc.equal(texts, ""))
+    try:
+        numbers = np.array(pc.if_else(empty, "0", texts).cast(pa.float64()))
+    except pa.ArrowInvalid:
+        return None
+    return np.where(empty, np.nan, numbers) if np.abs(numbers).max() <= MAX_FLOAT32 else None  # false for NaN, too
+
+
+def _is_like_number(text: str | None) -> bool:
+    return not text or _LIKE_NUMBER.fullmatch(text) is not None
+
+
+def _hashed_values(texts: Any) -> tuple[Hashes, NDArray[np.bool_]]:
+    """Return the hash of each of different canonical texts, and which are no markers of a missing value."""
+    numbers = np.full(len(texts), np.nan)
+    for truth, word in enumerate((_FALSE, _TRUE)):
+        numbers[_mask(pc.equal(texts, word))] = truth
+    like = _mask(pc.match_substring_regex(texts, f"^{NUMBER}$"))
+    if like.any():
+        numbers[like] = pc.utf8_ltrim(texts.filter(pa.array(like)), "+").cast(pa.float64())
+        numbers[np.abs(numbers) > MAX_FLOAT32] = np.nan
+    hashes, is_number = _hashed_numbers(numbers)
+    values = texts.cast(pa.binary()).to_pylist()
+    sums = (zlib.crc32(value.translate(None, _BETWEEN) or value) for value in values)
+    hashes = np.where(is_number, hashes, mixed(np.fromiter(sums, np.uint64, len(values))))
+    return hashes, is_number | ~listed_as_missing(texts)
+
+
+def _take(hashes: Hashes, present: NDArray[np.bool_], indices: Any) -> tuple[Hashes, NDArray[np.bool_]]:
+    """Return the hashes at `indices`, null where a value is missing, and which are present."""
+    if not len(hashes):
+        return np.zeros(len(indices), np.uint64), np.zeros(len(indices), np.bool_)
+    places = np.asarray(pc.fill_null(indices.cast(pa.int64()), 0))
+    return hashes[places], present[places] & _mask(indices.is_valid())
+
+
+def _mask(array: Any) -> NDArray[np.bool_]:
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _single(lists: Any) -> Any:
+    """Return the value of each list of one, otherwise null."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    starts = np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+    return pc.call_function("list_flatten", [lists]).take(pa.array(starts, mask=lengths != 1))
+
+
+def _joined(lists: Any) -> Any:
+    """Return the canonical values of each list as one text."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    texts = canonical_texts(pc.call_function("list_flatten", [lists]))
+    return pc.call_function("binary_join", [pa.ListArray.from_arrays(offsets, texts), pa.scalar(";")])
