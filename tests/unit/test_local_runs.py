@@ -75,6 +75,16 @@ def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
     assert names("--state", "pushed", "-n", "2") == [other.name, SECOND]
     assert names("--state", "failed", "-n", "1") == [THIRD]
     assert names("--since", f"{THIRD[:4]}-{THIRD[4:6]}-{THIRD[6:8]}") == ["20260104-090000-dddd", THIRD]
+    for text in ("too early", "#baseline\nold  labels"):
+        noted = CliRunner().invoke(app, ["runs", "note", SECOND, text, "-e", str(root / "here.yaml")])
+        assert noted.exit_code == 0, noted.exception
+    assert names("--note", "#Baseline", "-n", "1") == [SECOND] and names("--note", "early") == []
+    shown = CliRunner().invoke(app, ["runs", "show", SECOND, "-e", str(root / "here.yaml")])
+    assert "note    #baseline old labels" in shown.stdout
+    CliRunner().invoke(app, ["runs", "note", SECOND, "", "-e", str(root / "here.yaml")])
+    assert names("--note", "baseline") == []
+    refused = CliRunner().invoke(app, ["runs", "note", SECOND, "x" * 501, "-e", str(root / "here.yaml")])
+    assert isinstance(refused.exception, ConfigurationError) and "the note has 501 characters" in str(refused.exception)
     for options, sentence in (
         (["--state", "push"], "--state push: no such state. Did you mean 'pushed'? Give pushed, refused, failed"),
         (["--since", "2026"], "--since 2026: is no day. Give it as YYYY-MM-DD."),

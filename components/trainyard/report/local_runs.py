@@ -23,6 +23,10 @@ from trainyard.storage import storage
 JOURNAL = "journal.jsonl"
 """The journal of a run in its folder; locked while the run is active."""
 
+NOTE = "note.txt"
+"""The note of a run in its folder."""
+
+_LONGEST_NOTE = 500  # characters; chosen: a line or two of the list
 _READERS = 16  # of records in a bucket at once; chosen: each waits for the network
 _SECOND = "%Y%m%d-%H%M%S"
 _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
@@ -36,7 +40,7 @@ STATES = ("pushed", "refused", "failed", "done", "running", "unfinished")
 class LocalRunView:
     """A local run. record: its run.json, empty while it is active or if it was killed.
 
-    state: one of `STATES`. created: local time, with zone.
+    state: one of `STATES`. created: local time, with zone. note: what `write_note` left.
     """
 
     name: str
@@ -45,6 +49,7 @@ class LocalRunView:
     created: str
     state: str
     record: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -74,7 +79,7 @@ class LocalRunView:
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
-        names = ("name", "recipe", "folder", "created", "state", "seconds", "metric", "reason", "record")
+        names = ("name", "recipe", "folder", "created", "state", "seconds", "metric", "reason", "note", "record")
         return {name: getattr(self, name) for name in names}
 
 
@@ -91,15 +96,17 @@ def begun(name: str) -> str:
 
 @dataclass(frozen=True)
 class RunFilter:
-    """The runs to list: of a recipe, in a state, from a day on in local time (YYYY-MM-DD); '' for all.
+    """The runs to list: of a recipe, in a state, from a day on in local time (YYYY-MM-DD), with a text in their note.
 
-    known_states: of the place where they run. Raises `ConfigurationError` if it has no such state, or for no day.
+    Each is '' for all. known_states: of the place where they run. Raises `ConfigurationError` if it has no such state,
+    or for no day.
     """
 
     recipe: str = ""
     state: str = ""
     since: str = ""
     known_states: tuple[str, ...] = STATES
+    note: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no run can fit."""
@@ -113,9 +120,10 @@ class RunFilter:
         """Return True if `time`, in ISO 8601 with a zone, is not before the first day; without a time it is."""
         return not self.since or (bool(time) and f"{datetime.fromisoformat(time).astimezone().date()}" >= self.since)
 
-    def fits(self, recipe: str, state: str, time: str) -> bool:
+    def fits(self, recipe: str, state: str, time: str, note: str = "") -> bool:
         """Return True if a run of `recipe` in `state` that began at `time` is to be listed."""
-        return self.recipe in ("", recipe) and self.state in ("", state.lower()) and self.is_late_enough(time)
+        is_named = self.recipe in ("", recipe) and self.state in ("", state.lower())
+        return is_named and self.note.lower() in note.lower() and self.is_late_enough(time)
 
 
 ALL_RUNS = RunFilter()
@@ -130,11 +138,12 @@ def newest(root: str, count: int, wanted: RunFilter = ALL_RUNS) -> list[LocalRun
     ]
     timed = sorted((pair for pair in named if _NAME.fullmatch(pair[0])), reverse=True)
     timed = [pair for pair in timed if wanted.is_late_enough(begun(pair[0]))]
-    if not wanted.state:
+    if not (wanted.state or wanted.note):
         timed = timed[:count]
     untimed = [pair for pair in named if not _NAME.fullmatch(pair[0])]  # their records say when they ended
     runs = _in_parallel(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed], storage.is_bucket(root))
-    fitting = [run for run in runs if wanted.fits(run.recipe, run.state, run.created or run.record.get("ended", ""))]
+    times = {run.folder: run.created or run.record.get("ended", "") for run in runs}
+    fitting = [run for run in runs if wanted.fits(run.recipe, run.state, times[run.folder], run.note)]
     return sorted(fitting, key=_time, reverse=True)[:count]
 
 
@@ -184,7 +193,19 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
     except ValueError:  # damaged by hand or by a disk: the run is listed all the same
         record = {"failure": f"{folder}/run.json is damaged"}
     state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"
-    return LocalRunView(name, recipe, folder, begun(name), state, record)
+    note = storage.read_text(storage.join(folder, NOTE), "replace") or ""
+    return LocalRunView(name, recipe, folder, begun(name), state, record, " ".join(note.split())[:_LONGEST_NOTE])
+
+
+def write_note(run: LocalRunView, note: str) -> None:
+    """Replace the note of `run`; an empty one deletes it. Raises `ConfigurationError` if it is too long."""
+    line = " ".join(note.split())
+    if len(line) > _LONGEST_NOTE or not line.isprintable():
+        raise ConfigurationError(
+            f"the note has {len(line)} characters, or unprintable ones. At most {_LONGEST_NOTE} printable ones are "
+            "kept. Shorten it."
+        )
+    storage.write_text(storage.join(run.folder, NOTE), line)
 
 
 def log(run: LocalRunView, step: str, tail: int | None) -> str:

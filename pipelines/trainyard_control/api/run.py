@@ -234,8 +234,12 @@ class Runs(Sequence[Run]):
         return comparison.compare([self[run] if isinstance(run, str) else run for run in runs or self._runs])
 
 
-def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "", state: str = "", since: str = "") -> Runs:
+def runs(
+    environment: str = LOCAL, *, count: int = 20, recipe: str = "", state: str = "", since: str = "", note: str = ""
+) -> Runs:
     """List the newest `count` runs of this machine, of one `recipe`, in one `state`, `since` a day, or all.
+
+    note: a text in their notes, which `trainyard runs note` writes.
 
     Raises `ConfigurationError` if the environment is not local, the state is unknown, or `since` is not YYYY-MM-DD.
 
@@ -244,7 +248,7 @@ def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "", state: 
     """
     at_least_one("count", count)
     loaded_environment = local_environment(environment, ELSEWHERE)
-    wanted = local_runs.RunFilter(recipe, state, since)
+    wanted = local_runs.RunFilter(recipe, state, since, note=note)
     return Runs(
         loaded_environment.storage,
         [Run.from_view(view) for view in local_runs.newest(loaded_environment.storage, count, wanted)],

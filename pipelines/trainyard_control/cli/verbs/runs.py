@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainyard_control.kubeflow.runs import KubeflowRuns
     from trainyard_control.search.comparison import Comparison
 
-app = typer.Typer(no_args_is_help=True, help="List, follow, compare and cancel runs.")
+app = typer.Typer(no_args_is_help=True, help="List, follow, compare, note and cancel runs.")
 
 _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 
@@ -30,6 +30,7 @@ def list_(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of newest runs.")] = 20,
     state: Annotated[str, typer.Option("--state", help="Only runs in this state, such as failed.")] = "",
     since: Annotated[str, typer.Option("--since", help="Only runs from this day on, YYYY-MM-DD.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Only runs of this machine with this text in their note.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Include all experiments.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -40,16 +41,19 @@ def list_(
     if _local(environment):
         from trainyard_control import api
 
-        runs = api.runs(environment, count=count, recipe=recipe, state=state, since=since)
-        rows = [("NAME", "STATE", "RECIPE", "BEGUN", "METRIC", "DURATION")]
+        runs = api.runs(environment, count=count, recipe=recipe, state=state, since=since, note=note)
+        rows = [("NAME", "STATE", "RECIPE", "BEGUN", "METRIC", "DURATION", "NOTE")]
         for run in runs:
             begun = run.created[:16].replace("T", " ") or "–"
-            rows.append((run.name, run.state, run.recipe, begun, run.metric or "–", duration_text(run.seconds)))
+            took = duration_text(run.seconds)
+            rows.append((run.name, run.state, run.recipe, begun, run.metric or "–", took, run.note or "–"))
         print_answer(output, [run.document() for run in runs], lambda: say_table(rows))
         return
     from trainyard.report.local_runs import RunFilter
     from trainyard_control.kubeflow.run_view import STATES
 
+    if note:
+        raise ConfigurationError(f"--note {note}: only runs of this machine have notes. Leave it out.")
     wanted = RunFilter(recipe, state, since, STATES)
     views = _runs(environment).newest(count, everything, wanted)
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION", "USD")]
@@ -125,6 +129,25 @@ def compare(
     compared = Runs(local_environment(environment, ELSEWHERE).storage).compare(*names)
     write_page(html, compared.page)
     print_answer(output, compared.document(), lambda: _show_comparison(compared))
+
+
+@app.command("note")
+def note(
+    run: _Run,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note, such as '#baseline before the new labels'.")],
+    environment: EnvironmentName = LOCAL,
+) -> None:
+    """Keep a note or tags with a run of this machine.
+
+    `runs list --note` finds it. An empty TEXT deletes the note.
+    """
+    from trainyard.report import local_runs
+    from trainyard_control.api.arguments import local_environment
+    from trainyard_control.api.run import ELSEWHERE
+
+    noted = local_runs.find(local_environment(environment, ELSEWHERE).storage, run)
+    local_runs.write_note(noted, text)
+    typer.echo(f"✓ {noted.name} of {noted.recipe}: {'noted' if text.strip() else 'no note any more'}", err=True)
 
 
 @app.command("cancel")
@@ -223,6 +246,8 @@ def _show_local(run: LocalRunView) -> None:
         typer.echo(f"{metric}  {value:.4f}")
     if run.record.get("report"):
         typer.echo(f"report  {run.record['report']}")
+    if run.note:
+        typer.echo(f"note    {run.note}")
     if run.reason:
         typer.echo(f"{run.reason.rstrip('.')}.")
 
