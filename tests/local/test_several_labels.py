@@ -24,8 +24,10 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.version import PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
+from trainyard.errors import DataError
 from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe
 from trainyard.steps.train.engines.objective import MultiLabel, Regression
+from trainyard.steps.train.engines.targets import TargetScale, require_above
 from trainyard.storage import storage
 
 ROWS = 700
@@ -53,7 +55,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         label = {"label": "genres", "label_separator": ";"}
         header = "a,b,genres"
     else:
-        cells = [f"{20 + 5 * x:.3f},{3000 + 900 * y:.1f}" for x, y in zip(a, b, strict=True)]
+        cells = [f"{20 * np.exp(x / 4):.3f},{3000 * np.exp(0.3 * y):.1f}" for x, y in zip(a, b, strict=True)]
         label, header = {"targets": ["heating", "cooling"]}, "a,b,heating,cooling"
     path.write_text("\n".join([header, *(f"{x:.4f},{y:.4f},{cell}" for x, y, cell in zip(a, b, cells, strict=True))]))
     features = {"a": {"type": "numeric"}, "b": {"type": "numeric"}}
@@ -68,6 +70,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 "batch_size": 32,
                 "optimizer": {"learning_rate": 0.02},
                 "checkpoints": {"keep": 99},
+                **({"target": {"scale": "log", "clip": [0.01, 0.99]}} if request.param == "regression" else {}),
             },
             "evaluate": {"bootstrap": 50, "gates": GATES[request.param]},
             "export": {
@@ -166,7 +169,7 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(
     )
     if recipe.task == "regression":
         assert (exported / "saved_model" / "targets.txt").read_text() == "heating\ncooling\n"
-        np.testing.assert_allclose(served["prediction"].numpy(), [[30, 4800], [10, 1200]], rtol=0.15)
+        np.testing.assert_allclose(served["prediction"].numpy(), [[33, 5466], [12.1, 1646]], rtol=0.15)
     else:
         assert served["label"].numpy().tolist() == [b"jazz;pop;rock", b""]
         assert served["probabilities"].shape == (2, 3)
@@ -284,3 +287,29 @@ def test_the_objectives_of_several_labels_by_hand() -> None:
     outputs, targets = np.float32([[1.0, 20.0], [2.0, 0.0]]), np.float32([[2.0, 40.0], [2.0, 10.0]])
     np.testing.assert_allclose(several.train_loss(outputs, targets), [(1 + 4) / 2, (0 + 1) / 2])
     np.testing.assert_allclose(several.metric(outputs, targets), [10.5, 5.0])
+
+
+def test_targets_on_a_logarithmic_scale_by_hand() -> None:
+    limited = TargetScale("log", np.float32([1.0, 1.0]), np.float32([np.e, np.e**3]))
+    objective = Regression(np.float32([0.5, 2.0]), limited)
+    outputs, targets = np.float32([[1.0, 2.0]]), np.float32([[np.e**2, np.e**2]])
+    np.testing.assert_allclose(objective.train_loss(outputs, targets), [0.0], atol=1e-6)  # the first one counts as e
+    np.testing.assert_allclose(objective.eval_loss(outputs, targets), [((1 - 2) / 0.5) ** 2 / 2], rtol=1e-6)
+    np.testing.assert_allclose(objective.distance(outputs, targets, 1.0), [0.0], atol=1e-6)
+    np.testing.assert_allclose(objective.metric(outputs, targets), [(np.e**2 - np.e) / 2], rtol=1e-6)
+    counts = Regression(1.0, TargetScale("log1p"))
+    np.testing.assert_allclose(counts.train_loss(np.float32([[np.log(4)]]), np.float32([3.0])), [0.0], atol=1e-6)
+    np.testing.assert_allclose(counts.metric(np.float32([[np.log(4)]]), np.float32([5.0])), [2.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "good", "fits"), [("log", 1e-6, "above 0"), ("log1p", 0.0, "of at least 0")])
+def test_a_target_without_a_logarithm_names_its_row_and_how_many_there_are(scale: str, good: float, fits: str) -> None:
+    labels = np.float32([[3.0, good], [3.0, -2.5], [-1.0, -1.0]])
+    require_above(scale, "eval", labels[:1], ["a", "b"], list)
+    with pytest.raises(DataError) as refused:
+        require_above(scale, "eval", labels, ["a", "b"], lambda: ["a.csv:2", "a.csv:3", "a.csv:4"])
+    assert str(refused.value) == (
+        f"train.target.scale: {scale} needs targets {fits}, and 2 of 3 rows of the eval split have another one, such "
+        "as a.csv:3 ('b' is -2.5). Leave them out by data.where, or set scale: "
+        f"{'log1p or none' if scale == 'log' else 'none'}."
+    )

@@ -4,23 +4,29 @@ import json
 import math
 import random
 from collections import Counter
+from functools import partial
+from itertools import chain
 
 import device_folder
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from preprocess_sources import preprocess
 
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.statistics.quantiles import quantiles
 
 ROWS = 400
 COLUMNS = {
     "debt": {"type": "numeric", "scale": "log"},
-    "gain": {"type": "numeric", "scale": "log", "impute": -99.0},
+    "gain": {"type": "numeric", "scale": "log", "impute": -99.0, "clip": [0.05, 0.9]},
     "tags": {"type": "text", "separator": ";", "vocabulary_size": 4, "min_count": 1, "oov_buckets": 2, "words": 3},
     "fee": {"type": "numeric", "scale": "log"},
 }
 COMPUTED = {
-    "share": ("gain / debt", {"type": "numeric", "scale": "minmax", "impute": 0.0}),
+    "share": ("gain / debt", {"type": "numeric", "scale": "minmax", "impute": 0.0, "clip": [0.1, 0.95]}),
     "kind": ("join(debt > gain, bin(gain, 2e7))", {"type": "category", "oov_buckets": 3, "min_count": 9}),
 }
 
@@ -84,9 +90,9 @@ def computed(row):
 def test_a_feature_is_computed_before_it_is_scaled_or_counted(made):
     train, _ = split_rows(made, "train")
     table, features = split_rows(made, "eval")
-    known = np.nan_to_num([computed(numbers(row))["share"] for row in train], nan=0.0)
-    shares = np.nan_to_num([computed(numbers(row))["share"] for row in table], nan=0.0)
-    np.testing.assert_allclose(features["share"], (shares - known.min()) / np.ptp(known), rtol=1e-4)
+    low, high = np.nanquantile([computed(numbers(row))["share"] for row in train], [0.1, 0.95], method="nearest")
+    shares = np.nan_to_num(np.clip([computed(numbers(row))["share"] for row in table], low, high), nan=0.0)
+    np.testing.assert_allclose(features["share"], (shares - low) / (high - low), rtol=1e-4, atol=1e-6)
     counts = Counter(computed(numbers(row))["kind"] or "[missing]" for row in train)
     frequent = {kind for kind, count in counts.items() if count >= 9}
     assert {"[missing]", "true & 0", "false & 0"} < frequent
@@ -98,6 +104,19 @@ def logarithm(text):
     return math.copysign(math.log(1 + abs(float(text))), float(text)) if text not in ("", "NA") else math.nan
 
 
+@given(
+    st.lists(st.lists(st.floats(allow_infinity=False, width=32), max_size=9), min_size=1, max_size=4).filter(
+        lambda parts: not np.isnan([*chain(*parts), math.nan]).all()
+    ),
+    st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_quantiles_are_exact_whatever_the_parts_and_their_order(parts, shares):
+    batches = [pa.record_batch({"n": pa.array(part, pa.float64())}) for part in parts]
+    expected = np.nanquantile([*chain(*parts)], sorted(shares), method="nearest")
+    for ordered in (batches, batches[::-1]):
+        assert quantiles(partial(list, ordered), {"n": tuple(sorted(shares))})["n"] == tuple(expected + 0.0)
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split):
     train, _ = split_rows(made, "train")
@@ -107,8 +126,9 @@ def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split)
     expected = np.nan_to_num((values - np.nanmean(known)) / np.nanstd(known))  # the mean stands in: 0
     np.testing.assert_allclose(features["debt"], expected, atol=1e-5)
 
-    known = np.array([logarithm(row["gain"]) for row in train])
-    filled = np.array([logarithm(row["gain"]) for row in table])
+    limits = np.nanquantile([numbers(row)["gain"] for row in train], [0.05, 0.9], method="nearest")
+    known = np.array([logarithm(np.clip(numbers(row)["gain"], *limits)) for row in train])
+    filled = np.array([logarithm(np.clip(numbers(row)["gain"], *limits)) for row in table])
     filled[np.isnan(filled)] = -math.log(100)  # -99, as in the data
     np.testing.assert_allclose(features["gain"], (filled - np.nanmean(known)) / np.nanstd(known), atol=1e-5)
 

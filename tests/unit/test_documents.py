@@ -100,6 +100,13 @@ WINDOW = {
     "data": {"format": "tfrecord", "path": "s3://bucket/day=%Y-%m-%d", "window_days": 7},
     "model": {"name": "cnn_small"},
 }
+SCALED = {
+    "name": "scaled",
+    "task": "regression",
+    "data": {"format": "csv", "path": "a.csv", "features": {"x": {"type": "numeric", "clip": [0, 0.999]}}},
+    "model": {"name": "mlp"},
+    "train": {"target": {"scale": "log", "clip": [0.01, 0.99]}},
+}
 DIGITS = {"name": "digits", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
 DECIDED = DIGITS | {"threshold": {"maximize": "f1", "class": "3"}}
 DRAWN = DIGITS | {"model": {"name": "cnn_small", "blocks": ["conv:32", "pool", "separable:64:2"]}}
@@ -176,6 +183,7 @@ MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
             IMAGES,
             CLASSES,
             WINDOW,
+            SCALED,
             DECIDED,
             DRAWN,
             TUNED,

@@ -199,6 +199,10 @@ class ExampleFolder:
         stored = self._column(split, "label", self._label["label"])
         return stored != 0 if self.document.task == "multi_label" else stored
 
+    def keys(self, split: Split) -> list[str]:
+        """Return the names of the records of `split` in stored order."""
+        return [key.decode() for key in self._column(split, "key", tf.io.FixedLenFeature((), tf.string)).tolist()]
+
     def weights(self, split: Split) -> np.ndarray[Any, np.dtype[Any]] | None:
         """Return the sample weights of `split` in stored order, float32 (n,); None if all are equal."""
         return self._column(split, WEIGHT, self._weight[WEIGHT]) if self._weight else None

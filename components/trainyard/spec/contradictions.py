@@ -109,6 +109,8 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield ("data", "split"), f"by: class is for a classification, and {classes[task]}. Leave it out"
     if isinstance(weights, dict) and not any(weights.values()):
         yield ("train", "class_weights"), "no class counts. Give one a weight above 0"
+    if task != "regression" and recipe.train.target != type(recipe.train.target)():
+        yield ("train", "target"), f"is of the numbers of a regression, and the task is {task}. Leave it out"
     if task == "regression" and data.is_image:
         yield ("task",), "regression takes columns, not images"
     if task == "multi_label" and data.format in ("image_folder", "tfds"):

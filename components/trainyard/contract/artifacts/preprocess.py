@@ -54,11 +54,14 @@ class Column(FrozenModel):
 
     A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
     (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x. If `log`, x is
-    sign(x) log(1 + |x|) of the number in the data before all else, and the others are in those units.
+    sign(x) log(1 + |x|) of the number in the data before all else, and the others are in those units. Only `clip_low`
+    and `clip_high` come before: a number beyond them counts as the nearer one.
     A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one. A word of a text:
     its line counted from 1, and 1 more than `unknown` says if it has none.
     """
 
+    clip_low: float | None = None
+    clip_high: float | None = None
     log: Literal[True] | None = None
     imputed: float | None = None
     mean: float | None = None

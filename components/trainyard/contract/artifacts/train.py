@@ -7,6 +7,9 @@ from typing import Literal
 from trainyard.contract.document import Document, FrozenModel
 from trainyard.spec.networks import TREES
 
+TARGET_INVERSE = ("target_exponential", "target_offset")
+"""The names of the last layers of model.keras, in order, if a regression learned on a logarithmic scale."""
+
 
 class Epoch(FrozenModel):
     """Evidence of one epoch. `metric` is the eval split's main metric, `spec.gates.MAIN_METRIC`.

@@ -93,6 +93,11 @@ class Numeric(Strict):
         description="Replaces missing values. With scale: log, mean is of the logarithms, and a number is in the "
         "units of the data.",
     )
+    clip: Quantiles | None = Field(
+        None,
+        description="Quantiles of the training split, such as [0.01, 0.99]: numbers beyond them count as these, before "
+        "the scale.",
+    )
 
 
 class Category(Strict):

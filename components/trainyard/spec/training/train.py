@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
-from trainyard.spec.tables.columns import Column, Count, Examples
+from trainyard.spec.tables.columns import Column, Count, Examples, Quantiles
 from trainyard.spec.training import command
 from trainyard.spec.training.augment import Augment
 from trainyard.spec.training.command import Argument, FileName, FileText
@@ -95,6 +95,21 @@ class Stage(Strict):
     )
 
 
+class Target(Strict):
+    """The scale on which a regression learns its targets. The model answers, and is judged, in their original units."""
+
+    scale: Literal["none", "log", "log1p"] = Field(
+        "none",
+        description="log: the logarithm of the target, which must be above 0. log1p: the logarithm of 1 + target, "
+        "which must be at least 0.",
+    )
+    clip: Quantiles | None = Field(
+        None,
+        description="Quantiles of the training split, such as [0.01, 0.99]: targets beyond them count as these while "
+        "the model learns. Metrics use the targets as they are.",
+    )
+
+
 class Train(Strict):
     """Training. batch_size is the global batch, over all devices."""
 
@@ -128,6 +143,7 @@ class Train(Strict):
         "trains the same weights; workers wait for each other at each such layer. worker: of each "
         "device's part, at least 16 examples, without waiting.",
     )
+    target: Target = Target()
     class_weights: (
         Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
     ) = Field(

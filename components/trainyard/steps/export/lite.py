@@ -34,6 +34,7 @@ from ai_edge_litert.interpreter import Interpreter
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.train import TARGET_INVERSE
 from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
@@ -62,7 +63,7 @@ class LiteConverter:
         self._module = tf.Module()
         self._module.model_variables = [variable.value for variable in model.weights]
         self._units = _units(model, document)
-        self._model = keras.Model(model.input, model.layers[-1].input) if self._units else model  # standardized
+        self._model = keras.Model(model.input, _target_layers(model)[0].input) if self._units else model  # standardized
 
     def convert(self, format: LiteFormat) -> bytes:
         """Return the content of the .tflite file. Raises `ConfigurationError` if LiteRT cannot express the model."""
@@ -138,12 +139,19 @@ class LiteConverter:
 
 def _units(model: keras.Model, document: Examples) -> dict[str, Unit]:
     """Return the unit of each output of a regression; a program's own model may have none."""
-    unit = model.layers[-1]
+    unit, *inverse = _target_layers(model)
     if document.task != "regression" or not isinstance(unit, keras.layers.Rescaling):
         return {}
     names = target_outputs(document)
-    scales, offsets = (np.broadcast_to(number, len(names)).tolist() for number in (unit.scale, unit.offset))
-    return dict(zip(names, zip(scales, offsets, strict=True), strict=True))
+    factors, offsets = (np.broadcast_to(number, len(names)).tolist() for number in (unit.scale, unit.offset))
+    after = float(sum(layer.offset for layer in inverse[1:])) if inverse else None
+    units = (Unit(factor, offset, after) for factor, offset in zip(factors, offsets, strict=True))
+    return dict(zip(names, units, strict=True))
+
+
+def _target_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the last layer of `model` before those that invert the scale of the targets, and these."""
+    return model.layers[-1 - sum(layer.name in TARGET_INVERSE for layer in model.layers) :]
 
 
 class LiteModel:

@@ -29,9 +29,14 @@ def answering(model: keras.Model, document: Examples, units: Mapping[str, Unit])
     def answers(features: Tensors) -> Tensors:
         outputs = predict(features)
         named = dict(zip(names, tf.unstack(outputs, axis=1) if document.targets else [outputs], strict=True))
-        return named | {name: named[name] * scale + offset for name, (scale, offset) in units.items()}
+        return named | {name: _in_unit(named[name], unit) for name, unit in units.items()}
 
     return answers
+
+
+def _in_unit(standardized: tf.Tensor, unit: Unit) -> tf.Tensor:
+    answers = standardized * unit.factor + unit.offset
+    return answers if unit.after is None else tf.exp(answers) + unit.after
 
 
 def target_outputs(document: Examples) -> list[str]:

@@ -22,6 +22,7 @@ from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
 from trainyard.steps.preprocess.statistics import quality
 from trainyard.steps.preprocess.statistics.expectation import require_fitting
+from trainyard.steps.preprocess.statistics.quantiles import clip_limits
 from trainyard.steps.preprocess.transforming.features import (
     column_preprocessing,
     image_preprocessing,
@@ -58,7 +59,8 @@ def _preprocess(
     require_fitting(collected.conformity, recipe.data)
     image = _image_shape(collected, recipe)
     labels = quality.class_names(collected) if recipe.task != "regression" else None
-    default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
+    clips = clip_limits(recipe.data, collected.parts, collected.work) if image is None and custom is None else {}
+    default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips)
     types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(inputs, types)) if custom else None
     settings = TransformSettings(

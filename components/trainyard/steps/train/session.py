@@ -32,9 +32,10 @@ from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
 from trainyard.steps.train.engines import teacher as teachers
 from trainyard.steps.train.engines.engine import Engine
-from trainyard.steps.train.engines.network import Moments, deployable, network, target_moments
+from trainyard.steps.train.engines.network import deployable, network
 from trainyard.steps.train.engines.objective import class_weights, objective
 from trainyard.steps.train.engines.steps import Steps
+from trainyard.steps.train.engines.targets import UNSCALED, Moments, TargetScale, learned_targets
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
@@ -47,6 +48,8 @@ from trainyard.steps.train.loop.watchdog import training_watchdog
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.settings import Rank, current_rank
 from trainyard.storage import storage
+
+_NO_TARGETS = (0.0, 1.0)
 
 
 def train(
@@ -76,9 +79,11 @@ def train(
         start = time.perf_counter()
         folder = open_examples(examples)
         document = folder.document
-        targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
+        target, targets = UNSCALED, _NO_TARGETS
+        if document.task == "regression":
+            target, targets = learned_targets(recipe.train.target, folder)
         precision = engine.precision(recipe.train)
-        data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
+        data, steps = prepare(recipe, folder, engine, targets, precision, feed, service, target)
         if recipe.model.weights is not None:
             # A pod's local disk is deleted with the pod.
             durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
@@ -179,17 +184,18 @@ def prepare(
     precision: str,
     feed: Feed | None = None,
     service: InputService | None = None,
+    target: TargetScale = UNSCALED,
 ) -> tuple[Input, Steps]:
     """Return the input and the steps of a run with initial weights, before anything is traced.
 
-    targets: mean and standard deviation of a regression's training targets.
+    targets: mean and standard deviation of what a regression learns, which is on the scale of `target`.
     """
     document = folder.document
     require_classes(recipe.named_classes, document.labels or [])  # known now, and not after hours
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)
-    minimized = objective(document, recipe.train.label_smoothing, targets[1])
+    minimized = objective(document, recipe.train.label_smoothing, targets[1], target)
     # Resets the numbering of layers, so that their names do not depend on earlier models.
     keras.utils.clear_session(free_memory=False)
 

@@ -139,6 +139,9 @@ def _date(text: str) -> datetime.date | None:
 
 
 def _scaled(value: float, learned: Mapping[str, Any]) -> float:
+    if "clip_low" in learned:
+        low, high = learned["clip_low"], learned["clip_high"]
+        value = low if value < low else high if value > high else value  # NaN stays
     if learned.get("log"):
         value = math.copysign(math.log1p(abs(value)), value)
     value = value if math.isfinite(value) else learned["imputed"]

@@ -17,7 +17,8 @@ from trainyard.data.values import day_text, days_since_1970
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
-from trainyard.steps.preprocess.transforming.learned import Learned, read_back
+from trainyard.steps.preprocess.statistics.quantiles import Limits
+from trainyard.steps.preprocess.transforming.learned import Learned, clipped, read_back
 from trainyard.values.patterns import BETWEEN_WORDS, TIME_OF_DAY, WORD_OF_ITS_OWN
 
 Tensors = dict[str, tf.Tensor]
@@ -58,15 +59,18 @@ def image_preprocessing(shape: ImageShape) -> Callable[[Tensors], Tensors]:
     return preprocessing_fn
 
 
-def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
-    """Return the transform of named columns, each by its type in the recipe. What it learns, it learns from train."""
+def column_preprocessing(data: Data, clips: Limits) -> Callable[[Tensors], Tensors]:
+    """Return the transform of named columns, each by its type in the recipe. What it learns, it learns from train.
+
+    clips: the limits of those with `clip`.
+    """
 
     def preprocessing_fn(inputs: Tensors) -> Tensors:
         dates = {name: Calendar(inputs[name]) for name, feature in data.features.items() if isinstance(feature, Date)}
+        numbers = {name: inputs[name] for name, feature in data.features.items() if isinstance(feature, Numeric)}
+        numbers |= {name: clipped(name, numbers[name], *limits) for name, limits in clips.items()}
         numbers = {
-            name: _signed_log(inputs[name]) if _is_log(feature) else inputs[name]
-            for name, feature in data.features.items()
-            if isinstance(feature, Numeric)
+            name: _signed_log(values) if _is_log(data.features[name]) else values for name, values in numbers.items()
         }
         learned = Learned({**numbers, **{name: calendar.days for name, calendar in dates.items()}})
         outputs: Tensors = {}
@@ -149,7 +153,7 @@ def _signed_log(values: tf.Tensor) -> tf.Tensor:
     return tf.math.sign(exact) * tf.math.log1p(tf.math.abs(exact))
 
 
-def _is_log(feature: Numeric | Date) -> bool:
+def _is_log(feature: Numeric | Category | Date | Text) -> bool:
     return isinstance(feature, Numeric) and feature.scale == "log"
 
 

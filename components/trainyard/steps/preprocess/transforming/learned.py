@@ -39,6 +39,21 @@ def read_back(saved_model: Path) -> dict[str, dict[str, Any]]:
     return columns
 
 
+def clipped(column: str, values: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    """Return the `values` of the column within low..high, in float64; missing ones (NaN) stay."""
+    exact = tf.cast(values, tf.float64)
+    lowest, highest = (
+        tf.identity(tf.constant(limit, tf.float64), name=_name(column, what))
+        for what, limit in (("clip_low", low), ("clip_high", high))
+    )
+    exact = tf.where(exact < lowest, lowest, exact)
+    return tf.where(exact > highest, highest, exact)
+
+
+def _name(column: str, what: str) -> str:
+    return f"{_SCOPE}/{column.encode().hex()}/{what}"
+
+
 class Learned:
     """Statistics of columns (n,) by name, missing values (NaN) left out; all in float64, since magnitudes differ.
 
@@ -88,7 +103,7 @@ class Learned:
 
     def _named(self, name: str, what: str, value: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Return value(), made once, under the name in the graph by which `read_back` finds it."""
-        key = f"{_SCOPE}/{name.encode().hex()}/{what}"
+        key = _name(name, what)
         if key not in self._known:
             self._known[key] = tf.identity(value(), name=key)
         return self._known[key]

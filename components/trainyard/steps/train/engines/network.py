@@ -7,26 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import keras
-import numpy as np
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.train import TARGET_INVERSE
 from trainyard.data import probabilities
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines.targets import Moments
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-Moments = tuple[float, float] | tuple[list[float], list[float]]
-"""Mean and standard deviation, of one or several columns."""
 
 
 def network(recipe: Recipe, document: Examples, targets: Moments, precision: str) -> keras.Model:
     """Return the recipe's model with initial weights, equal for equal arguments.
 
     targets: mean and standard deviation of the training targets; a regression's last layer scales by them, so that the
-    network learns numbers near 1. Raises `ConfigurationError` if build_model breaks the convention.
+    network learns numbers near 1. They are on the scale of train.target, which `deployable` inverts. Raises
+    `ConfigurationError` if build_model breaks the convention.
     """
     with precision_policy(precision):
         model = _build_model(recipe, document)
@@ -54,14 +53,23 @@ def precision_policy(name: str) -> Iterator[None]:
 
 
 def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: Moments) -> keras.Model:
-    """Return `model` with the same weights, computing in float32."""
-    if all(layer.dtype_policy.name == "float32" for layer in model.layers):
+    """Return `model` with the same weights, computing in float32 and answering in the units of the targets."""
+    if any(layer.dtype_policy.name != "float32" for layer in model.layers):
+        weights = model.get_weights()
+        keras.utils.clear_session(free_memory=False)
+        model = network(recipe, document, targets, "float32")
+        model.set_weights(weights)
+    return _unscaled(model, recipe.train.target.scale)
+
+
+def _unscaled(model: keras.Model, scale: str) -> keras.Model:
+    if scale == "none":
         return model
-    weights = model.get_weights()
-    keras.utils.clear_session(free_memory=False)
-    float32_model = network(recipe, document, targets, "float32")
-    float32_model.set_weights(weights)
-    return float32_model
+    exponential, offset = TARGET_INVERSE
+    answers = keras.layers.Activation("exponential", dtype="float32", name=exponential)(model.output)
+    if scale == "log1p":
+        answers = keras.layers.Rescaling(1.0, offset=-1.0, dtype="float32", name=offset)(answers)
+    return keras.Model(model.input, answers, name=model.name)
 
 
 def limit_batch_norm_momentum(model: keras.Model, steps: int) -> None:
@@ -75,14 +83,6 @@ def limit_batch_norm_momentum(model: keras.Model, steps: int) -> None:
     for layer in model.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.momentum = min(layer.momentum, limit)
-
-
-def target_moments(labels: np.ndarray) -> Moments:
-    """Return mean and standard deviation of the training targets, (n,) or (n, targets); 1 for constant targets."""
-    mean, deviation = labels.mean(axis=0, dtype=np.float64), labels.std(axis=0, dtype=np.float64)
-    if labels.ndim == 1:
-        return float(mean), float(deviation) or 1.0
-    return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
 
 
 def _build_model(recipe: Recipe, document: Examples) -> keras.Model:

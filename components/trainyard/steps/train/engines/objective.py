@@ -12,6 +12,7 @@ from keras import ops
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines.targets import UNSCALED, TargetScale
 from trainyard.values.text import canonical
 
 if TYPE_CHECKING:
@@ -102,28 +103,32 @@ class MultiLabel:
 class Regression:
     """Squared error in units of the training targets' variance; the metric is the absolute error in the targets' unit.
 
-    With several targets, labels are float32 (batch, targets), and both are means over the targets.
+    Outputs are on the scale of `target`, labels in the targets' unit. With several targets, labels are float32 (batch,
+    targets), and both are means over the targets.
     """
 
     deviation: float | np.ndarray
+    target: TargetScale = UNSCALED
 
     def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,) for float32 outputs (batch, targets) and labels, (batch,) for one target."""
-        return ops.mean(ops.square(self._errors(outputs, labels) / self.deviation), axis=-1)
+        return self._squared_error(outputs, self.target.limited(ops.reshape(labels, ops.shape(outputs))))
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
         """Return float32 (batch,): the squared difference from a teacher's predictions, `answers`."""
         del temperature  # only for probabilities
         return self.train_loss(outputs, answers)
 
-    eval_loss = train_loss
+    def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return float32 (batch,): the loss without limits of the targets."""
+        return self._squared_error(outputs, ops.reshape(labels, ops.shape(outputs)))
 
     def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,)."""
-        return ops.mean(ops.abs(self._errors(outputs, labels)), axis=-1)
+        return ops.mean(ops.abs(self.target.original(outputs) - ops.reshape(labels, ops.shape(outputs))), axis=-1)
 
-    def _errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return outputs - ops.reshape(labels, ops.shape(outputs))
+    def _squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ops.mean(ops.square((outputs - self.target.scaled(targets)) / self.deviation), axis=-1)
 
 
 Objective = Classification | MultiLabel | Regression
@@ -148,11 +153,15 @@ def top5(objective: Objective, outputs: Tensor, labels: Tensor) -> Tensor:
     return ops.cast(ops.less(ops.sum(ops.cast(before, "float32"), axis=-1), float(_TOP)), "float32")
 
 
-def objective(document: Examples, smoothing: float, deviation: float | list[float]) -> Objective:
-    """Return the loss and metric for the task of `document`; deviation: standard deviation of its targets."""
+def objective(
+    document: Examples, smoothing: float, deviation: float | list[float], target: TargetScale = UNSCALED
+) -> Objective:
+    """Return the loss and metric for the task of `document`; deviation: standard deviation of its learned targets."""
     if document.task == "classification":
         return Classification(document.outputs, smoothing)
-    return MultiLabel(smoothing) if document.task == "multi_label" else Regression(np.asarray(deviation, np.float32))
+    if document.task == "multi_label":
+        return MultiLabel(smoothing)
+    return Regression(np.asarray(deviation, np.float32), target)
 
 
 def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
