@@ -80,7 +80,8 @@ def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
         assert noted.exit_code == 0, noted.exception
     assert names("--note", "#Baseline", "-n", "1") == [SECOND] and names("--note", "early") == []
     shown = CliRunner().invoke(app, ["runs", "show", SECOND, "-e", str(root / "here.yaml")])
-    assert "note    #baseline old labels" in shown.stdout
+    assert "note    #baseline old labels" in shown.stdout and "gate    blessed" in shown.stdout
+    assert re.search(r"data    train .*; fingerprint", shown.stdout) and "trainyard models show" in shown.stdout
     CliRunner().invoke(app, ["runs", "note", SECOND, "", "-e", str(root / "here.yaml")])
     assert names("--note", "baseline") == []
     refused = CliRunner().invoke(app, ["runs", "note", SECOND, "x" * 501, "-e", str(root / "here.yaml")])

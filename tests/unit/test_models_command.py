@@ -56,6 +56,8 @@ def test_a_version_shows_its_run_data_gates_and_files_also_after_prune(models: P
     shutil.rmtree(models.parent / "runs")
     pruned = invoke("show", "digits@canary").stdout
     assert re.search(r"report +deleted", pruned) and RUN in pruned and "accuracy >= 0.9" in pruned
+    back = CliRunner().invoke(app, ["runs", "show", RUN])
+    assert "the run was deleted, and digits@1 is of it" in str(back.exception) and f"{models}/1`" in str(back.exception)
 
 
 def test_a_diff_shows_the_keys_metrics_data_and_files_that_differ(models: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainyard.contract import refusal
+from trainyard.contract.pushed_versions import PushedVersion, read_versions
 from trainyard.durations import seconds_between
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.graph import OUTPUTS
@@ -172,12 +173,26 @@ def find(root: str, text: str) -> LocalRunView:
         return view(root, known[name], name)
     if name in known.values():
         return newest(root, 1, RunFilter(name))[0]
+    if version := _version_of(root, name, recipe):
+        raise ConfigurationError(
+            f"{text[:200]}: the run was deleted, and {version.name} is of it, which keeps its recipe, data, metrics "
+            f"and gates. See `trainyard models show {version.folder}`."
+        )
     shown = ", ".join(sorted(known)[-3:]) or "none"
     near = did_you_mean(name, [*known, *set(known.values())])
     raise ConfigurationError(
         f"{text[:200]}: no such run in {root}.{near} Name a run, its folder, or a recipe for its newest; the newest "
         f"are: {shown}."
     )
+
+
+def _version_of(root: str, run: str, recipe: str) -> PushedVersion | None:
+    """Return the version below the storage `root` that the deleted `run` pushed, None without one."""
+    for name in [recipe] if recipe else storage.children(root) if _NAME.fullmatch(run) else ():
+        for version in read_versions(storage.join(root, name, "models"), PushedVersion)[0]:
+            if version.record.run.rpartition("/")[2] == run:
+                return version
+    return None
 
 
 def recipes_by_run(root: str) -> dict[str, str]:

@@ -43,7 +43,8 @@ def row_hashes(columns: pa.RecordBatch) -> Hashes:
 def _stacked(columns: pa.RecordBatch) -> Iterator[tuple[list[str], Any]]:
     """Yield the names of columns of one type, and their cells one column after the other."""
     alike: dict[tuple[str, bool], list[str]] = {}
-    for name, kind in zip(columns.schema.names, columns.schema.types, strict=True):
+    for field in columns.schema:
+        name, kind = field.name, field.type
         if has_name(name) and not pa.types.is_null(kind):
             is_number = is_text(kind) and _is_like_number(columns[name][0].as_py())
             alone = name if pa.types.is_dictionary(kind) or is_list(kind) else ""
@@ -93,7 +94,7 @@ def _all_numbers(texts: Any) -> NDArray[np.float64] | None:
         return None
     empty = _mask(pc.equal(texts, ""))
     try:
-        numbers = np.array(pc.if_else(empty, "0", texts).cast(pa.float64()))
+        numbers = np.array(pc.if_else(pa.array(empty), "0", texts).cast(pa.float64()))
     except pa.ArrowInvalid:
         return None
     return np.where(empty, np.nan, numbers) if np.abs(numbers).max() <= MAX_FLOAT32 else None  # false for NaN, too

@@ -149,7 +149,7 @@ def _units(model: keras.Model, document: Examples) -> dict[str, Unit]:
     return dict(zip(names, units, strict=True))
 
 
-def _target_layers(model: keras.Model) -> list[keras.layers.Layer]:
+def _target_layers(model: keras.Model) -> list[keras.Layer]:
     """Return the last layer of `model` before those that invert the scale of the targets, and these."""
     return model.layers[-1 - sum(layer.name in TARGET_INVERSE for layer in model.layers) :]
 

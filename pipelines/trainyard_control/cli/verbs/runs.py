@@ -244,8 +244,15 @@ def _show_local(run: LocalRunView) -> None:
     say_table(rows)
     for metric, value in (run.record.get("metrics") or {}).items():
         typer.echo(f"{metric}  {value:.4f}")
+    if data := run.record.get("data"):
+        counts = ", ".join(f"{split} {data[split]:,}" for split in ("train", "eval", "test"))
+        typer.echo(f"data    {counts}; fingerprint {data['fingerprint']}")
+    if gate := run.record.get("gate"):
+        typer.echo(f"gate    {gate['verdict']}")
     if run.record.get("report"):
         typer.echo(f"report  {run.record['report']}")
+    if pushed := run.record.get("pushed"):
+        typer.echo(f"pushed  version {pushed['version']}: trainyard models show {pushed['path']}")
     if run.note:
         typer.echo(f"note    {run.note}")
     if run.reason:

@@ -4,6 +4,7 @@ from numpy.typing import NDArray
 
 class BuiltinOperator:
     ADD: int
+    EXP: int
     MUL: int
 
 class TensorType:
@@ -12,9 +13,11 @@ class TensorType:
 
 class BuiltinOptions:
     AddOptions: int
+    ExpOptions: int
     MulOptions: int
 
 class AddOptionsT: ...
+class ExpOptionsT: ...
 class MulOptionsT: ...
 
 class BufferT:
@@ -35,7 +38,7 @@ class OperatorT:
     inputs: NDArray[int32]
     outputs: NDArray[int32]
     builtinOptionsType: int
-    builtinOptions: AddOptionsT | MulOptionsT
+    builtinOptions: AddOptionsT | ExpOptionsT | MulOptionsT
 
 class SubGraphT:
     tensors: list[TensorT]

@@ -33,8 +33,8 @@ class TargetScale:
     """The scale of learned targets (batch, targets), and their limits, None for no limits."""
 
     scale: str = "none"
-    low: NDArray[np.float32] | None = None
-    high: NDArray[np.float32] | None = None
+    low: NDArray[np.float32] | np.float32 | None = None
+    high: NDArray[np.float32] | np.float32 | None = None
 
     def limited(self, targets: Tensor) -> Tensor:
         """Return the targets within low..high."""
