@@ -24,8 +24,9 @@ from trainyard.models.build import family_of
 from trainyard.spec.gates import require_classes
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.engines.network import Moments, in_target_units, target_moments
+from trainyard.steps.train.engines.network import in_original_units, in_target_units
 from trainyard.steps.train.engines.objective import class_weights
+from trainyard.steps.train.engines.targets import UNSCALED, Moments, TargetScale, learned_targets
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.summary import write_summary
 
@@ -53,11 +54,13 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         _require_memory(folder, columns.count)
         train_rows, eval_rows = (_rows(folder, split, columns, family.Rows) for split in _SPLITS)
         is_class = document.task == "classification"
-        targets: Moments = (0.0, 1.0) if is_class else target_moments(train_rows.labels)
-        judged = (
-            _for_judging(eval_rows, np.unique(train_rows.labels)) if is_class else _standardized(eval_rows, targets)
-        )
-        weighted = _weighted(recipe, folder, train_rows) if is_class else _standardized(train_rows, targets)
+        target, targets = (UNSCALED, (0.0, 1.0)) if is_class else learned_targets(recipe.train.target, folder)
+        if is_class:
+            weighted = _weighted(recipe, folder, train_rows)
+            judged = _for_judging(eval_rows, np.unique(train_rows.labels))
+        else:
+            limited = train_rows._replace(labels=np.asarray(target.limited(train_rows.labels)))
+            weighted, judged = (_standardized(rows, target, targets) for rows in (limited, eval_rows))
     read = time.perf_counter()
     settings, patience = recipe.model.trees, recipe.train.early_stopping
     events.emit(
@@ -73,13 +76,13 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         lambda done: events.progress(done, settings.max_iter, "iterations"),
     )
     grown = time.perf_counter()
-    history = _history(recipe, trees, judged, targets, grown - read)
+    history = _history(recipe, trees, judged, (target, targets), grown - read)
     best = best_epoch(history)
     assert best is not None  # noqa: S101 - one iteration at the least
     measured = time.perf_counter()
     model = trees.model(document.features, document.outputs, best.epoch)
     if not is_class:
-        model = in_target_units(model, targets)
+        model = in_original_units(in_target_units(model, targets), target.scale)
     model.save(output / "model.keras")
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     for epoch in history:
@@ -161,24 +164,30 @@ def _for_judging(rows: boosted_trees.Rows, known: np.ndarray) -> boosted_trees.R
     return rows._replace(values=rows.values[is_known], labels=rows.labels[is_known], weights=weights)
 
 
-def _standardized(rows: boosted_trees.Rows, targets: Moments) -> boosted_trees.Rows:
+def _standardized(rows: boosted_trees.Rows, target: TargetScale, targets: Moments) -> boosted_trees.Rows:
     mean, deviation = targets
-    return rows._replace(labels=(rows.labels.astype(np.float64) - mean) / deviation)
+    return rows._replace(labels=(np.asarray(target.scaled(rows.labels.astype(np.float64))) - mean) / deviation)
+
+
+def _in_units(standardized: np.ndarray, target: TargetScale, targets: Moments) -> np.ndarray:
+    mean, deviation = targets
+    return np.asarray(target.original(standardized * np.asarray(deviation) + mean))
 
 
 def _history(
     recipe: Recipe,
     trees: boosted_trees.BoostedTrees,
     judged: boosted_trees.Rows,
-    targets: Moments,
+    scale: tuple[TargetScale, Moments],
     seconds: float,
 ) -> list[Epoch]:
-    """Return the evidence of each iteration; seconds: of all of them."""
+    """Return the evidence of each iteration; scale: of the targets of a regression; seconds: of all iterations."""
     losses = list(zip(*trees.losses, strict=True))
     is_class = judged.labels.dtype.kind in "iu"
+    labels = judged.labels if is_class else _in_units(judged.labels, *scale)
     history = []
     for number, predicted in enumerate(trees.staged(judged.values), 1):
-        scores = predicted == judged.labels if is_class else np.abs(predicted - judged.labels) * np.asarray(targets[1])
+        scores = predicted == labels if is_class else np.abs(_in_units(predicted, *scale) - labels)
         train_loss, eval_loss = losses[number - 1]
         history.append(
             Epoch(

@@ -50,6 +50,8 @@ function columnFeatures(name, value, { column: settings, learned }) {
 }
 
 function scaled(value, learned) {
+  if (value < learned.clip_low) value = learned.clip_low; // false if there is none, or if the value is missing
+  if (value > learned.clip_high) value = learned.clip_high;
   if (learned.log) value = Math.sign(value) * Math.log1p(Math.abs(value));
   if (!Number.isFinite(value)) value = learned.imputed;
   if (learned.boundaries) return learned.boundaries.filter((boundary) => boundary <= Math.fround(value)).length;

@@ -59,10 +59,11 @@ def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: 
         keras.utils.clear_session(free_memory=False)
         model = network(recipe, document, targets, "float32")
         model.set_weights(weights)
-    return _unscaled(model, recipe.train.target.scale)
+    return in_original_units(model, recipe.train.target.scale)
 
 
-def _unscaled(model: keras.Model, scale: str) -> keras.Model:
+def in_original_units(model: keras.Model, scale: str) -> keras.Model:
+    """Return `model`, which gives targets on `scale`, with last layers that give them in their original units."""
     if scale == "none":
         return model
     exponential, offset = TARGET_INVERSE
