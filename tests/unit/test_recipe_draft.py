@@ -451,9 +451,10 @@ def test_integers_are_an_id_if_measured_ones_would_repeat(
         (
             50,
             lambda draw: f"{draw.normal():.2f}",
-            {"by": "group", "column": "row", "train": 0.6, "eval": 0.2, "test": 0.2},
+            {"train": 0.6, "eval": 0.2, "test": 0.2},
         ),
-        (500, lambda draw: f"{draw.normal():.2f}", {"by": "group", "column": "row"}),
+        (500, lambda draw: f"{draw.normal():.2f}", {}),
+        (500, lambda draw: f"{draw.integers(15) / 2}", {"by": "group", "column": "column 1"}),
         (500, lambda draw: "ab"[draw.integers(2)], {"by": "class"}),
         (50, lambda draw: "ab"[draw.integers(2)], {"by": "class", "train": 0.6, "eval": 0.2, "test": 0.2}),
     ],
@@ -463,11 +464,11 @@ def test_no_split_of_a_table_of_few_rows_or_combinations_is_drafted_empty(
 ) -> None:
     draw = np.random.default_rng(6)
     lines = [f"{row},{'abc'[draw.integers(3)]},{'xy'[draw.integers(2)]},{label(draw)}" for row in range(rows)]
-    (tmp_path / "d.csv").write_text("\n".join(["row,wool,tension,breaks", *lines]) + "\n")
+    (tmp_path / "d.csv").write_text("\n".join([",wool,tension,breaks", *lines]) + "\n")
     text, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "breaks"))
     drafted = recipe(tmp_path, text)
     assert drafted.data.split.model_dump(exclude_defaults=True) == split
-    assert sum(guess.startswith("split ") for guess in guesses) == 1 + (rows == 50)
+    assert sum(guess.startswith("split ") for guess in guesses) == ("by" in split) + ("train" in split)
 
 
 def test_numbers_padded_with_zeros_are_codes(tmp_path: Path) -> None:

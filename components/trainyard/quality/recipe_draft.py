@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from trainyard.errors import ConfigurationError, listed
@@ -133,7 +133,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             "label": profile.label,
             **row_filter,
             "features": features,
-            **_split(profile, features),
+            **_split(profile),
         },
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
@@ -141,7 +141,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *_label_guesses(label, rare, profile),
-            *_split_guesses(profile, features),
+            *_split_guesses(profile),
             *excluded,
             *(
                 f"{column.name}: {column.zoned:,} times have a zone; days are counted in UTC, time_zone sets another"
@@ -271,32 +271,32 @@ def _train(examples: int) -> dict[str, Any]:
     return {"epochs": min(40, max(5, round(_STEPS * batch / max(1, examples)))), "batch_size": batch}
 
 
-def _split(profile: Profile, features: Iterable[str] = ()) -> dict[str, Any]:
+def _split(profile: Profile) -> dict[str, Any]:
     """Return the split settings; a small table gets splits that are unlikely to be empty."""
     shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
-    is_coarse = profile.images is None and _combinations(profile, features) < min(_SMALL, profile.rows)
+    is_coarse = profile.images is None and _combinations(profile) < min(_SMALL, profile.rows)
     by = {"by": "class"} if _rarest(profile) or (profile.classes and is_coarse) else {}
     if not profile.classes and is_coarse and (index := _index(profile)):
         by = {"by": "group", "column": index}
     return {"split": by | shares} if by or shares else {}
 
 
-def _split_guesses(profile: Profile, features: Iterable[str]) -> Iterator[str]:
-    split = _split(profile, features).get("split", {})
+def _split_guesses(profile: Profile) -> Iterator[str]:
+    split = _split(profile).get("split", {})
     if "by" in split and not _rarest(profile):
         by = f"group of '{split['column'][:40]}'" if "column" in split else "class"
         yield (
-            f"split by {by}, to the row: the features have at most {_combinations(profile, features):,} combinations, "
+            f"split by {by}, to the row: the columns have at most {_combinations(profile):,} combinations, "
             "whose rows a split by content keeps together"
         )
     if "train" in split:
         yield f"split 60 : 20 : 20: of {profile.rows:,} rows a split of a tenth may be empty"
 
 
-def _combinations(profile: Profile, features: Iterable[str]) -> int:
-    """Return the maximum number of distinct rows that the columns `features` can form."""
+def _combinations(profile: Profile) -> int:
+    """Return the maximum number of rows that a split by content tells apart."""
     distinct = {column.name: column.distinct + bool(column.statistics.missing) for column in profile.columns}
-    return min(profile.rows, math.prod(distinct[name] for name in features))
+    return min(profile.rows, math.prod(count for name, count in distinct.items() if has_name(name)))
 
 
 def _index(profile: Profile) -> str:
