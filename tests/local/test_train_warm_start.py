@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.contract.artifacts.train import Training
+from trainyard.contract.artifacts.train import TARGET_INVERSE, Training
 from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
@@ -99,6 +99,10 @@ def test_another_model_other_classes_and_a_damaged_file_are_refused(
         ConfigurationError, match=r"another model: its variable 'conv2d/bias' is missing, and \(32,\) in"
     ):
         train(tmp_path / "model", examples, STILL, push(tmp_path / "other.keras", tmp_path / "other"))
+    scaled = keras.layers.Activation("exponential", name=TARGET_INVERSE[0])(other.output)
+    keras.Model(other.input, scaled).save(tmp_path / "scaled.keras")
+    with pytest.raises(ConfigurationError, match=r"its targets on another scale than train\.target\.scale: none"):
+        train(tmp_path / "model", examples, STILL, push(tmp_path / "scaled.keras", tmp_path / "scaled"))
     fewer = push(model, tmp_path / "fewer", labels=9)
     with pytest.raises(
         ConfigurationError, match=r"tells apart 9 classes, the data have 10 \('9' is only in one of them"

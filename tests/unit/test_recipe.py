@@ -514,6 +514,12 @@ PAIR = ["data.features.pair={type: category}"]
         ),
         (["data.split={by: class, column: day}"], "data.split: column is for by: group, time or column"),
         (["task=regression", "data.split.by=class"], "data.split: by: class is for a classification"),
+        (["train.target.scale=log"], "train.target: is of the numbers of a regression, and the task is classification"),
+        (
+            ["task=regression", "train.target.scale=log", "train.teacher.model=/models/1"],
+            "train.target: needs logarithms, and a teacher's answers may have none. Set scale: none",
+        ),
+        (["train.target.clip=[0.9, 0.1]"], "train.target.clip: the quantile 0.9 is not below 0.1"),
         (["data.split={by: group, column: day, eval_from: 2024-03-01}"], "are for by: time. Leave them out"),
         (
             ["data.time_zone=Asia/Tokio", "data.features.day={type: date}"],

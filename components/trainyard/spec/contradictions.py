@@ -111,6 +111,8 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("train", "class_weights"), "no class counts. Give one a weight above 0"
     if task != "regression" and recipe.train.target != type(recipe.train.target)():
         yield ("train", "target"), f"is of the numbers of a regression, and the task is {task}. Leave it out"
+    elif recipe.train.target.scale != "none" and recipe.train.teacher:
+        yield ("train", "target"), "needs logarithms, and a teacher's answers may have none. Set scale: none"
     if task == "regression" and data.is_image:
         yield ("task",), "regression takes columns, not images"
     if task == "multi_label" and data.format in ("image_folder", "tfds"):

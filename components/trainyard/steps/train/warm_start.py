@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from trainyard import events
+from trainyard.contract.artifacts.train import TARGET_INVERSE
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.version import LABELS, names
 from trainyard.data import trained
@@ -17,14 +18,21 @@ _FIELD = "train.warm_start"
 _ADVICE = "Leave train.warm_start out of the recipe to train from first weights."
 
 
-def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None) -> None:
+def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None, scale: str) -> None:
     """Load the weights of the pushed version in the folder `champion` into `model`; dropout seeds stay.
 
     Raises `ConfigurationError` if classes (`labels`, those of `examples`), vocabularies or model variables differ,
-    because the weights would mean something else. Raises as `trained.load_pushed`.
+    because the weights would mean something else, or if it learned its targets on another scale than `scale`. Raises
+    as `trained.load_pushed`.
     """
     require_same_ids(champion, examples, labels, _FIELD, _ADVICE)
-    pushed = {variable.path: variable for variable in trained.load_pushed(champion).weights}
+    pushed_model = trained.load_pushed(champion)
+    inverse = [layer.name for layer in pushed_model.layers if layer.name in TARGET_INVERSE]
+    if len(inverse) != ("none", "log", "log1p").index(scale):
+        raise ConfigurationError(
+            f"{_FIELD}: {champion} learned its targets on another scale than train.target.scale: {scale}. {_ADVICE}"
+        )
+    pushed = {variable.path: variable for variable in pushed_model.weights}
     own = {variable.path: variable for variable in model.weights}
     for name in sorted(own.keys() | pushed.keys()):
         shape, pushed_shape = (
