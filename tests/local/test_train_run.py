@@ -73,6 +73,15 @@ def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Pat
     assert training.history[-1].metric < 2
 
 
+@pytest.mark.parametrize("scale", ["log", "log1p"])
+def test_trees_learn_targets_on_a_scale_and_answer_in_their_units(table: str, tmp_path: Path, scale: str) -> None:
+    trees = {"model": {"name": "boosted_trees"}, "train": {"target": {"scale": scale, "clip": [0.01, 0.99]}}}
+    training, model = train(Recipe.model_validate(recipe(model="mlp").model_dump() | trees), table, tmp_path)
+    columns, labels = everything(table, "eval")
+    found = np.abs(model.predict_on_batch(columns)[:, 0] - labels).mean()
+    assert found == pytest.approx(training.history[training.best_epoch - 1].metric, rel=1e-4) and found < 6
+
+
 def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,10 +75,11 @@ def _append(model: schema.ModelT, operator: int, tensor: int, number: float | No
     call.opcodeIndex = len(model.operatorCodes) - 1
     call.inputs = np.array(inputs, np.int32)
     call.outputs = np.array([len(graph.tensors) - 1], np.int32)
-    call.builtinOptionsType, call.builtinOptions = {
+    options: dict[int, tuple[int, schema.AddOptionsT | schema.ExpOptionsT | schema.MulOptionsT]] = {
         schema.BuiltinOperator.MUL: (schema.BuiltinOptions.MulOptions, schema.MulOptionsT()),
         schema.BuiltinOperator.ADD: (schema.BuiltinOptions.AddOptions, schema.AddOptionsT()),
         schema.BuiltinOperator.EXP: (schema.BuiltinOptions.ExpOptions, schema.ExpOptionsT()),
-    }[operator]
+    }
+    call.builtinOptionsType, call.builtinOptions = options[operator]
     graph.operators.append(call)
     return len(graph.tensors) - 1

@@ -49,7 +49,7 @@ from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.settings import Rank, current_rank
 from trainyard.storage import storage
 
-_NO_TARGETS = (0.0, 1.0)
+_NO_TARGETS: Moments = (0.0, 1.0)
 
 
 def train(
@@ -79,9 +79,8 @@ def train(
         start = time.perf_counter()
         folder = open_examples(examples)
         document = folder.document
-        target, targets = UNSCALED, _NO_TARGETS
-        if document.task == "regression":
-            target, targets = learned_targets(recipe.train.target, folder)
+        is_regression = document.task == "regression"
+        target, targets = learned_targets(recipe.train.target, folder) if is_regression else (UNSCALED, _NO_TARGETS)
         precision = engine.precision(recipe.train)
         data, steps = prepare(recipe, folder, engine, targets, precision, feed, service, target)
         if recipe.model.weights is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from keras import ops
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import jax
     import tensorflow as tf
 
-Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
-"""A tensor of the engine."""
+Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array", NDArray[Any])
+"""A tensor of the engine, or an array."""
 _LEARNED: tuple[Split, ...] = ("train", "eval")  # by which the loss is computed
 Moments = tuple[float, float] | tuple[list[float], list[float]]
 """Mean and standard deviation, of one or several columns."""
