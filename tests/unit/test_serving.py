@@ -129,17 +129,28 @@ def test_a_measurement_that_cannot_be_read_is_refused_by_its_file(tmp_path: Path
             serving.answers(recipe, loaded.storage)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "digits", "--serve", "qps=1,p95=50ms"],
+        ["publish", "mlflow", "digits", "--dry-run"],
+        ["predict", "digits", "x.csv"],
+        ["evaluate", "digits", "x.csv"],
+        ["serve", "digits"],
+    ],
+    ids=lambda command: command[0],
+)
 def test_a_bucket_that_does_not_answer_is_given_up_within_a_persons_patience(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setattr(main, "_PATIENCE_SECONDS", 0.5)
     (tmp_path / "bucket.yaml").write_text("target: local\nstorage: s3://away/runs\n")
-    ended = CliRunner().invoke(
-        app, ["plan", "digits", "-e", str(tmp_path / "bucket.yaml"), "--serve", "qps=1,p95=50ms"]
-    )
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_text("a\n1\n")
+    ended = CliRunner().invoke(app, [*command, "-e", "bucket.yaml"])
     assert isinstance(ended.exception, TransientError)
     said = re.search(r"^s3://away/runs.*: cannot be reached for (\d+) s", str(ended.exception))
     assert said and int(said[1]) < 60  # 300 without the command's own patience

@@ -45,10 +45,8 @@ from trainyard_control.cli.verbs import (
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
-# Short commands, for which a person waits. The others run for hours and outlive an outage of the storage.
-_ASKING = frozenset(
-    {"compile", "doctor", "explain", "models", "place", "plan", "pools", "prune", "recipe", "runs", "schedule"}
-)
+# Commands that write to no bucket for long, so that a person waits for their answer. Trainings outlive an outage.
+_TRAINING = frozenset({"bench", "learn-curve", "run", "submit", "sweep"})
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 
 # The order of the help.
@@ -136,7 +134,7 @@ def options(
     """Handle the options before the verb."""
     if debug:
         os.environ[_DEBUG] = "1"
-    if context.invoked_subcommand in _ASKING:
+    if context.invoked_subcommand not in _TRAINING:
         from trainyard.storage.buckets.objects import deadline  # not needed for --help
 
         context.with_resource(deadline(_PATIENCE_SECONDS))
