@@ -9,11 +9,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import google.auth
 import huggingface_hub
@@ -22,7 +24,6 @@ import pytest
 import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError
-from google.cloud.aiplatform_v1 import ModelServiceClient
 from kubernetes.client import ApiException
 from tests.pushed_versions import push_versions
 from typer.testing import CliRunner, Result
@@ -34,6 +35,8 @@ from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.storage import storage
+from trainyard_control.api import publish
+from trainyard_control.api.versions import find_one
 from trainyard_control.cli.main import app
 from trainyard_control.targets import kserve, vertex
 
@@ -268,7 +271,7 @@ def replayed(answers: list[tuple[int, Any]]) -> Iterator[tuple[str, list[tuple[s
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked.append((self.path.partition("?")[0], json.loads(content or "null")))
+            asked.append((unquote(self.path.partition("?")[0]), json.loads(content or "null")))
             status, answer = answers.pop(0)
             self.send_response(status)
             self.end_headers()
@@ -361,34 +364,51 @@ def project() -> str:
     return "project.yaml"
 
 
-def test_vertex_gets_a_new_model_or_the_next_version_of_one_that_exists(
+def rest(address: str) -> vertex.Connect:
+    """Return clients of Vertex AI that send to `address`."""
+    return lambda kind: kind(
+        transport=kind.get_transport_class("rest")(host=address, credentials=AnonymousCredentials(), url_scheme="http")
+    )
+
+
+def finished(name: str, kind: str, /, **response: Any) -> tuple[int, Any]:
+    """The answer to a request that takes long, with the result in it."""
+    kind = f"type.googleapis.com/google.cloud.aiplatform.v1.{kind}"
+    return 200, {"name": f"{name}/operations/1", "done": True, "response": {"@type": kind, **response}}
+
+
+PARENT = "projects/example/locations/europe-west4"
+
+
+def test_vertex_gets_a_new_model_or_the_next_version_or_only_aliases(
     project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server answers as the reference of the REST API shows; nothing was ever sent to Google."""
     environment = environments.load(project)
     assert environment.vertex is not None
-    parent = "projects/example/locations/europe-west4"
-    model = f"{parent}/models/digits"
-    kind = "type.googleapis.com/google.cloud.aiplatform.v1.UploadModelResponse"
-    uploaded = {"name": f"{model}/operations/1", "done": True}
-    uploaded["response"] = {"@type": kind, "model": model, "modelVersionId": "2"}
-    answers: list[tuple[int, Any]] = [(404, {}), (200, uploaded), (200, {"name": model}), (200, uploaded)]
-    answers += [(404, {}), (403, {"error": {"code": 403, "message": "said so"}}), (503, {})]
+    model = f"{PARENT}/models/digits"
     version = PushedVersion(3, "gs://bucket/digits/models/3", True, ("canary",), VersionRecord())
     body = vertex.upload_request(version, environment, environment.vertex, "digits")
+    uploaded = finished(model, "UploadModelResponse", model=model, modelVersionId="2")
+    older = {**body["model"], "versionId": "1", "artifactUri": "gs://bucket/digits/models/2"}
+    image = {**body["model"], "versionId": "2", "containerSpec": {"imageUri": "older"}}
+    same = {**body["model"], "versionId": "4", "versionAliases": ["default"]}
+    answers: list[tuple[int, Any]] = [(404, {}), uploaded, (200, {"models": [older, image]}), uploaded]
+    answers += [(200, {"models": [older, same]}), (200, {}), (200, {"models": [same | {"versionAliases": ["canary"]}]})]
+    answers += [(404, {}), (403, {"error": {"code": 403, "message": "said so"}}), (503, {})]
     with replayed(answers) as (address, asked):
-        transport = ModelServiceClient.get_transport_class("rest")(
-            host=address, credentials=AnonymousCredentials(), url_scheme="http"
-        )
-        for _ in range(2):
-            assert vertex.upload(body, environment.vertex, transport) == f"{model}@2"
+        assert [vertex.upload(body, environment.vertex, rest(address)) for _ in range(4)] == [
+            f"{model}@{number}" for number in (2, 2, 4, 4)
+        ]
         for sentence in ("refused .* have the role", "cannot be reached"):
             with pytest.raises(ty.TrainyardError, match=f"vertex: {sentence}"):
-                vertex.upload(body, environment.vertex, transport)
+                vertex.upload(body, environment.vertex, rest(address))
     sent = {key: value for key, value in body.items() if key not in ("parent", "modelId")}
-    upload = f"/v1/{parent}/models:upload"
-    assert asked[:2] == [(f"/v1/{model}", None), (upload, {**sent, "modelId": "digits"})]
-    assert asked[2:4] == [(f"/v1/{model}", None), (upload, {**sent, "parentModel": model})]
+    upload, versions = f"/v1/{PARENT}/models:upload", (f"/v1/{model}:listVersions", None)
+    assert asked[:2] == [versions, (upload, {**sent, "modelId": "digits"})]
+    assert asked[2:4] == [versions, (upload, {**sent, "parentModel": model})]
+    alias = (f"/v1/{model}@4:mergeVersionAliases", {"versionAliases": ["canary"]})
+    assert asked[4:7] == [versions, alias, versions]
 
     def no_account(**_: object) -> None:
         raise DefaultCredentialsError("no account")
@@ -396,6 +416,60 @@ def test_vertex_gets_a_new_model_or_the_next_version_of_one_that_exists(
     monkeypatch.setattr(google.auth, "default", no_account)
     with pytest.raises(ty.TrainyardError, match=r"vertex: refused \(no account\). Log in by"):
         vertex.upload(body, environment.vertex)
+
+
+def test_vertex_deploys_to_a_new_endpoint_as_a_canary_and_then_moves_the_requests(project: str) -> None:
+    """The server answers as the reference of the REST API shows; nothing was ever sent to Google."""
+    settings = environments.load(project).vertex
+    assert settings is not None
+    endpoint = {"name": f"{PARENT}/endpoints/live"}
+
+    def deployed(id_: str, version: str) -> dict[str, str]:  # Vertex AI has the project's number in paths
+        path = "projects/1234/locations/europe-west4/models/digits"
+        return {"id": id_, "model": path, "modelVersionId": version}
+
+    done = finished(f"{PARENT}/endpoints/live", "DeployModelResponse", deployedModel={"id": "9"})
+    one = {**endpoint, "deployedModels": [deployed("7", "1")], "trafficSplit": {"7": 100}}
+    two = {**endpoint, "deployedModels": [deployed("7", "1"), deployed("9", "2")], "trafficSplit": {"7": 90, "9": 10}}
+    answers = [(404, {}), finished(f"{PARENT}/endpoints/live", "Endpoint", **endpoint), done, (200, one), done]
+    answers += [(200, two), (200, two), (404, {}), (200, endpoint)]
+    with replayed(answers) as (address, asked):
+
+        def deploy(version: int, percent: int | None) -> str:
+            requests = vertex.deploy_requests(settings, "digits", "live", "n1-standard-4", percent)
+            return vertex.deploy(requests, f"{PARENT}/models/digits@{version}", settings, rest(address))
+
+        assert deploy(1, None) == f"{PARENT}/endpoints/live with 100 % of the requests"
+        assert deploy(2, 10) == f"{PARENT}/endpoints/live with 10 % of the requests"
+        deploy(2, None)
+        for percent in (10, 0):  # the endpoint does not exist, or serves nothing
+            with pytest.raises(ty.TrainyardError, match="no other version at the endpoint gets requests"):
+                deploy(3, percent)
+    bodies = [(path.removeprefix(f"/v1/{PARENT}/endpoints"), sent) for path, sent in asked]
+    labels = {"trainyard-model": "digits"}
+    assert bodies[:2] == [("/live", None), ("", {"displayName": "live", "labels": labels})]
+    path, sent = bodies[2]
+    assert path == "/live:deployModel" and sent["trafficSplit"] == {"0": 100}
+    machine = {"machineSpec": {"machineType": "n1-standard-4"}, "minReplicaCount": 1, "maxReplicaCount": 1}
+    model = f"{PARENT}/models/digits@1"
+    assert sent["deployedModel"] == {"model": model, "displayName": "digits", "dedicatedResources": machine}
+    assert bodies[4][1]["trafficSplit"] == {"0": 10, "7": 90}
+    assert bodies[6] == ("/live", {"trafficSplit": {"9": 100}})
+
+
+def test_a_dry_run_of_an_endpoint_prints_its_three_requests(
+    project: str, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "_version", lambda model, _: replace(find_one(model, "local"), folder="gs://b/d/2"))
+    monkeypatch.setattr(publish, "open_model", lambda folder: None)
+    options = ("digits", "-e", project, "--endpoint", "live", "--canary-percent", "10", "--dry-run")
+    printed = yaml.safe_load(invoke("vertex", *options).stdout)
+    assert list(printed) == ["models.upload", "endpoints.create", "endpoints.deployModel"]
+    assert printed["models.upload"] == yaml.safe_load(invoke("vertex", "digits", "-e", project, "--dry-run").stdout)
+    assert printed["endpoints.deployModel"]["trafficSplit"] == {"0": 10, "DEPLOYED_MODEL": 90}
+    assert printed["endpoints.create"]["endpointId"] == "live"
+    assert "not an id of an endpoint" in refused("vertex", "digits", "-e", project, "--endpoint", "Live")
+    assert "Name it by --endpoint" in refused("vertex", "digits", "-e", project, "--canary-percent", "10")
 
 
 def test_vertex_refuses_what_it_cannot_read_or_name(project: str) -> None:

@@ -104,21 +104,40 @@ def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> 
     return Published(version, request, "" if dry_run else target.register(version, request))
 
 
-def vertex(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
-    """Upload `model` to the Model Registry of the project of `environment`.
+def vertex(
+    model: str,
+    *,
+    environment: str,
+    name: str | None,
+    endpoint: str,
+    machine: str,
+    canary_percent: int | None,
+    dry_run: bool,
+) -> Published:
+    """Upload `model` to the Model Registry of the project of `environment`, and deploy it to `endpoint` unless ''.
 
-    name: id and display name of the model, by default the recipe's. Raises `DataError` if `trainyard serve`
-    cannot serve it, and as `vertex.upload_request` and `vertex.upload`.
+    name: id and display name of the model, by default the recipe's. machine: type of the endpoint's machine.
+    canary_percent: share of the endpoint's requests; None for all. Raises `DataError` if `trainyard serve` cannot serve
+    it, and as `vertex.upload_request`, `vertex.upload` and `vertex.deploy`.
     """
     from trainyard_control.compiler.vertex import settings_of
     from trainyard_control.targets import vertex as target
 
+    if canary_percent is not None and not endpoint:
+        raise ConfigurationError("--canary-percent: is the share at an endpoint. Name it by --endpoint.")
     loaded = environments.load(environment)
     settings = settings_of(loaded)
     version = _version(model, environment)
     open_model(version.folder)
-    request = target.upload_request(version, loaded, settings, _name(version, name))
-    return Published(version, request, "" if dry_run else target.upload(request, settings))
+    name = _name(version, name)
+    body = target.upload_request(version, loaded, settings, name)
+    requests = target.deploy_requests(settings, name, endpoint, machine, canary_percent) if endpoint else {}
+    request = {"models.upload": body, **requests} if endpoint else body
+    if dry_run:
+        return Published(version, request)
+    uploaded = target.upload(body, settings)
+    place = f"{uploaded}, at {target.deploy(requests, uploaded, settings)}" if endpoint else uploaded
+    return Published(version, request, place)
 
 
 def _name(version: Version, name: str | None) -> str:

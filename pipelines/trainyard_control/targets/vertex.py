@@ -1,12 +1,14 @@
-"""A pushed version as a model of Vertex AI's Model Registry, which `trainyard serve` answers. Never sent to Google.
+"""A pushed version as a model of Vertex AI, which `trainyard serve` answers at an endpoint. Never sent to Google.
 
-Source: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/upload and
+Source: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/upload,
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints/deployModel and
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements (AIP_STORAGE_URI, AIP_HTTP_PORT).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.contract.pushed_versions import PushedVersion
@@ -16,8 +18,12 @@ from trainyard_control.compiler.vertex import client_errors
 
 _ALIAS = re.compile(r"[a-z]([a-zA-Z0-9-]{0,126}[a-z0-9-])?")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_ENDPOINT = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,18}")
+_VERSION = "trainyard-version"
+_NEW = "0"  # the model that a request deploys, in its trafficSplit
 _PORT = 8080
-_SECONDS = 1800  # chosen: Vertex AI copies the files meanwhile
+_SECONDS = 1800  # chosen: Vertex AI copies the files meanwhile, or starts a machine
+Connect = Callable[[Any], Any]
 
 
 def upload_request(version: PushedVersion, environment: Environment, settings: Vertex, name: str) -> dict[str, Any]:
@@ -44,7 +50,7 @@ def upload_request(version: PushedVersion, environment: Environment, settings: V
         "displayName": name,
         "versionAliases": list(version.aliases),
         "versionDescription": ", ".join(filter(None, [version.name, version.metric])),
-        "labels": {"trainyard-version": str(version.number)},
+        "labels": {_VERSION: str(version.number)},
         "artifactUri": version.folder,
         "containerSpec": {
             "imageUri": image,
@@ -62,10 +68,64 @@ def upload_request(version: PushedVersion, environment: Environment, settings: V
     return body | ({"serviceAccount": settings.service_account} if settings.service_account else {})
 
 
-def upload(body: dict[str, Any], settings: Vertex, transport: Any = None) -> str:
-    """Upload as `upload_request` says, or as the next version if the model exists; return the version's name.
+def deploy_requests(
+    settings: Vertex, name: str, endpoint: str, machine: str, percent: int | None
+) -> dict[str, dict[str, Any]]:
+    """Return the bodies of endpoints.create and endpoints:deployModel for the model `name`, by method.
 
-    transport: of the client, by default with the account's credentials. Raises `ConfigurationError` without
+    percent: share of the requests that it gets, None for all. Names in capitals are known once the server has answered:
+    VERSION, and DEPLOYED_MODEL for each one that had requests before. Raises `ConfigurationError` for a name that no
+    endpoint can have.
+    """
+    if not _ENDPOINT.fullmatch(endpoint):
+        raise ConfigurationError(
+            f"--endpoint {endpoint[:100]!r}: not an id of an endpoint. Use at most 63 lowercase letters, digits and "
+            "'-', and start with a letter, or give the number of an endpoint."
+        )
+    resources = {"machineSpec": {"machineType": machine}, "minReplicaCount": 1, "maxReplicaCount": 1}
+    share = 100 if percent is None else percent
+    return {
+        "endpoints.create": {
+            "parent": _parent(settings),
+            "endpointId": endpoint,
+            "endpoint": {"displayName": endpoint, "labels": {"trainyard-model": name}},
+        },
+        "endpoints.deployModel": {
+            "endpoint": f"{_parent(settings)}/endpoints/{endpoint}",
+            "deployedModel": {
+                "model": f"{_parent(settings)}/models/{name}@VERSION",
+                "displayName": name,
+                "dedicatedResources": resources,
+            },
+            "trafficSplit": traffic_split({"DEPLOYED_MODEL": 100}, _NEW, share),
+        },
+    }
+
+
+def traffic_split(shares: Mapping[str, int], own: str, percent: int) -> dict[str, int]:
+    """Return shares of the requests, in percent: `percent` for `own`, and for all others in proportion to `shares`.
+
+    >>> traffic_split({"7": 50, "8": 50}, "0", 15)
+    {'0': 15, '7': 43, '8': 42}
+    """
+    rest = {name: share for name, share in shares.items() if name != own and share}
+    total, left = sum(rest.values()), 100 - percent
+    if not total and left:
+        raise ConfigurationError(
+            "--canary-percent: no other version at the endpoint gets requests, so none could get the rest. Publish "
+            "without --canary-percent first."
+        )
+    split = {name: share * left // total for name, share in rest.items()}
+    for name in sorted(rest, key=lambda name: -(rest[name] * left % total))[: left - sum(split.values())]:
+        split[name] += 1
+    return {name: share for name, share in {own: percent, **split}.items() if share}
+
+
+def upload(body: dict[str, Any], settings: Vertex, connect: Connect | None = None) -> str:
+    """Upload as `upload_request` says and return the version's name: of the next version if the model exists.
+
+    If the same files are uploaded already for the same container image, only the aliases are set. connect: returns a
+    client of a class, by default with the account's credentials. Raises `ConfigurationError` without
     google-cloud-aiplatform, `InfrastructureError` if Vertex AI refuses, `TransientError` if it cannot be reached.
     """
     try:
@@ -78,17 +138,75 @@ def upload(body: dict[str, Any], settings: Vertex, transport: Any = None) -> str
     from google.protobuf.json_format import ParseDict
 
     with client_errors(InfrastructureError):
-        address = {"api_endpoint": f"{settings.location}-aiplatform.googleapis.com"}
-        client = ModelServiceClient(transport=transport, client_options=None if transport else address)
+        client = (connect or _connect(settings))(ModelServiceClient)
         known = f"{body['parent']}/models/{body['modelId']}"
         try:
-            client.get_model(name=known)
+            for version in client.list_model_versions(name=known):
+                if _is_same(version, body["model"]):
+                    name = f"{known}@{version.version_id}"
+                    if new := sorted(set(body["model"].get("versionAliases", [])) - set(version.version_aliases)):
+                        client.merge_version_aliases(name=name, version_aliases=new)
+                    return name
             body = {key: value for key, value in body.items() if key != "modelId"} | {"parentModel": known}
         except exceptions.NotFound:
             pass
         request = UploadModelRequest(ParseDict(body, UploadModelRequest.pb()()))
         done = client.upload_model(request).result(timeout=_SECONDS)
-    return f"{done.model}@{done.model_version_id}"
+    return f"{known}@{done.model_version_id}"
+
+
+def deploy(requests: dict[str, dict[str, Any]], model: str, settings: Vertex, connect: Connect | None = None) -> str:
+    """Deploy the version `model` as `deploy_requests` says, and return where and with which share of the requests.
+
+    A version that is deployed already gets the share only. connect and the errors are as in `upload`.
+    """
+    from google.api_core import exceptions
+    from google.cloud.aiplatform_v1 import CreateEndpointRequest, DeployModelRequest, EndpointServiceClient
+    from google.cloud.aiplatform_v1.types import Endpoint
+    from google.protobuf.json_format import ParseDict
+
+    create, body = requests["endpoints.create"], requests["endpoints.deployModel"]
+    share = body["trafficSplit"].get(_NEW, 0)
+    with client_errors(InfrastructureError):
+        client = (connect or _connect(settings))(EndpointServiceClient)
+        try:
+            endpoint = client.get_endpoint(name=body["endpoint"])
+        except exceptions.NotFound:
+            traffic_split({}, _NEW, share)  # before a new endpoint without requests is left
+            request = CreateEndpointRequest(ParseDict(create, CreateEndpointRequest.pb()()))
+            endpoint = client.create_endpoint(request).result(timeout=_SECONDS)
+        deployed = next(
+            (one.id for one in endpoint.deployed_models if _version_of(one) == model.rpartition("/")[2]), _NEW
+        )
+        split = traffic_split(endpoint.traffic_split, deployed, share)
+        if deployed == _NEW:
+            body = {**body, "deployedModel": {**body["deployedModel"], "model": model}, "trafficSplit": split}
+            client.deploy_model(DeployModelRequest(ParseDict(body, DeployModelRequest.pb()()))).result(timeout=_SECONDS)
+        else:
+            client.update_endpoint(
+                endpoint=Endpoint(name=body["endpoint"], traffic_split=split), update_mask={"paths": ["traffic_split"]}
+            )
+    return f"{body['endpoint']} with {share} % of the requests"
+
+
+def _is_same(version: Any, model: dict[str, Any]) -> bool:
+    """Return True if `version` of the registry has the files and the container image of `model`."""
+    return (version.artifact_uri, version.container_spec.image_uri, version.labels.get(_VERSION)) == (
+        model["artifactUri"],
+        model["containerSpec"]["imageUri"],
+        model["labels"][_VERSION],
+    )
+
+
+def _version_of(deployed: Any) -> str:
+    """Return NAME@VERSION of a deployed model. Vertex AI writes the project as a number, so paths do not compare."""
+    name, _, version = deployed.model.rpartition("/")[2].partition("@")
+    return f"{name}@{deployed.model_version_id or version}"
+
+
+def _connect(settings: Vertex) -> Connect:
+    address = {"api_endpoint": f"{settings.location}-aiplatform.googleapis.com"}
+    return lambda kind: kind(client_options=address)
 
 
 def _parent(settings: Vertex) -> str:

@@ -15,6 +15,9 @@ from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, ModelN
 if TYPE_CHECKING:
     from trainyard_control.api.publish import Published
 
+CanaryPercent = Annotated[
+    int | None, typer.Option("--canary-percent", min=0, max=100, help="Share of the requests. Default: all.")
+]
 app = typer.Typer(no_args_is_help=True, help="Publish a pushed version to another system.")
 
 
@@ -52,10 +55,7 @@ def kserve(
     model: VersionName,
     environment: EnvironmentName,
     name: ModelName = None,
-    canary_percent: Annotated[
-        int | None,
-        typer.Option("--canary-percent", min=0, max=100, help="Share of the requests. Default: all."),
-    ] = None,
+    canary_percent: CanaryPercent = None,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -110,16 +110,30 @@ def vertex(
     model: VersionName,
     environment: EnvironmentName,
     name: ModelName = None,
+    endpoint: Annotated[str, typer.Option("--endpoint", metavar="ID", help="Endpoint to deploy to.")] = "",
+    machine: Annotated[
+        str, typer.Option("--machine-type", metavar="TYPE", help="Machine of the endpoint.")
+    ] = "n1-standard-2",
+    canary_percent: CanaryPercent = None,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Upload a version to Vertex AI's Model Registry.
+    """Upload a version to Vertex AI, and deploy it.
 
     Its container is images.cpu of the environment, in the project of its section vertex.
+    An endpoint that does not exist is created. Vertex AI may take half an hour.
     """
     from trainyard_control.api.publish import vertex as publish
 
-    done = publish(model, environment=environment, name=name, dry_run=dry_run)
+    done = publish(
+        model,
+        environment=environment,
+        name=name,
+        endpoint=endpoint,
+        machine=machine,
+        canary_percent=canary_percent,
+        dry_run=dry_run,
+    )
     _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
 
 
