@@ -177,7 +177,7 @@ class Cluster:
         query: dict[str, str | int] = {"container": container, "follow": "true", "timestamps": "true"}
         if since_seconds is not None:
             query["sinceSeconds"] = since_seconds
-        response = self._request("GET", f"{self.path('pods', pod)}/log", query, None, _JSON, (CALL_SECONDS, None))
+        response = self._request("GET", f"{self.path('pods', pod)}/log", query=query, limit=(CALL_SECONDS, None))
         try:
             yield from response.stream(decode_content=False)
         finally:
@@ -187,11 +187,12 @@ class Cluster:
         self,
         method: str,
         path: str,
-        query: dict[str, str | int] | None,
-        body: Manifest | None,
-        accept: str,
-        limit: Any,
+        *,
+        query: dict[str, str | int] | None = None,
+        body: Manifest | None = None,
+        accept: str = _JSON,
         content: str = "",
+        limit: Any = CALL_SECONDS,
     ) -> Any:
         kind = content or (_MERGE if method == "PATCH" else "application/json")
         return self.api.call_api(
@@ -207,23 +208,14 @@ class Cluster:
         )
 
     def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: dict[str, str | int] | None = None,
-        body: Manifest | None = None,
-        absent: tuple[int, ...] = (),
-        accept: str = _JSON,
-        content: str = "",
-        repeat: bool = True,
+        self, method: str, path: str, *, absent: tuple[int, ...] = (), repeat: bool = True, **request: Any
     ) -> str | None:
+        """Return the text of the answer to `request`, None for a status in `absent`. repeat: it may be sent twice."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         def once() -> str:
-            response = self._request(method, path, query, body, accept, CALL_SECONDS, content)
-            return str(response.data.decode("utf-8", errors="replace"))
+            return str(self._request(method, path, **request).data.decode("utf-8", errors="replace"))
 
         seconds = PATIENCE_SECONDS if self.patience_seconds is None else self.patience_seconds
         try:
