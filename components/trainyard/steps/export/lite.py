@@ -144,7 +144,7 @@ def _units(model: keras.Model, document: Examples) -> dict[str, Unit]:
         return {}
     names = target_outputs(document)
     factors, offsets = (np.broadcast_to(number, len(names)).tolist() for number in (unit.scale, unit.offset))
-    offset = sum(layer.offset for layer in inverse if isinstance(layer, keras.layers.Rescaling))
+    offset = sum(np.asarray(layer.offset).item() for layer in inverse if isinstance(layer, keras.layers.Rescaling))
     after = float(offset) if inverse else None
     units = (Unit(factor, offset, after) for factor, offset in zip(factors, offsets, strict=True))
     return dict(zip(names, units, strict=True))
