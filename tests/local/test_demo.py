@@ -90,6 +90,7 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
             column("t", learned=unknown, type="text", **text),
             column("l", learned=unknown, type="text", **text | {"ngrams": 1, "separator": ";"}),
             column("d", learned=scaled, type="date", hour=True),
+            column("constructor", learned=unknown, type="category"),  # each object of JavaScript has one
         ],
         "computed_features": [],
         "vocabularies": ["words"],

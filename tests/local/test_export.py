@@ -486,19 +486,20 @@ def test_the_page_of_an_image_model_answers_in_a_browser_as_predict(
 
 
 def hostile(exported: Path, document: Examples, to: Path) -> Path:
-    """Copy the export of `table` with names of a column, a value and a class that are HTML, and write its page."""
+    """Copy the export of `table` with names that are HTML, and a class `constructor`, and write its page."""
     shutil.copytree(exported, to, ignore=shutil.ignore_patterns("saved_model", "*.tflite", "demo.html"))
     content, signature_ = (json.loads((to / name).read_text()) for name in ("preprocessing.json", "signature.json"))
     for entry in [*content["raw_features"], *signature_["columns"]]:
         entry["name"] = HOSTILE if entry["name"] == "city" else entry["name"]
     for entry in content["inputs"]:
         entry["feature"] = HOSTILE if entry["feature"] == "city" else entry["feature"]
+    content["thresholds"] = {}
     (to / "preprocessing.json").write_text(json.dumps(content))
     (to / "signature.json").write_text(json.dumps(signature_))
     (to / "examples/row.json").write_text(json.dumps({"age": 49.5, "net worth": 0.0, HOSTILE: HOSTILE}))
     (to / "vocabularies/city_vocabulary").write_text(f"{HOSTILE}\nOslo\nRome\n")
-    (to / "labels.txt").write_text(f"{HOSTILE}\nrich\n")
-    demo.write(recipe(TABLE), document.model_copy(update={"labels": [HOSTILE, "rich"]}), to)
+    (to / "labels.txt").write_text(f"{HOSTILE}\nconstructor\n")
+    demo.write(recipe(TABLE), document.model_copy(update={"labels": [HOSTILE, "constructor"]}), to)
     return to
 
 
@@ -523,6 +524,8 @@ def test_the_page_of_a_table_answers_in_a_browser_as_predict_and_shows_hostile_n
     document = open_examples(str(table / "examples")).document
     page.open_demo(hostile(exported_table, document, tmp_path / "hostile"))
     page.wait("document.getElementById('label').textContent")
+    answer = page.run("trainyard.answer({age: 70, 'net worth': 900000})")
+    assert answer["label"] == "constructor" and answer["probabilities"][1] > 0.5
     assert page.run("[...document.querySelectorAll('label')].map((label) => label.textContent)")[-1] == HOSTILE
     assert page.run("document.querySelector('select').value") == HOSTILE
     page.run("document.getElementById('column-0').value = 18, document.getElementById('column-0').focus()")

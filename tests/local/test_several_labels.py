@@ -26,6 +26,7 @@ from trainyard.contract.version import PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe
+from trainyard.steps.export.browser import demo
 from trainyard.steps.train.engines.objective import MultiLabel, Regression
 from trainyard.steps.train.engines.targets import TargetScale, require_above
 from trainyard.storage import storage
@@ -177,8 +178,20 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(
         the_same_classes_everywhere(examples, exported, version, document.thresholds)
 
 
+def with_numbers_as_targets(recipe: Recipe, examples: str, exported: Path, to: Path) -> Path:
+    """Copy the export with targets that an object of JavaScript sorts, and write its page."""
+    shutil.copytree(exported, to, ignore=shutil.ignore_patterns("saved_model", "demo.html"))
+    content = (to / PREPROCESSING).read_text()
+    content = content.replace('"target": "heating"', '"target": "2"').replace('"target": "cooling"', '"target": "1"')
+    (to / PREPROCESSING).write_text(content)
+    demo.write(recipe, open_examples(examples).document, to)
+    return to
+
+
 @browser.needs_demo
-def test_the_page_answers_in_a_browser_as_predict(recipe: Recipe, examples: str, exported: Path) -> None:
+def test_the_page_answers_in_a_browser_as_predict(
+    recipe: Recipe, examples: str, exported: Path, tmp_path: Path
+) -> None:
     [(raw, _labels)] = open_examples(examples).raw_batches("eval", 1000)
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](**raw)
     rows = [dict(zip(raw, row, strict=True)) for row in zip(*(x.numpy().tolist() for x in raw.values()), strict=True)]
@@ -186,6 +199,9 @@ def test_the_page_answers_in_a_browser_as_predict(recipe: Recipe, examples: str,
         page.open_demo(exported)
         answers = page.run(f"Promise.all({json.dumps(rows)}.map(trainyard.answer))")
         shown = page.text("bars").split("\n")
+        if recipe.task == "regression":
+            page.open_demo(with_numbers_as_targets(recipe, examples, exported, tmp_path / "numbers"))
+            assert [line[0] for line in page.text("bars").split("\n")] == ["2", "1"]
     if recipe.task == "regression":
         made = [[answer["prediction"][name] for name in ("heating", "cooling")] for answer in answers]
         np.testing.assert_allclose(made, served["prediction"], rtol=1e-5)

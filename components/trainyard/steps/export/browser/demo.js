@@ -30,7 +30,7 @@ async function inflated(id) {
 
 function inputsOf(made) {
   const tensors = content.files["model.onnx"].inputs;
-  const used = content.inputs.filter((entry) => entry.name in tensors);
+  const used = content.inputs.filter(({ name }) => entry(tensors, name));
   return Object.fromEntries(
     used.map(({ name, feature, dtype, shape }) => {
       const values = made[feature] instanceof Float32Array ? made[feature] : [].concat(made[feature]);
@@ -51,7 +51,7 @@ function answerOf(outputs) {
 
 // Source: contract/statistics/decision.py.
 function labelOf(probabilities) {
-  const thresholds = page.labels.map((label) => content.thresholds[label]);
+  const thresholds = page.labels.map((label) => entry(content.thresholds, label));
   if (content.label_separator !== null) {
     const chosen = page.labels.filter((_, id) => probabilities[id] > Math.fround(thresholds[id] ?? 0.5));
     return chosen.join(content.label_separator);
@@ -66,7 +66,7 @@ function show(answer) {
   const bars = byId("bars");
   bars.replaceChildren();
   if (answer.prediction) {
-    const targets = Object.entries(answer.prediction);
+    const targets = content.outputs.map(({ target }) => [target, answer.prediction[target]]); // objects sort numbers
     byId("label").textContent = targets.length === 1 ? inDigits(targets[0][1]) : "";
     for (const [target, value] of targets) bars.append(row(target, inDigits(value)));
   } else {
@@ -121,7 +121,8 @@ async function ask(example) {
 // Compares the answer to an example with the one that export computed, because browsers differ.
 async function check() {
   const { probabilities, prediction } = await (await model).answer(exampleOf(page.check.example));
-  const [ours, theirs] = [probabilities ?? Object.values(prediction), page.check.answer];
+  const ours = probabilities ?? content.outputs.map(({ target }) => prediction[target]);
+  const theirs = page.check.answer;
   const scale = Math.max(1, ...theirs.map(Math.abs));
   const furthest = Math.max(...theirs.map((value, place) => Math.abs(value - ours[place]))) / scale;
   const isSame = furthest <= MOST_DIFFERENCE;
