@@ -1,6 +1,7 @@
 """Recipes are checked strictly: every fault at once, with file, line and the nearest name."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,7 @@ def test_a_gate_of_one_class_or_with_a_confidence_is_refused_with_what_is_right(
             "metric: mine, class: cat, min: 1",
             "gates.0.class: 'mine' is the module's, which gets all labels and outputs",
         ),
+        ("metric: recal, class: cat, min: 1", "all labels and outputs. Did you mean 'recall'? Leave class out"),
         (
             "metric: mine, largest_gap_between: label, max: 1",
             "'mine' is the module's, and a gap is of Trainyard's metrics",
@@ -143,7 +145,7 @@ def test_a_gate_of_one_class_or_with_a_confidence_is_refused_with_what_is_right(
 )
 def test_a_gate_of_a_module_s_metric_is_of_all_answers(gate: str, expected: str) -> None:
     assert expected in faults(GOOD + f"module: own.py\nevaluate: {{gates: [{{{gate}}}]}}")
-    assert "no such metric 'mine'" in faults(GOOD + f"evaluate: {{gates: [{{{gate}}}]}}")
+    assert re.search("no such metric '(mine|recal)'", faults(GOOD + f"evaluate: {{gates: [{{{gate}}}]}}"))
 
 
 @pytest.mark.parametrize(("written", "name"), [("cat", "cat"), ("1", "1"), ("1.0", "1"), ("True", "true")])

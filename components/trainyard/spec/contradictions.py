@@ -355,7 +355,9 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if gate.metric not in METRIC_SPECS and recipe.module:
             if gate.class_name is not None or gate.target is not None:
                 part = "class" if gate.class_name is not None else "target"
-                yield (*at, part), f"'{gate.metric}' is the module's, which gets all labels and outputs. Leave it out"
+                near = did_you_mean(gate.metric, METRIC_SPECS)
+                why = f"'{gate.metric}' is the module's, which gets all labels and outputs"
+                yield (*at, part), f"{why}.{near} Leave {part} out"
         elif gate.metric not in METRIC_SPECS:
             known = f"{did_you_mean(gate.metric, METRIC_SPECS)} Known: {', '.join(METRIC_SPECS)}"
             yield (*at, "metric"), f"no such metric '{gate.metric}'.{known}"
