@@ -537,8 +537,8 @@ def test_a_served_model_answers_raw_cells_as_predict_does_in_every_format(tmp_pa
     def unknown_values():
         judged = UnknownCounts(recipe.data, examples)
         for raw, _ in examples.raw_batches("test", 99, judged.columns):
-            judged.add(raw)
-        return judged.result()
+            judged.add_raw(raw)
+        return judged.counts()
 
     assert {counts.unknown for counts in unknown_values().values()} == {0}
     next(vocabularies.glob("*merchant")).write_text("46701234565\n")

@@ -57,7 +57,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     batches = folder.batches(SPLIT, size, unknown.columns)
     replicas = replicated(model, folder)
     thresholds = thresholds_of(recipe, model, folder)
-    candidate, keys = model_predictions(replicas, model, folder, SPLIT, batches, unknown.add)
+    candidate, keys = model_predictions(replicas, model, folder, SPLIT, batches, unknown.add_raw)
     decided = {threshold.label: threshold.value for threshold in thresholds}
     candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
     champion, status = _champion(champion_uri, folder, size)
@@ -96,7 +96,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         boosted=_beside(recipe, candidate, *trees) if trees else None,
         importance=importances(recipe, folder, SPLIT, replicas.first),
         targets=[_target(recipe, name, candidate.one_target(at)) for at, name in enumerate(recipe.data.targets)],
-        unknown=unknown.result(),
+        unknown=unknown.counts(),
         thresholds=thresholds,
     )
     evaluation.write(output)

@@ -133,7 +133,7 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             if isinstance(item, BadRow):
                 waiting.append((item, 0))
             else:
-                results.unknown.add(item)
+                results.unknown.add_batch(item)
                 waiting.append((asking.submit(served.answer, item), size := item.nbytes))
                 ahead += size
             while waiting and (_is_ready(waiting[0][0]) or (len(waiting) > 1 and ahead > _AHEAD_BYTES)):

@@ -26,7 +26,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array
-from trainyard.steps.predict.unknown import UnknownCounter
+from trainyard.steps.predict.unknown import UnknownInputs
 from trainyard.storage import disk
 from trainyard.uris import is_bucket, path_error
 
@@ -106,7 +106,7 @@ class Receiver:
     def __init__(self, model: PushedModel) -> None:
         self.predicted, self.reasons = 0, Counter[str]()
         self.first = ""
-        self.unknown = UnknownCounter(model)
+        self.unknown = UnknownInputs(model)
         self._form = Form(model)
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
