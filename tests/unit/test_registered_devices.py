@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,8 +111,8 @@ def _add(names: list[str]) -> int:
 
 def test_concurrent_adds_lose_nothing_and_one_of_equal_names_wins() -> None:
     own = [[f"d{process}-{number}" for number in range(5)] for process in range(4)]
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        added = pool.map(_add, [["pi", *names] for names in own])
+    with ThreadPoolExecutor(4) as pool:
+        added = list(pool.map(_add, [["pi", *names] for names in own]))
     assert devices.names() == sorted(["pi", *(name for names in own for name in names)])
     assert sum(added) == 21
     assert all(devices.find(name).ssh == name for name in devices.names())

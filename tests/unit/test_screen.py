@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from trainyard.measured import metric_text
 from trainyard_control.api import progress
 from trainyard_control.cli import screen
 
@@ -39,6 +40,11 @@ def test_every_exported_file_is_named_whole_on_a_line_of_its_own_in_80_columns()
 @pytest.mark.parametrize("metric", ["accuracy", "mae"])
 def test_the_exports_say_which_metric_of_which_split_they_show(metric: str) -> None:
     assert f"eval {metric}" in printed(screen.exports_table([export("keras", metric)]))[0]
+
+
+def test_a_metric_too_small_for_four_decimals_is_not_written_as_zero() -> None:
+    written = [metric_text(value, "+") for value in (2.5e-6, -1e-17, 0.25, 45678.125)]
+    assert written == ["+2.5e-06", "-0.0000", "+0.2500", "+45678.1250"]
 
 
 def test_every_condition_of_the_gate_says_its_split_and_is_told_whole() -> None:

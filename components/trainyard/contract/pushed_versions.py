@@ -11,6 +11,7 @@ from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import champion
 from trainyard.contract.serving import aliases, version_numbers
 from trainyard.errors import DataError
+from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
 
@@ -44,7 +45,7 @@ class PushedVersion:
         """The metric of its first gate, or its main metric, such as `accuracy 0.9743`; '' if it is unknown."""
         gates, metrics = (self.record.recipe.get("evaluate") or {}).get("gates") or [], self.record.metrics
         names = [*(gate["metric"] for gate in gates[:1]), *MAIN_METRIC.values(), *metrics]
-        return next((f"{name} {metrics[name]:.4f}" for name in names if name in metrics), "")
+        return next((f"{name} {metric_text(metrics[name])}" for name in names if name in metrics), "")
 
     @property
     def run_folder(self) -> str:

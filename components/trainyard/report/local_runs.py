@@ -17,6 +17,7 @@ from trainyard.contract.pushed_versions import PushedVersion, read_versions
 from trainyard.durations import seconds_between
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.graph import OUTPUTS
+from trainyard.measured import metric_text
 from trainyard.spec import plain_yaml
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
@@ -62,7 +63,7 @@ class LocalRunView:
         """The first metric of its model on the test split, such as `accuracy 0.9743`; '' if it was not judged."""
         metrics = self.record.get("metrics") or {}
         name = next((name for name in MAIN_METRIC.values() if name in metrics), next(iter(metrics), ""))
-        return f"{name} {metrics[name]:.4f}" if name else ""
+        return f"{name} {metric_text(metrics[name])}" if name else ""
 
     @property
     def reason(self) -> str:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from trainyard.contract.artifacts.evaluate import Mistake, SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import DataError, listed
+from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL
@@ -51,7 +52,7 @@ class LabelledEvaluation:
     worst: list[Mistake]
 
     def __repr__(self) -> str:
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        metrics = ", ".join(f"{name} {metric_text(value)}" for name, value in self.metrics.items())
         return f"<Evaluation of {self.version.name} on {self.examples:,} examples: {metrics}>"
 
     @property
@@ -368,5 +369,5 @@ def _main(part: SliceMetrics | None, metric: str) -> str:
     """Format the main metric of a slice, whose interval it has."""
     if part is None:
         return MISSING
-    interval = f" ({part.interval.low:.4f} – {part.interval.high:.4f})" if part.interval else ""
-    return f"{metric} {part.metrics[metric]:.4f}{interval}, {part.examples:,}"
+    interval = f" ({metric_text(part.interval.low)} – {metric_text(part.interval.high)})" if part.interval else ""
+    return f"{metric} {metric_text(part.metrics[metric])}{interval}, {part.examples:,}"

@@ -14,6 +14,7 @@ from trainyard.contract import keys
 from trainyard.contract.serving import find_version, split_name, version_numbers
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.escape import shell
+from trainyard.measured import metric_text
 from trainyard.quality.source import require_libraries
 from trainyard.report import local_runs
 from trainyard.spec import documents
@@ -65,7 +66,7 @@ class Predictions:
         table = plain_table(*map(markup, names))
         for row in self.table.select(names).slice(0, _SHOWN).to_pylist():
             table.add_row(
-                *(f"{value:.4f}" if isinstance(value, float) else markup(str(value)) for value in row.values())
+                *(metric_text(value) if isinstance(value, float) else markup(str(value)) for value in row.values())
             )
         console.print(table)
         more = f"{len(self) - _SHOWN:,} more rows" if len(self) > _SHOWN else ""

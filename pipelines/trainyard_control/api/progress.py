@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from trainyard.durations import duration_text
 from trainyard.graph import OUTPUTS
+from trainyard.measured import metric_text
 from trainyard_control.api.drawing import Console, markup
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ class Screen:
             return
         self._epoch_shown = now
         text = (
-            f"epoch {event['epoch']}/{event['of']}  loss {event['train_loss']:.4f}  "
-            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}"
+            f"epoch {event['epoch']}/{event['of']}  loss {metric_text(event['train_loss'])}  "
+            f"eval loss {metric_text(event['eval_loss'])}  metric {metric_text(event['metric'])}"
         )
         if event["examples_per_second"]:  # a custom program may not report it
             text += f"  {event['examples_per_second']:,.0f} examples/s"
@@ -161,7 +162,7 @@ class SweepScreen(TrialScreen):
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         """Show the result of a trial."""
         marks = {"complete": "[green]✓[/]", "failed": "[red]✗[/]"}
-        text = f"{self._metric} {trial.metric:.4f}" if trial.metric is not None else trial.why or trial.state
+        text = f"{self._metric} {metric_text(trial.metric)}" if trial.metric is not None else trial.why or trial.state
         seconds = "" if trial.state == "skipped" else f", {trial.seconds:.1f} s"
         star = " ← best so far" if best is not None and best.number == trial.number else ""
         self._console.print(
@@ -196,7 +197,7 @@ class CurveScreen(TrialScreen):
         """Show the error of a training."""
         self._console.print(
             f"[green]✓[/] {point.fraction:g} of the training split, {point.examples:,} examples: "
-            f"error {point.error:.4f}"
+            f"error {metric_text(point.error)}"
         )
 
 

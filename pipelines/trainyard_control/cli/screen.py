@@ -11,6 +11,7 @@ from rich.table import Table
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import shell
+from trainyard.measured import metric_text
 from trainyard.spec.networks import TREES
 from trainyard.storage import storage
 from trainyard_control.api.drawing import Console, key_value_table, markup, plain_table, table_console
@@ -75,7 +76,7 @@ def _summary(record: dict[str, Any], network: str | None) -> Table:
 def _reached(reached: dict[str, Any]) -> str:
     goal = f"{reached['metric']} {reached['reach']:g} on {reached['split']}"
     if reached["seconds"] is None:
-        best = "which no epoch measured" if reached["best"] is None else f"the best was {reached['best']:.4f}"
+        best = "which no epoch measured" if reached["best"] is None else f"the best was {metric_text(reached['best'])}"
         return f"{goal}: not reached, {best}"
     cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.4g}"
     return f"{goal}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
@@ -95,7 +96,7 @@ def metrics_table(metrics: dict[str, float], intervals: dict[str, Interval], mea
     table = plain_table(f"metric ({measured_on})", "value", "95 % interval")
     for name, value in metrics.items():
         interval = intervals.get(name)
-        table.add_row(markup(name), f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
+        table.add_row(markup(name), metric_text(value), _between(interval.low, interval.high) if interval else "")
     return table
 
 
@@ -127,7 +128,7 @@ def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:
 
 
 def _between(low: float, high: float) -> str:
-    return f"{low:.4f} – {high:.4f}"
+    return f"{metric_text(low)} – {metric_text(high)}"
 
 
 def exports_table(exports: list[dict[str, Any]]) -> Table:
@@ -140,8 +141,8 @@ def exports_table(exports: list[dict[str, Any]]) -> Table:
             size(export["bytes"]),
             _milliseconds(latency["p50"]),
             _milliseconds(latency["p95"]),
-            f"{export['accuracy']:.4f}",
-            f"{export['accuracy_difference']:+.4f}",
+            metric_text(export["accuracy"]),
+            metric_text(export["accuracy_difference"], "+"),
             f"{export['max_abs_difference']:.1e}",
         )
         for timed in export["devices"]:

@@ -14,6 +14,7 @@ from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
 from trainyard.contract.statistics.threshold import by_id
 from trainyard.errors import ConfigurationError
+from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import framed
 from trainyard.spec import plain_yaml
@@ -164,7 +165,9 @@ def metric_rows(evaluations: Sequence[Measured | None], pairs: list[dict[str, In
     for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
         values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]
         intervals = [evaluation.intervals.get(name) if evaluation else None for evaluation in evaluations]
-        cells = [MISSING if value is None else f"{value:.4f}{_difference(value, values[0])}" for value in values]
+        cells = [
+            MISSING if value is None else f"{metric_text(value)}{_difference(value, values[0])}" for value in values
+        ]
         certain = [
             _apart(interval, intervals[0]) if pair is None or name not in pair else _excludes_zero(pair[name])
             for interval, pair in zip(intervals, pairs, strict=True)
@@ -173,7 +176,7 @@ def metric_rows(evaluations: Sequence[Measured | None], pairs: list[dict[str, In
 
 
 def _difference(value: float, first: float | None) -> str:
-    return f" ({value - first:+.4f})" if first is not None and value != first else ""
+    return f" ({metric_text(value - first, '+')})" if first is not None and value != first else ""
 
 
 def _apart(interval: Interval | None, first: Interval | None) -> bool:

@@ -14,6 +14,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
+from trainyard.measured import metric_text
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.gates import SMALLER_IS_BETTER
@@ -178,7 +179,7 @@ def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, er
     curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [
-        [f"{row.fraction:g}", f"{row.examples:,}", *(f"{value:.4f}" for value in (row.error, row.low, row.high))]
+        [f"{row.fraction:g}", f"{row.examples:,}", *(metric_text(value) for value in (row.error, row.low, row.high))]
         for row in points
     ]
     return page(f"{name}: how far data goes", [text], [curve], [(head, rows)])

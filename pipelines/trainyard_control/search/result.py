@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.measured import metric_text
 from trainyard.report.pages import framed
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
@@ -134,11 +135,12 @@ def _by_value(dimension: Dimension, done: list[Trial], result: Result, metric: s
 
 
 def _title(trial: Trial) -> str:
-    return f"trial {trial.number + 1}: {trial.metric:.4f} ({', '.join(f'{k}={v}' for k, v in trial.values.items())})"
+    values = ", ".join(f"{name}={value}" for name, value in trial.values.items())
+    return f"trial {trial.number + 1}: {metric_text(trial.metric or 0)} ({values})"
 
 
 def _row(trial: Trial) -> list[str]:
-    metric = "" if trial.metric is None else f"{trial.metric:.4f}"
+    metric = "" if trial.metric is None else metric_text(trial.metric)
     epoch = f"{trial.best_epoch} of {len(trial.epochs)}" if trial.best_epoch else f"{len(trial.epochs)} done"
     values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in trial.values.values()]
     took = f"{trial.seconds:.1f}"

@@ -10,6 +10,7 @@ from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.drift import Movement
 from trainyard.contract.statistics.threshold import ClassThreshold, shown
 from trainyard.contract.statistics.unknown import UnknownValues
+from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
 
@@ -166,7 +167,7 @@ class Evaluation(Document):
         for each in self.thresholds:
             yield (
                 f"'{each.label}' is predicted if its probability is above {shown(each.value)} (eval split: precision "
-                f"{each.precision:.4f}, recall {each.recall:.4f}, F1 {each.f1:.4f})."
+                f"{metric_text(each.precision)}, recall {metric_text(each.recall)}, F1 {metric_text(each.f1)})."
             )
 
     def _beside_boosted(self) -> str:
@@ -174,10 +175,11 @@ class Evaluation(Document):
             larger = -1 if name in SMALLER_IS_BETTER else 1
             if self.boosted and name in self.boosted.differences and name in self.metrics:
                 interval = self.boosted.differences[name]
-                text = f"Gradient-boosted trees on the same split have {name} {self.boosted.metrics[name]:.4f}"
+                text = f"Gradient-boosted trees on the same split have {name} {metric_text(self.boosted.metrics[name])}"
                 if max(larger * interval.low, larger * interval.high) < 0:
-                    return f"{text}: they are significantly better, by {abs(interval.low + interval.high) / 2:.4f}."
-                return f"{text}, the model {self.metrics[name]:.4f}."
+                    apart = abs(interval.low + interval.high) / 2
+                    return f"{text}: they are significantly better, by {metric_text(apart)}."
+                return f"{text}, the model {metric_text(self.metrics[name])}."
         return ""
 
     def _beside_constant(self) -> str:
@@ -185,9 +187,9 @@ class Evaluation(Document):
         if self.baseline is None or name not in self.baseline.metrics:
             return ""
         constant, interval = self.baseline.metrics[name], self.intervals.get(name)
-        text = f"{self.baseline.answer} as the answer to everything has {name} {constant:.4f}"
+        text = f"{self.baseline.answer} as the answer to everything has {name} {metric_text(constant)}"
         smaller = name in SMALLER_IS_BETTER
         if interval is None or (interval.high < constant if smaller else interval.low > constant):
             return f"{text}."
-        bounds = f"an interval of 95 % from {interval.low:.4f} to {interval.high:.4f}"
-        return f"{text}: the model is not significantly better, {self.metrics[name]:.4f} with {bounds}."
+        bounds = f"an interval of 95 % from {metric_text(interval.low)} to {metric_text(interval.high)}"
+        return f"{text}: the model is not significantly better, {metric_text(self.metrics[name])} with {bounds}."

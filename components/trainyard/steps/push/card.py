@@ -21,6 +21,7 @@ from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.threshold import shown
 from trainyard.escape import one_line
+from trainyard.measured import metric_text
 from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
@@ -174,7 +175,7 @@ def _some(names: list[str]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.4g}"
+    return "" if value is None else metric_text(value)
 
 
 def _interval(interval: Interval | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.measured import metric_text
 from trainyard_control.cli.answers import print_answer, say, write_file, write_page
 from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
@@ -116,7 +117,7 @@ def _show_movements(movements: list[Movement]) -> None:
         distances = [apart.l_infinity, apart.jensen_shannon, apart.psi] if apart else [None] * 3
         table.add_row(
             markup(movement.feature),
-            *("–" if value is None else f"{value:.4f}" for value in distances),
+            *("–" if value is None else metric_text(value) for value in distances),
             "–" if movement.shift is None else f"{movement.shift:.3f} σ",
             *(["–", "–"] if missing is None else [f"{share:.2%}" for share in missing]),
             "–" if movement.unknown is None else f"{movement.unknown:.2%}",

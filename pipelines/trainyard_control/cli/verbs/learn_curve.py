@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.measured import metric_text
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 
@@ -57,7 +58,10 @@ def _show(points: list[CurvePoint], law: PowerLaw, text: str, name: str) -> None
     table = plain_table("share", "examples", name, "95 % interval")
     for point in points:
         table.add_row(
-            f"{point.fraction:g}", f"{point.examples:,}", f"{point.error:.4f}", f"{point.low:.4f} – {point.high:.4f}"
+            f"{point.fraction:g}",
+            f"{point.examples:,}",
+            metric_text(point.error),
+            f"{metric_text(point.low)} – {metric_text(point.high)}",
         )
     console = table_console()
     console.print(table)

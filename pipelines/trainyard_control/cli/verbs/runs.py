@@ -8,6 +8,7 @@ import typer
 
 from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.measured import metric_text
 from trainyard_control.cli.answers import print_answer, say_table, write_page
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
@@ -243,7 +244,7 @@ def _show_local(run: LocalRunView) -> None:
     rows += [(step, "unfinished", folder) for step, folder in run.record.get("unfinished", {}).items()]
     say_table(rows)
     for metric, value in (run.record.get("metrics") or {}).items():
-        typer.echo(f"{metric}  {value:.4f}")
+        typer.echo(f"{metric}  {metric_text(value)}")
     if data := run.record.get("data"):
         counts = ", ".join(f"{split} {data[split]:,}" for split in ("train", "eval", "test"))
         typer.echo(f"data    {counts}; fingerprint {data['fingerprint']}")

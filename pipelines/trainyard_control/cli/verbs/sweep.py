@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainyard.measured import metric_text
 from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
@@ -142,7 +143,7 @@ def _show(result: Result) -> None:
     for trial in done[:_SHOWN]:
         table.add_row(
             f"{trial.number + 1}{' *' if trial.number in front else ''}",
-            f"{trial.metric:.4f}",
+            metric_text(trial.metric or 0),
             f"{trial.best_epoch}/{len(trial.epochs)}",
             f"{trial.seconds:.1f}",
             *([f"{trial.dollars or 0:.3g}"] if priced else []),
@@ -163,9 +164,10 @@ def _show(result: Result) -> None:
     if result.test:
         name = result.metric
         bounds = result.test.intervals.get(name)
-        interval = f" (95 %: {bounds.low:.4f} to {bounds.high:.4f})" if bounds else ""
+        interval = f" (95 %: {metric_text(bounds.low)} to {metric_text(bounds.high)})" if bounds else ""
         console.print(
-            f"best trial on the test split (not used for selection): {name} {result.test.metrics[name]:.4f}{interval}"
+            "best trial on the test split (not used for selection): "
+            f"{name} {metric_text(result.test.metrics[name])}{interval}"
         )
     console.print(f"recipe of the best trial: {markup(result.folder)}/best.yaml", soft_wrap=True)
 
