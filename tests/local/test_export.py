@@ -845,4 +845,5 @@ def test_one_unit_of_a_programs_own_model_is_that_of_each_target(table: Path) ->
     document = document.model_copy(update={"task": "regression", "labels": None, "targets": ["heating", "cooling"]})
     age = keras.Input((1,), name="age")
     model = keras.Model(age, keras.layers.Rescaling(1000.0, offset=20.0)(keras.layers.Dense(2)(age)))
-    assert lite._units(model, document) == {"prediction_heating": (1000, 20), "prediction_cooling": (1000, 20)}
+    unit = lite.Unit(1000, 20)
+    assert lite._units(model, document) == {"prediction_heating": unit, "prediction_cooling": unit}

@@ -52,6 +52,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     a, b = draw.normal(size=(2, ROWS))
     if request.param == "multi_label":
         classes = np.stack([a > 0.3, b > 0.5, a + b > 1], axis=1)
+        classes ^= draw.random(classes.shape) < 0.05  # so that the threshold matters
         cells = [";".join(np.array(["rock", "pop", "jazz"])[row]) for row in classes]
         label = {"label": "genres", "label_separator": ";"}
         header = "a,b,genres"
