@@ -249,7 +249,7 @@ def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     raw = {name: as_column(assigned[name]) for name in assigned.schema.names if name.startswith("raw/")}
     summary = Summary.from_rows(assigned, [], recipe.data.prose).document({})
     made = [assigned["split"].to_pylist(), digests, [*encode_examples(raw)], summary]
-    made += [other["row_hash"].to_pylist() for other in judged(path, recipe_of_one(format))]  # what a split is made by
+    made += [each for other in judged(path, recipe_of_one(format)) for each in other["row_hash"].to_pylist()]
     return batch.drop_columns("source").to_pylist(), made
 
 
