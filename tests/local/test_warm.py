@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 HOWS = {"-c": ["-c", PROBE], "-m": ["-m", "probe"], "script": ["probe.py"]}
 ENDS = ["0", "3", "why", "raise", "kill", "interrupt"]
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[None]:
+    """A template of this module's own: earlier tests of the session may have killed theirs, or set variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm, "templates", [])
+        end = warm.start()
+        yield
+        end()
 
 
 def _ended(how: list[str], end: str, options: dict[str, Any]) -> tuple[int, dict[str, Any], str]:
