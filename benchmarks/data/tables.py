@@ -70,7 +70,7 @@ def beam(path: Path, output: Path) -> None:
 
     data = _recipe(path).data
     schema = schema_utils.schema_from_feature_spec({**raw_spec(data), LABEL: tf.io.FixedLenFeature((), tf.string)})
-    own = column_preprocessing(data)
+    own = column_preprocessing(data, {})
 
     def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
         return {**own(inputs), LABEL: inputs[LABEL]}
