@@ -11,3 +11,8 @@ def metric_text(value: float, sign: str = "") -> str:
     sign: "+" writes that of a positive value, too.
     """
     return f"{value:{sign}.4g}" if _NOTHING < abs(value) < 0.001 else f"{value:{sign}.4f}"
+
+
+def interval_text(low: float, high: float) -> str:
+    """Return an interval of a metric."""
+    return f"{metric_text(low)} – {metric_text(high)}"

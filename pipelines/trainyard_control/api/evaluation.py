@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from trainyard.contract.artifacts.evaluate import Mistake, SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import DataError, listed
-from trainyard.measured import metric_text
+from trainyard.measured import interval_text, metric_text
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL
@@ -369,5 +369,5 @@ def _main(part: SliceMetrics | None, metric: str) -> str:
     """Format the main metric of a slice, whose interval it has."""
     if part is None:
         return MISSING
-    interval = f" ({metric_text(part.interval.low)} – {metric_text(part.interval.high)})" if part.interval else ""
+    interval = f" ({interval_text(part.interval.low, part.interval.high)})" if part.interval else ""
     return f"{metric} {metric_text(part.metrics[metric])}{interval}, {part.examples:,}"

@@ -11,7 +11,7 @@ from typing import Any, overload
 from trainyard.contract.pushed_versions import PushedVersion, read_versions
 from trainyard.contract.serving import find_version, set_alias, split_name, version_numbers
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.measured import metric_text
+from trainyard.measured import interval_text
 from trainyard.report import index
 from trainyard.spec import environment as environments
 from trainyard.steps.push.rollback import Rollback
@@ -74,10 +74,7 @@ class VersionDiff:
     def intervals(self) -> list[list[str]]:
         """The 95 % intervals of `metrics`, a list for each row, '' if a version has none."""
         bounds = [[version.record.intervals.get(row.name) for version in self.versions] for row in self.metrics]
-        return [
-            [f"{metric_text(interval.low)} – {metric_text(interval.high)}" if interval else "" for interval in row]
-            for row in bounds
-        ]
+        return [[interval_text(interval.low, interval.high) if interval else "" for interval in row] for row in bounds]
 
     def document(self) -> dict[str, Any]:
         """Return the comparison as JSON has it."""

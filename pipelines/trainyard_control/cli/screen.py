@@ -11,7 +11,7 @@ from rich.table import Table
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
 from trainyard.escape import shell
-from trainyard.measured import metric_text
+from trainyard.measured import interval_text, metric_text
 from trainyard.spec.networks import TREES
 from trainyard.storage import storage
 from trainyard_control.api.drawing import Console, key_value_table, markup, plain_table, table_console
@@ -96,7 +96,7 @@ def metrics_table(metrics: dict[str, float], intervals: dict[str, Interval], mea
     table = plain_table(f"metric ({measured_on})", "value", "95 % interval")
     for name, value in metrics.items():
         interval = intervals.get(name)
-        table.add_row(markup(name), metric_text(value), _between(interval.low, interval.high) if interval else "")
+        table.add_row(markup(name), metric_text(value), interval_text(interval.low, interval.high) if interval else "")
     return table
 
 
@@ -119,16 +119,12 @@ def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:
         table.add_row(
             markup(threshold["name"]),
             "–" if value is None else f"{value:.4g}",
-            _between(interval["low"], interval["high"]) if interval else "",
+            interval_text(interval["low"], interval["high"]) if interval else "",
             mark,
         )
         if threshold["note"]:
             table.add_row(f"  [dim]{markup(threshold['note'])}[/]")
     return table
-
-
-def _between(low: float, high: float) -> str:
-    return f"{metric_text(low)} – {metric_text(high)}"
 
 
 def exports_table(exports: list[dict[str, Any]]) -> Table:

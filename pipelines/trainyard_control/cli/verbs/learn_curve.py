@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.measured import metric_text
+from trainyard.measured import interval_text, metric_text
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 
@@ -61,7 +61,7 @@ def _show(points: list[CurvePoint], law: PowerLaw, text: str, name: str) -> None
             f"{point.fraction:g}",
             f"{point.examples:,}",
             metric_text(point.error),
-            f"{metric_text(point.low)} – {metric_text(point.high)}",
+            interval_text(point.low, point.high),
         )
     console = table_console()
     console.print(table)
