@@ -36,18 +36,16 @@ COMMANDS = [
     "predict",
     "evaluate",
     "serve",
-    "models",
     "models list",
     "models show",
     "models diff",
     "models alias",
     "models rollback",
-    "publish",
     "publish huggingface",
     "publish kserve",
+    "publish kubeflow",
     "publish mlflow",
     "publish vertex",
-    "devices",
     "devices add",
     "devices list",
     "devices check",
@@ -63,24 +61,21 @@ COMMANDS = [
     "submit",
     "doctor",
     "explain",
-    "runs",
     "runs list",
     "runs show",
     "runs watch",
     "runs logs",
     "runs compare",
+    "runs note",
     "runs cancel",
-    "schedule",
     "schedule apply",
     "schedule diff",
     "schedule list",
     "schedule remove",
     "schedule schema",
-    "recipe",
     "recipe new",
     "recipe validate",
     "recipe schema",
-    "data",
     "data inspect",
     "data schema",
     "data compare",
@@ -88,7 +83,7 @@ COMMANDS = [
 
 
 def commands() -> str:
-    """Return a page with the help of every command; an option of three commands or more is listed once."""
+    """Return a page with the help of every command; an argument or option of three commands or more is listed once."""
     plain = {"TERM": "dumb", "NO_COLOR": "1"}
     parts = {}
     for command in COMMANDS:
@@ -96,23 +91,32 @@ def commands() -> str:
         arguments = [*command.split(), "--help"]
         help_text = CliRunner().invoke(app, arguments, prog_name="trainyard", env=plain, terminal_width=78).stdout
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
-        before, _, options = text.partition("\n\nOptions:\n")
-        options, blank, after = options.partition("\n\n")
-        parts[command] = before, re.split(r"\n(?=  -)", options), blank + after
-    count = Counter(_row(option) for _, options, _ in parts.values() for option in options)
-    shared = sorted(row for row, times in count.items() if times > 2 and "[required]" not in row)
-    page = ["# Commands\n\nGenerated from `--help`. Several commands have these options:\n"]
-    page.append("\n".join(["| option | meaning |", "| --- | --- |", *shared, ""]))
-    for command, (before, options, after) in parts.items():
-        own = [option for option in options if _row(option) not in shared]
-        text = f"{before}\n\nOptions:\n" + "\n".join(own) if own else before
-        page.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}{after}\n```\n")
+        head, *blocks = re.split(r"\n\n(?=[A-Z]\w+:\n)", text)
+        parts[command] = head, [re.split(r"\n(?=  \S)", block) for block in blocks]
+    count = Counter(_row(entry) for _, blocks in parts.values() for _, *entries in blocks for entry in entries)
+    shared = sorted(row for row, times in count.items() if times > 2 and not ("`-" in row and "[required]" in row))
+    page = [
+        "# Commands\n\nGenerated from `--help`. Several commands have these arguments, required ones in `{}`, "
+        "and options:\n"
+    ]
+    page.append("\n".join(["| argument, option | meaning |", "| --- | --- |", *shared, ""]))
+    for command, (head, blocks) in parts.items():
+        own = [
+            "\n".join([title, *rest])
+            for title, *entries in blocks
+            if (rest := [entry for entry in entries if _row(entry) not in shared])
+        ]
+        page.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{(chr(10) * 2).join([head, *own])}\n```\n")
     return "\n".join(page)
 
 
-def _row(option: str) -> str:
-    """Return an option of a help text as the row of a table."""
-    name, _, meaning = option.strip().replace("\n", "   ").partition("  ")
+def _row(entry: str) -> str:
+    """Return an option or argument of a help text as the row of a table."""
+    name, _, meaning = entry.strip().replace("\n", "   ").partition("  ")
+    if not name.startswith("-"):
+        name = name.partition(" <")[0]
+        name = f"{{{name}}}" if meaning.endswith("[required]") else f"[{name}]"
+        meaning = meaning.removesuffix("[required]")
     return f"| `{name.replace('|', ', ')}` | {' '.join(meaning.split())} |"
 
 
@@ -301,7 +305,7 @@ def test_every_file_that_a_page_outside_the_site_links_to_exists() -> None:
 
 
 def test_every_command_of_the_docs_exists() -> None:
-    known = {command.split()[-1] for command in COMMANDS if command}
+    known = {command.split()[0] for command in COMMANDS if command}
     used = [
         line.split()[1]
         for page in PAGES
