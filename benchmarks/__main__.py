@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,16 +34,13 @@ def main() -> None:
         print(f"· {name}", file=sys.stderr)
         result = BENCHMARKS[name]()
         texts = result if isinstance(result, dict) else {name: result}
-        parts = {part: f"{text.strip()}\n\n{_measured(name)}" for part, text in texts.items()}
+        parts = {part: f"{text.strip()}\n\n{_measured()}" for part, text in texts.items()}
         PAGE.write_text(page.with_parts(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
         print("\n\n".join(parts.values()))
 
 
-def _measured(name: str) -> str:
-    accelerator = "an accelerator" if name in ACCELERATED else "no accelerator"
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, {accelerator}, "
-    machine += f"a load of {os.getloadavg()[0]:.0f} afterwards"
-    return f"Measured on {date.today()}: {machine}."
+def _measured() -> str:
+    return f"Measured on {date.today()} with {os.cpu_count()} cores and a load of {os.getloadavg()[0]:.0f}."
 
 
 def _here(module: str) -> str:

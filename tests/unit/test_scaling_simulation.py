@@ -88,8 +88,15 @@ class Measured(NamedTuple):
 def measured() -> list[Measured]:
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     section = text.partition("<!-- benchmark: scaling -->")[2].partition("<!-- end of benchmark")[0]
-    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in section.splitlines() if "| `" in line]
-    return [Measured(row[0], int(row[2]), float(row[5]), float(row[6]), float(row[7])) for row in rows]
+    lines = [line for line in section.splitlines() if line.startswith("|") and "---" not in line]
+    head, *rows = ([cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines)
+    named = [dict(zip(head, row, strict=True)) for row in rows]
+    return [
+        Measured(
+            row["network"], int(row["parts"]), *(float(row[key]) for key in ("both", "gang of two", "all-reduce alone"))
+        )
+        for row in named
+    ]
 
 
 def gang_of_two(row: Measured) -> float:
