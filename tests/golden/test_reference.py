@@ -92,7 +92,10 @@ def commands() -> str:
         help_text = CliRunner().invoke(app, arguments, prog_name="trainyard", env=plain, terminal_width=78).stdout
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
         head, *blocks = re.split(r"\n\n(?=[A-Z]\w+:\n)", text)
-        parts[command] = head, [re.split(r"\n(?=  \S)", block) for block in blocks]
+        parts[command] = (
+            head.removeprefix("Usage: ").replace(" [OPTIONS]", ""),
+            [re.split(r"\n(?=  \S)", block) for block in blocks],
+        )
     count = Counter(_row(entry) for _, blocks in parts.values() for _, *entries in blocks for entry in entries)
     shared = sorted(row for row, times in count.items() if times > 2 and not ("`-" in row and "[required]" in row))
     page = [
@@ -100,13 +103,14 @@ def commands() -> str:
         "and options:\n"
     ]
     page.append("\n".join(["| argument, option | meaning |", "| --- | --- |", *shared, ""]))
-    for command, (head, blocks) in parts.items():
+    for head, blocks in parts.values():
         own = [
             "\n".join([title, *rest])
             for title, *entries in blocks
             if (rest := [entry for entry in entries if _row(entry) not in shared])
         ]
-        page.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{(chr(10) * 2).join([head, *own])}\n```\n")
+        usage, _, about = head.partition("\n\n")
+        page.append(f"## `{' '.join(usage.split())}`\n\n```\n{(chr(10) * 2).join([about, *own])}\n```\n")
     return "\n".join(page)
 
 
