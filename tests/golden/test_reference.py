@@ -163,8 +163,8 @@ def _tables(title: str, schema: dict[str, Any]) -> Iterator[str]:
             f"| {_meaning(value, schema)} |"
             for key, value in section["properties"].items()
         ]
-        about = section.get("description", "").replace("\n", " ")
-        about = f"`{path}`: {about[:1].lower()}{about[1:]}" if path else about
+        about = " ".join(section.get("description", "").split())
+        about = f"`{path}`: {about}" if path else about
         head = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
         yield "\n".join([f"## {name}\n\n{about}\n", head, *rows, ""])
 
