@@ -21,12 +21,15 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
+from trainyard.contract import version
+from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.errors import ConfigurationError
+from trainyard.quality.unknown import UnknownCounter, Vocabulary
 from trainyard.readers.rows import BadRow
+from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array
-from trainyard.steps.predict.unknown import UnknownInputs
+from trainyard.steps.predict.reading.batches import Array, InputBatch
 from trainyard.storage import disk
 from trainyard.uris import is_bucket, path_error
 
@@ -259,3 +262,22 @@ _WRITERS: dict[str, Callable[[IO[bytes], pa.Schema], Any]] = {
     ".csv": pa_csv.CSVWriter,
     ".jsonl": _JsonLines,
 }
+
+
+class UnknownInputs(UnknownCounter):
+    """Counts by column of the model's inputs."""
+
+    def __init__(self, model: PushedModel) -> None:
+        vocabularies = dict[str, Vocabulary]()
+        for feature in model.inputs:
+            file = feature.vocabulary and f"{EXTRA}/{version.VOCABULARIES}/{feature.vocabulary}"
+            if file and feature.learned and (values := version.names(model.folder, file)) is not None:
+                is_text = feature.column is not None and feature.column.type == "text"
+                separator = feature.column.separator if feature.column else None
+                vocabulary = Vocabulary(pa.array(values, pa.string()), is_text, separator, feature.learned.missing)
+                vocabularies[feature.name] = vocabulary
+        super().__init__(vocabularies)
+
+    def add_batch(self, batch: InputBatch) -> None:
+        """Count the cells of `batch`."""
+        self.add({name: pa.array(batch.inputs[input_name(name)], pa.string()) for name in self.vocabularies})
