@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
 from collections import Counter
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard import events
 from trainyard.beam import progress
@@ -18,14 +19,19 @@ from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import block_pandas_import
+from trainyard.readers.rows import BadRow
 from trainyard.runtime import step
-from trainyard.steps.predict.part import PredictPart
-from trainyard.steps.predict.prediction import nothing
+from trainyard.steps.predict.prediction import answer_all, nothing, served_model
 from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.reading.inputs import source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
+from trainyard.steps.predict.results import Results, rejected_file
 from trainyard.storage import storage
+from trainyard.storage.listing import SourceFile
 from trainyard.storage.manifest import ATTEMPTS
+
+if TYPE_CHECKING:
+    from trainyard.steps.predict.served import ServedModel
 
 _IMAGES = 1024  # files of a part; chosen: some ten seconds of a processor
 
@@ -65,7 +71,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
 
 def _digest(source: InputFiles) -> str:
     """Return a digest that changes with every file of the source."""
-    files = [dataclasses.astuple(file) for file in source.files]
+    files = [astuple(file) for file in source.files]
     return hashlib.sha256(json.dumps([source.kind, files]).encode()).hexdigest()
 
 
@@ -85,11 +91,11 @@ def _require_own(output: str) -> None:
 
 def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_options: str, folder: Path) -> Predicted:
     # Faults of the first file end here, before there are workers.
-    next(iter(source_items(dataclasses.replace(source, files=source.files[:1]), model, key)), None)
+    next(iter(source_items(replace(source, files=source.files[:1]), model, key)), None)
     size = _IMAGES if source.kind == "images" else 1
     groups = [source.files[start : start + size] for start in range(0, len(source.files), size)]
     tasks = list(enumerate(groups))
-    do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))
+    do = PredictPart(model, replace(source, files=[]), key, str(folder), len(tasks))
 
     def pending() -> list[Any]:
         return [task for task in tasks if not do.record_path(task[0]).exists()]
@@ -144,3 +150,60 @@ def _named_by_content(part: Path) -> str:
     """Rename the file `part` so that no other attempt in a bucket has another file of its name; return the name."""
     named = part.with_name(f"{part.stem}-{storage.measure(part).crc32c}{part.suffix}")
     return part.rename(named).name
+
+
+@dataclass(frozen=True)
+class PredictPart:
+    """Predictions for the files of one of `parts` parts, in the `folder` that all workers see; Beam pickles it.
+
+    source: where the files are; it holds none itself.
+    """
+
+    model: PushedModel
+    source: InputFiles
+    key: str | None
+    folder: str
+    parts: int
+
+    def __call__(self, numbered: tuple[int, list[SourceFile]]) -> None:
+        """Write the part of that number. Raises `ConfigurationError` if the folder is not here."""
+        number, files = numbered
+        if not Path(self.folder).is_dir():
+            raise ConfigurationError(
+                f"{self.folder}: Beam's workers do not see this folder of the step. "
+                "Mount one volume on all of them under the same path, or predict with the runner direct."
+            )
+        block_pandas_import()
+        with Results(self._part(number), self.model) as results:
+            try:
+                items = source_items(replace(self.source, files=files), self.model, self.key)
+                answer_all(items, _served(self.model), results, lambda _: None)
+            except DataError as error:  # a later file that lacks a column; of the first it is known that it has all
+                results.reject(BadRow(files[0].name, None, "missing_column", str(error)))
+            results.publish()
+        record = {
+            "predicted": results.predicted,
+            "reasons": results.reasons,
+            "classes": results.classes,
+            "unknown": {name: counts.model_dump() for name, counts in results.unknown.counts().items()},
+            "first": results.first,
+        }
+        partial = self.record_path(number).with_suffix(".partial")
+        partial.write_text(json.dumps(record), encoding="utf-8")
+        partial.replace(self.record_path(number))
+
+    def record_path(self, number: int) -> Path:
+        """Return the file that says what a part holds; it is there once the part is whole."""
+        return self._part(number).with_suffix(".json")
+
+    def rejected(self, number: int) -> Path:
+        """Return the file of what a part set aside."""
+        return rejected_file(self._part(number))
+
+    def _part(self, number: int) -> Path:
+        return Path(self.folder, f"part-{number:05}-of-{self.parts:05}.parquet")
+
+
+@lru_cache(1)
+def _served(model: PushedModel) -> ServedModel:
+    return served_model(model)
