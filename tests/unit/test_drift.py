@@ -18,7 +18,7 @@ from trainyard.contract.statistics.drift import (
 )
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.spec.schedule import Bounds, FeatureBounds
-from trainyard.steps.evaluate.drifted import judge_drift
+from trainyard.steps.evaluate.gate import judge_drift
 
 BOUNDS = Bounds(max_mean_shift=0.5, max_frequency_change=0.1, max_missing_change=0.05)
 

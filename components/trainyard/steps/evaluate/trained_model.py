@@ -26,9 +26,8 @@ from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.baselines.baseline import baseline, baseline_predictions
 from trainyard.steps.evaluate.baselines.boosted import boosted_predictions
 from trainyard.steps.evaluate.baselines.importance import importances
-from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gap import largest_gap
-from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, drifted, judge, judge_drift
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
 from trainyard.steps.evaluate.metrics.measure import Answers, measure
