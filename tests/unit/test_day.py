@@ -8,7 +8,7 @@ import pytest
 from tests.unit.test_planning import load, pool
 from tests.unit.test_pool_benchmark import leave, trained
 
-from trainyard.contract.training.prediction import Prediction
+from trainyard.contract.artifacts.train import Prediction
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.api import forecast

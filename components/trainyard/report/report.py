@@ -23,10 +23,10 @@ from typing import Any
 import yaml
 
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.train import Prediction
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.training.input_workers import training_needs
-from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.scaling import scaling
 from trainyard.contract.training.time_to import time_to
 from trainyard.report import plots

@@ -11,7 +11,7 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.training.prediction import Prediction
+from trainyard.contract.artifacts.train import Prediction
 from trainyard.contract.training.time_to import time_to
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
 from trainyard.report import index

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.contract.training.prediction import Prediction
+from trainyard.contract.artifacts.train import Prediction
 from trainyard.escape import shell
 from trainyard.measured import interval_text, metric_text
 from trainyard.spec.networks import TREES

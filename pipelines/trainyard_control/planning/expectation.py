@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.contract.artifacts.train import Training
+from trainyard.contract.artifacts.train import Prediction, Training
 from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.contract.training.prediction import Prediction
 from trainyard.errors import TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
