@@ -21,8 +21,8 @@ from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.runtime import step
 from trainyard.spec.feature_names import input_name
+from trainyard.spec.gates import ThresholdAim
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.threshold import ThresholdAim
 from trainyard.steps.evaluate.baselines.boosted import _columns
 from trainyard.steps.evaluate.run import run
 from trainyard.storage import storage

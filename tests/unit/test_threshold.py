@@ -13,8 +13,8 @@ from trainyard.contract.statistics.decision import decided_class, decided_classe
 from trainyard.contract.statistics.threshold import ClassThreshold, shown
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
+from trainyard.spec.gates import ThresholdAim
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.threshold import ThresholdAim
 from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.threshold_choice import choose_thresholds

@@ -1,4 +1,4 @@
-"""Gates: the conditions for pushing a model, and their metrics."""
+"""Gates and decision thresholds of a recipe: conditions for pushing a model, their metrics, and the aim of a class."""
 
 from __future__ import annotations
 
@@ -193,3 +193,37 @@ def require_classes(named: Mapping[str, str | None], labels: Sequence[str]) -> N
             raise ConfigurationError(
                 f"{key}: no class '{name}'.{did_you_mean(name, labels)} Known: {listed(labels, _LISTED)}."
             )
+
+
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class ThresholdAim(Strict):
+    """The aim that a class meets on the eval split, from which its decision threshold follows."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    maximize: Literal["f1"] | None = Field(None, description="Choose the threshold with the highest F1 of the class.")
+    recall: _Share | None = Field(
+        None, description="Minimum recall of the class; of the thresholds that reach it, the one of highest precision."
+    )
+    precision: _Share | None = Field(
+        None, description="Minimum precision of the class; of the thresholds that reach it, the one of highest recall."
+    )
+    class_name: Annotated[str, BeforeValidator(class_text), Field(max_length=512)] | None = Field(
+        None,
+        alias="class",
+        description="Class that is predicted if its probability is above the threshold. Required for a "
+        "classification, whose other classes are predicted otherwise; multi_label: default each class.",
+    )
+
+    @model_validator(mode="after")
+    def _one_aim(self) -> Self:
+        if [self.maximize, self.recall, self.precision].count(None) != 2:
+            raise ValueError("give exactly one of maximize, recall, precision")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The metric of the aim."""
+        return self.maximize or ("recall" if self.recall is not None else "precision")

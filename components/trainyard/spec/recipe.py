@@ -24,7 +24,7 @@ from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec import contradictions, devices, documents, plain_yaml
 from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.gates import Gate, Task, TimeTo
+from trainyard.spec.gates import Gate, Task, ThresholdAim, TimeTo
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.tables import formula
@@ -44,7 +44,6 @@ from trainyard.spec.tables.columns import (
 )
 from trainyard.spec.tables.files import ENDINGS, TableName
 from trainyard.spec.tables.formula import Condition, Formula
-from trainyard.spec.threshold import ThresholdAim
 from trainyard.spec.training import command
 from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Train

@@ -1,4 +1,4 @@
-"""Decides whether a model may be pushed: the recipe's conditions against what was measured, without files or model."""
+"""Decides whether a model may be pushed, by the recipe's conditions and the drift of its data."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.errors import ConfigurationError
-from trainyard.spec.gates import ROUNDING, require_classes
-from trainyard.spec.threshold import ThresholdAim
+from trainyard.spec.gates import ROUNDING, ThresholdAim, require_classes
 
 
 def choose_thresholds(
