@@ -6,7 +6,7 @@ import datetime
 
 import pyarrow as pa
 
-from trainyard.contract.artifacts.anomaly import Anomaly
+from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.images.profiling import SizedImage, measure

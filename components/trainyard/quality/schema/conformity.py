@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.contract.artifacts.anomaly import Anomaly
+from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.errors import listed
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.spec.data_schema import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.artifacts.anomaly import Anomaly
+from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
 from trainyard.spec.data_schema import ImageSchema, TableSchema
