@@ -9,7 +9,7 @@ import pytest
 from report_folders import training
 
 from trainyard.contract.artifacts.train import Restart, Training
-from trainyard.contract.training.scaling import Scaling, scaling
+from trainyard.report.report import Scaling, scaling
 from trainyard.steps.train.loop.goodput import Past, share
 from trainyard.storage import storage
 

@@ -13,6 +13,7 @@ import math
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -22,13 +23,14 @@ from typing import Any
 
 import yaml
 
+from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.artifacts.train import Prediction
+from trainyard.contract.artifacts.train import Prediction, Training
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.training.input_workers import training_needs
-from trainyard.contract.training.scaling import scaling
 from trainyard.contract.training.time_to import time_to
+from trainyard.errors import TrainyardError
 from trainyard.report import plots
 from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
@@ -262,3 +264,54 @@ def _bars(histogram: Histogram) -> list[float]:
     for start, count in zip(reduced.starts, reduced.counts, strict=True):
         counts[round((start - low) / span * last) if span else 0] += count
     return [count / max(counts) for count in counts]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """`efficiency` is the gang's examples a second over `workers` times the recorded one worker's.
+
+    same_part: the one worker had the batch that each worker of the gang has; otherwise the whole gang's.
+    """
+
+    workers: int
+    efficiency: float
+    one_worker: float
+    same_part: bool
+
+
+def scaling(training: Training, folder: str) -> Scaling | None:
+    """Compare `training`, in `folder`, with a one-worker training in the same storage; None without one.
+
+    It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the
+    same batch. None too if the number of workers changed.
+    """
+    if training.workers == 1 or len(training.worker_counts) > 1 or not training.examples_per_second:
+        return None
+    batch = _batch(training)
+    parent, own = keys.split(folder)
+    by_batch: dict[bool, Training] = {}
+    for name in storage.children(parent):
+        path = storage.join(parent, name)
+        with suppress(TrainyardError, ValueError):  # of another version
+            if name == own or not storage.committed(path):
+                continue
+            other = Training.read(path)
+            steady = other.workers == 1 and len(other.worker_counts) < 2
+            if steady and _alike(other, training) and _batch(other) in (batch, batch // training.workers):
+                by_batch[_batch(other) != batch] = other
+    if not by_batch:
+        return None
+    same_part = True in by_batch
+    one = by_batch[same_part].examples_per_second
+    return Scaling(training.workers, training.examples_per_second / training.workers / one, one, same_part)
+
+
+def _batch(training: Training) -> int:
+    return round(training.examples_per_second * training.step_ms / 1000)
+
+
+def _alike(one: Training, other: Training) -> bool:
+    return all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("model", "parameters", "precision", "engine", "hardware", "cores")
+    )
