@@ -18,8 +18,8 @@ from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.export.on_device.images import image_input
 from trainyard.steps.predict.reading.images import checked
-from trainyard.steps.preprocess.readers.images.check import ImageLimits, check_image
-from trainyard.steps.preprocess.readers.images.store import Store
+from trainyard.steps.preprocess.readers.image_store import Store
+from trainyard.steps.preprocess.readers.images import ImageLimits, check_image
 from trainyard.steps.preprocess.readers.records import BadRecord
 
 SHAPE = ImageShape(height=12, width=16, channels=3)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from trainyard.readers import jpeg, png
-from trainyard.steps.preprocess.readers.images.store import Store
+from trainyard.steps.preprocess.readers.image_store import Store
 
 
 def image(mode="RGB", file_format="JPEG", **options) -> bytes:

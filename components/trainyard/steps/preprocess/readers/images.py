@@ -1,4 +1,4 @@
-"""Judges one encoded image, from its header first, and makes of it what is stored.
+"""Judges one encoded image, from its header first, and makes the record that the shards store.
 
 JPEG is judged by libjpeg-turbo and PNG by its chunks. Pillow and TensorFlow are asked only for what these two refuse or
 do not know; their verdict alone sets an image aside.
@@ -7,6 +7,7 @@ do not know; their verdict alone sets an image aside.
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +26,10 @@ from trainyard.quality.images.decoding import (
     is_opaque,
 )
 from trainyard.readers import jpeg, png
-from trainyard.steps.preprocess.readers.images.store import Store
-from trainyard.steps.preprocess.readers.records import BadRecord
+from trainyard.spec.recipe import Data
+from trainyard.steps.preprocess.readers.files import image_limit, too_many_bytes
+from trainyard.steps.preprocess.readers.image_store import Store
+from trainyard.steps.preprocess.readers.records import BadRecord, Record, content_digest
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -216,3 +219,27 @@ def _as_png(upright: Image.Image) -> bytes:
     stream = io.BytesIO()
     upright.save(stream, "PNG")
     return stream.getvalue()
+
+
+def image_limits(data: Data) -> ImageLimits:
+    """Return the limits of all images of `data`."""
+    form, store = PixelForm(data.channels, data.white_level), Store(data.stored, data.image_size)
+    return ImageLimits(data.max_image_pixels, form, store)
+
+
+def image_record(encoded: bytes, label: str, source: str, limits: ImageLimits, split_by: str = "") -> Record:
+    """Return the record of one image, as `check_image` judges it and `data.store` keeps it. Raises `BadRecord`.
+
+    content and measures are those of the image as it came; raw holds what is stored of it.
+    """
+    if len(encoded) > image_limit(limits.max_pixels):
+        raise too_many_bytes(len(encoded), image_limit(limits.max_pixels))
+    image = check_image(encoded, limits)
+    measures = {
+        "height": float(image.height),
+        "width": float(image.width),
+        "bytes": float(len(encoded)),
+        "constant": float(image.constant),
+        "level": math.nan if image.level is None else float(image.level),
+    }
+    return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures, split_by)
