@@ -33,7 +33,7 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import devices, documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
-from trainyard.steps.evaluate.thresholds import thresholds_of
+from trainyard.steps.evaluate.trained_model import thresholds_of
 from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature, skew
 from trainyard.steps.export.browser import demo
 from trainyard.storage import storage

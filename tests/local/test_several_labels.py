@@ -100,7 +100,7 @@ def model(recipe: Recipe, examples: str, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def exported(recipe: Recipe, examples: str, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from trainyard.steps.evaluate.thresholds import thresholds_of
+    from trainyard.steps.evaluate.trained_model import thresholds_of
     from trainyard.steps.export.run import run
 
     output = tmp_path_factory.mktemp("exports") / "exports"

@@ -41,7 +41,7 @@ from trainyard.quality.tables.table import read_table
 from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.unknown import UnknownCounts
+from trainyard.steps.evaluate.trained_model import UnknownCounts
 from trainyard.steps.export import device, signature
 from trainyard.steps.export.formats import FORMATS
 from trainyard.steps.export.lite import LiteConverter

@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainyard import events
 from trainyard.contract.artifacts.evaluate import Boosted, ClassMetrics, Evaluation, TargetMetrics
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.preprocess import ComputedFeature, RawFeature
 from trainyard.contract.document import Split
-from trainyard.contract.statistics.threshold import by_id
-from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.contract.statistics.threshold import ClassThreshold, by_id
+from trainyard.data.examples import ExampleFolder, Tensors, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
+from trainyard.quality.unknown import UnknownCounter, Vocabulary
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.networks import TREES
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.baselines.baseline import baseline, baseline_predictions
 from trainyard.steps.evaluate.baselines.boosted import boosted_predictions
@@ -32,10 +35,15 @@ from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
 from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.predict import batch_size, champion_predictions, model_predictions, replicated
+from trainyard.steps.evaluate.predict import (
+    answer_batch,
+    batch_size,
+    champion_predictions,
+    model_predictions,
+    replicated,
+)
 from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
-from trainyard.steps.evaluate.thresholds import thresholds_of
-from trainyard.steps.evaluate.unknown import UnknownCounts
+from trainyard.steps.evaluate.threshold_choice import choose_thresholds
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage
 
@@ -273,3 +281,55 @@ def _raw(examples: ExampleFolder, split: Split, names: list[str], derive: Mappin
                 column = np.array([known.setdefault(value, value) for value in column], object)
             parts[name].append(column)
     return {name: np.concatenate(batches) for name, batches in parts.items()}
+
+
+def thresholds_of(recipe: Recipe, model: str, folder: ExampleFolder) -> list[ClassThreshold]:
+    """Return the thresholds of train's output `model` that meet the recipe's aim, none if it has no aim.
+
+    They are chosen by the answers of the model in float32, as it is exported.
+    Raises `ConfigurationError` as `choose_thresholds`, `DataError` if the eval split is empty or an answer is not
+    finite, and as `trained.load`.
+    """
+    if recipe.threshold is None:
+        return []
+    replicas = replicated(model, folder, in_float32=True)
+    batches = folder.batches("eval", batch_size(recipe, folder, "eval"))
+    outputs = [answers for _batch, answers in replicas.map(answer_batch, batches)]
+    if not outputs:
+        raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
+    probabilities = np.concatenate(outputs)
+    if not np.isfinite(probabilities).all():
+        raise DataError(
+            f"{model}: the model gives NaN or infinity on the eval split. Train again with a smaller "
+            "train.optimizer.learning_rate."
+        )
+    labels = folder.document.labels or []
+    return choose_thresholds(recipe.threshold, labels, folder.labels("eval"), probabilities, folder.weights("eval"))
+
+
+class UnknownCounts(UnknownCounter):
+    """Counts by category and text of `data`, from the batches of a split; none for images and custom transforms."""
+
+    def __init__(self, data: Data, examples: ExampleFolder) -> None:
+        document, vocabularies = examples.document, dict[str, Vocabulary]()
+        features: list[RawFeature | ComputedFeature] = [*document.raw_features, *document.computed_features]
+        for feature in features:
+            if (learned := feature.learned) and learned.vocabulary is not None:
+                file = storage.join(examples.uri, "transform", "transform_fn", "assets", learned.vocabulary)
+                values = pa.array(Path(file).read_text(encoding="utf-8").split("\n")[:-1], pa.string())
+                column = data.features[feature.name]
+                separator = column.separator if column.type == "text" else None
+                vocabularies[feature.name] = Vocabulary(values, column.type == "text", separator, learned.missing)
+        super().__init__(vocabularies)
+        derives = any(feature.name in vocabularies for feature in document.computed_features)
+        self._formulas = data.derived_features if derives else {}
+        names = [feature.name for feature in document.raw_features]
+        self.columns = [name for name in names if vocabularies and (derives or name in vocabularies)]
+        """The raw columns that `add_raw` needs."""
+
+    def add_raw(self, raw: Tensors) -> None:
+        """Count the cells of raw features (n,)."""
+        if self.vocabularies:
+            columns = raw | computed(raw, self._formulas)
+            cells = {name: pa.array(columns[name].numpy(), pa.binary()) for name in self.vocabularies}
+            self.add({name: binary.cast(pa.string()) for name, binary in cells.items()})
