@@ -50,7 +50,7 @@ from trainyard.contract.version import layout
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.serving import batcher
+from trainyard.serving import service
 from trainyard.serving import run as server
 from trainyard.serving.rpc import RpcServer
 from trainyard.serving.service import Service
@@ -708,7 +708,7 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: m\r\n\r\n")
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
         assert 'trainyard_requests_total{code="NOT_FOUND",route="ModelInfer"} 3.0' in metrics
-        monkeypatch.setattr(batcher, "_MOST_WAITING", 0)
+        monkeypatch.setattr(service, "_MOST_WAITING", 0)
         assert refused() == "StatusCode.UNAVAILABLE Too many requests wait. Try again later."
         assert ask(f"{url}/v1/models/m:predict", {"instances": [{"age": 1, "net_worth": 1, "city": ""}]})[0] == 503
         assert "Traceback" not in (log := capfd.readouterr().err) and "fault of Trainyard" not in log
