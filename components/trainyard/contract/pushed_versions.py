@@ -18,7 +18,7 @@ from trainyard.storage import storage
 
 @dataclass(frozen=True)
 class PushedVersion:
-    """A pushed version. record: how it came to be. serves: it is the one in champion.json.
+    """A pushed version. record: its origin. serves: it is the one in champion.json.
 
     fault: why the record cannot be read, '' if it can.
     """

@@ -17,7 +17,7 @@ def explain(
     environment: EnvironmentName = LOCAL,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Say why a run waits or failed, and what to do."""
+    """Explain why a run waits or failed, and what to do."""
     from trainyard.spec import environment as environments
 
     loaded = environments.load(environment)

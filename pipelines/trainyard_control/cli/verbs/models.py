@@ -35,7 +35,7 @@ def list_(
 
 @app.command("show")
 def show(model: VersionName, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
-    """Show how a version came to be: run, recipe, data, gates, files. By default the one that serves."""
+    """Show the origin of a version: run, recipe, data, gates, files. Default: the version that serves."""
     from trainyard_control.api.versions import find_one
 
     version = find_one(model, environment)

@@ -29,7 +29,7 @@ def huggingface(
     repository: Annotated[
         str, typer.Option("--repository", metavar="OWNER/NAME", help="Repository of the Hub to upload to.")
     ] = "",
-    public: Annotated[bool, typer.Option("--public", help="Everyone may read a repository that is created.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Create the repository as public.")] = False,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:

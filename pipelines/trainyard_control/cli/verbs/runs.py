@@ -138,7 +138,7 @@ def note(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The note, such as '#baseline before the new labels'.")],
     environment: EnvironmentName = LOCAL,
 ) -> None:
-    """Keep a note or tags with a run of this machine.
+    """Attach a note or tags to a run of this machine.
 
     `runs list --note` finds it. An empty TEXT deletes the note.
     """
@@ -153,7 +153,7 @@ def note(
 
 @app.command("cancel")
 def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> None:
-    """End a run and everything that it started, and wait for it."""
+    """Cancel a run with everything that it started, and wait until it has ended."""
     runs = _runs(environment)
     run_id = runs.find(run)
     if dry_run:

@@ -33,7 +33,7 @@ _Over = Annotated[
     list[str] | None,
     typer.Option(
         "--over",
-        metavar="KEY=WHAT",
+        metavar="KEY=VALUES",
         help="Values or range to try, such as train.batch_size=16,64 or 16:256 or log:1e-4:1e-1. Repeatable.",
     ),
 ]
