@@ -30,6 +30,15 @@ pytestmark = needs_chromium
 
 CELLS = [text for _, writings in WRITINGS for text in writings] + NAMES
 CELLS += ["", "?", "nan", "N/A", "1e39", "-1e-46", "1600-02-29 24:00", "0001-01-01", "2023-02-31", "1883-11-18T17:00Z"]
+CELLS += [
+    "2024-02-29",
+    "2024-03-01 noon",
+    "2024-03-01T23:59",
+    "0000-01-01",
+    "NaT",
+    "2024-02-30T00:00Z",
+    "2024-03-01 9:05",
+]
 CELLS += ["2024-03-10T07:00Z", "2024-11-03 05:59:59.5Z", "2999-07-01T12:00+05:30", "0001-01-01T00:00+14:00"]
 CELLS += [
     "Ünïted ΣΑΣ, naïve cafe\u0301",
@@ -118,10 +127,10 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
     cells = CELLS + ["".join(draw.choice(letters, draw.integers(1, 24))) for _ in range(1000)]
     numbers = [0.0, -1.5, 3.0, 1e30, 1e-8, None, "2.5", " TRUE "]
     rows = [
-        dict(zip("nmctld", (numbers[place % 8], numbers[place * 3 % 7], *[cell] * 4), strict=True))
+        dict(zip("nmctl", (numbers[place % 8], numbers[place * 3 % 7], *[cell] * 3), strict=True))
         for place, cell in enumerate(cells)
     ]
-    rows += [{"n": cell} for cell in cells] + [
+    rows += [{name: cell} for cell in cells for name in "nd"] + [
         {"l": ["a ", 3.0, True]},
         {"c": ["a"]},
         {"n": True, "c": 1e22, "t": -0.0},
@@ -133,7 +142,7 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
         try:
             expected = on_device._values(row)
         except ValueError as error:
-            assert answer.startswith(str(error).partition("a number is expected")[0]), row
+            assert isinstance(answer, str) and answer.startswith(str(error).partition(" is expected")[0]), row
             refused += 1
             continue
         assert answer.keys() == expected.keys()
@@ -142,7 +151,7 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
                 assert answer[name] == pytest.approx(float(value), rel=1e-12), (row, name)
             else:
                 assert answer[name] == value, (row, name)
-    assert 500 < refused < len(cells)
+    assert len(cells) < refused < 2 * len(cells)
     assert page.complaints == []
 
 

@@ -12,12 +12,23 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from trainyard.quality.tables.cells import cells
+from trainyard.readers.rows import BadRow
+from trainyard.serving.records import BadRequest, Records
+from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import Date
 from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export.on_device import bundle
 from trainyard.steps.export.on_device.columns import Preprocessing
 from trainyard.steps.export.on_device.formulas import computed
+from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.reading.columns import table_items
+from trainyard.steps.preprocess.readers.records import BadRecord
+from trainyard.steps.preprocess.readers.tables.rows import typed_text
+from trainyard.values.text import day
 
 PREPROCESS = {"columns": bundle.COLUMNS, "images": bundle.IMAGES}
 
@@ -102,12 +113,37 @@ def test_what_is_no_number_is_refused_with_its_column(tmp_path: Path, value: Any
         ("1970-01-02T23:30:00", 1, 1, 5, 24),
         (" 1970-01-02T01:00+02:00 ", 0, 1, 4, 24),  # 23:00 of the day before, in UTC
         (None, 0, 0, 0, 0),
-        ("soon", 0, 0, 0, 0),
+        ("", 0, 0, 0, 0),
     ],
 )
 def test_a_day_is_read_in_utc(tmp_path: Path, text: Any, days: int, month: int, weekday: int, hour: int) -> None:
     features = made(tmp_path, DAY)._values({"d": text})
     assert features == {"d_days": days, "d_month": month, "d_weekday": weekday, "d_hour": hour}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("soon", "NaT", "NA", "1 March 2024", "2024-3-1", "20240301", 20240301, "2024-03-01x", "٢٠٢٤-03-01"),
+        *("2024-02-30", "2023-02-29T05:00", "2024-02-30T00:00Z", "0000-01-01", "2024-13-01"),
+        *("2024-03-01 noon", "2024-03-01T24:00"),
+    ],
+)
+def test_a_day_that_every_reader_refuses_is_refused_with_its_column(tmp_path: Path, text: Any) -> None:
+    with pytest.raises(ValueError, match=f"'d': a day YYYY-MM-DD is expected, '{text}' was found"):
+        made(tmp_path, DAY)._values({"d": text})
+    assert day(f"{text}", hour=True) is None
+    feature = Date(type="date", hour=True)
+    with pytest.raises(BadRecord):
+        typed_text(f"{text}", "d", feature, Data(format="csv", path="a", features={"d": feature}))
+    raw = RawInput.model_validate({"name": "d", "dtype": "string", "column": DAY["column"]})
+    model = PushedModel(folder="", inputs=(raw,), labels=None, pixels=None)
+    with pytest.raises(BadRequest, match="a day YYYY-MM-DD is expected"):
+        Records(model).tensorflow_serving_rows(json.dumps({"instances": [{"d": text}]}).encode())
+    [refused] = table_items(pa.record_batch({"d": pa.array([f"{text}"])}), pa.array(["a.csv:2"]), model, None)
+    assert isinstance(refused, BadRow)
+    if day(f"{text}") is None:  # without its hour it is no day either
+        assert np.isnan(cells(pa.array([f"{text}", "2024-03-01"])).days).tolist() == [True, False]
 
 
 def test_a_day_is_read_in_the_time_zone_of_the_recipe(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 
 from trainyard.contract.image_formats import JUDGES, split_of
 from trainyard.errors import DataError, did_you_mean
@@ -14,12 +15,13 @@ from trainyard.quality.findings import zoned_times
 from trainyard.quality.images.profiling import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
 from trainyard.quality.source import SourceFiles
-from trainyard.quality.tables.cells import Cells, cells, too_many_classes
+from trainyard.quality.tables.cells import Cells, Mask, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.table import nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.recipe import Data, Recipe
+from trainyard.values.columns import as_texts, days
 from trainyard.values.zones import DEFAULT_ZONE
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
@@ -65,16 +67,18 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     for name, feature in data.features.items():
         if name in kinds and not (feature.type == "text" and feature.separator):
             faults.append(f"data.features.{name}: is {kinds[name]}, which {{type: text, separator: ;}} alone can read.")
-        elif name in names and feature.type in ("numeric", "date"):
-            column = cells(batch.columns[name], data.zone)
-            faults += _mistyped(f"data.features.{name}", feature.type, column, batch, recipe)
+        elif name in names and feature.type == "numeric":
+            faults += _no_numbers(f"data.features.{name}", "numeric", cells(batch.columns[name]), batch, recipe)
+        elif name in names and feature.type == "date":
+            faults += _no_days(f"data.features.{name}", name, batch, recipe, hour=feature.hour)
     if data.weight in names:
-        faults += _mistyped("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)
+        faults += _no_numbers("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)
+    if data.split.by == "time" and data.split.column in {*names} - {*data.dates}:
+        faults += _no_days("data.split.column", data.split.column, batch, recipe)
     for name in data.labels:
         if name in names:
             faults += _label_faults(name, cells(batch.columns[name]), batch, recipe)
-    dates = {name for name, feature in data.features.items() if feature.type == "date"}
-    dates |= {data.split.column or ""} if data.split.by == "time" else set()
+    dates = {*data.dates} | ({data.split.column or ""} if data.split.by == "time" else set())
     for name in sorted(dates & {*names}) if data.time_zone == DEFAULT_ZONE else ():
         if zoned := (column := cells(batch.columns[name])).zoned:
             looked_at += f" ({zoned_times(name, zoned, int((~column.empty).sum()))})"
@@ -92,16 +96,25 @@ def _place(column: str, data: Data) -> str:
     return "data.derive or data.where"
 
 
-def _mistyped(place: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
-    """Yield a sentence if more cells are not of the type than records may be bad."""
-    values = column.days if kind == "date" else column.numbers
-    wrong = np.flatnonzero(np.isnan(values) & ~column.missing if kind == "date" else column.no_numbers & ~column.truths)
-    if len(wrong) > recipe.data.max_bad_fraction * len(values):
-        shown = ", ".join(f"{batch.name(int(row))} '{column.texts[int(row)].as_py()[:40]}'" for row in wrong[:_SUCH_AS])
+def _no_numbers(place: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
+    return _mistyped(f"{place}: is {kind}", "number", column.no_numbers & ~column.truths, column.texts, batch, recipe)
+
+
+def _no_days(place: str, name: str, batch: RowBatch, recipe: Recipe, *, hour: bool = False) -> Iterator[str]:
+    texts = batch.columns[name]
+    wrong = days(texts, hour=hour, zone=recipe.data.zone).is_null().to_numpy(zero_copy_only=False)
+    none = "day YYYY-MM-DD with a time HH:MM" if hour else "day YYYY-MM-DD"
+    return _mistyped(f"{place}: is a date", none, wrong, as_texts(texts), batch, recipe)
+
+
+def _mistyped(what: str, none: str, wrong: Mask, texts: pa.Array, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence if more cells are `wrong` than records may be bad."""
+    rows = np.flatnonzero(wrong).tolist()
+    if len(rows) > recipe.data.max_bad_fraction * len(wrong):
+        shown = ", ".join(f"{batch.name(row)} '{texts[row].as_py()[:40]}'" for row in rows[:_SUCH_AS])
         yield (
-            f"{place}: is {kind}, but {len(wrong):,} of {len(values):,} cells are no "
-            f"{'day YYYY-MM-DD' if kind == 'date' else 'number'}, such as {shown}. Give it another type, or correct "
-            "the data."
+            f"{what}, but {len(rows):,} of {len(wrong):,} cells are no {none}, such as {shown}. Give it another type, "
+            "or correct the data."
         )
 
 
@@ -115,7 +128,7 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
     if missing > recipe.data.max_bad_fraction * rows:
         yield f"{place} is missing in {missing:,} of {rows:,} rows, and such rows are bad. Leave them out of the data."
     if is_number:
-        yield from _mistyped(key, "a number", column, batch, recipe)
+        yield from _no_numbers(key, "a number", column, batch, recipe)
         return
     distinct = len(column.texts.unique())
     all_numbers = not (np.isnan(column.numbers) & ~column.missing).any()

@@ -132,7 +132,7 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     data = recipe.data
     used = [*data.labels, data.split.column, data.weight]
-    is_dated = data.split.by == "time" or any(feature.type == "date" for feature in data.features.values())
+    is_dated = data.split.by == "time" or bool(data.dates)
     if data.time_zone != DEFAULT_ZONE and not is_dated:
         yield (
             ("data", "time_zone"),

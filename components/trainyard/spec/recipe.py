@@ -270,6 +270,11 @@ class Data(Strict):
         return lists | ({self.label: self.label_separator} if self.label_separator else {})
 
     @property
+    def dates(self) -> list[str]:
+        """The features that are dates."""
+        return [name for name, feature in self.features.items() if feature.type == "date"]
+
+    @property
     def prose(self) -> dict[str, str | None]:
         """The text columns for which statistics keep words only, with their separators."""
         texts = {name: feature for name, feature in self.inputs.items() if feature.type == "text"}

@@ -7,14 +7,13 @@ const EXPONENT = whole(patterns.EXPONENT);
 const TIMESTAMP = whole(patterns.TIMESTAMP);
 const TIME = whole(patterns.TIME);
 const TIME_OF_DAY = whole(patterns.TIME_OF_DAY);
-const ONLY_DAY = whole(patterns.ONLY_DAY);
+const DAY = whole(patterns.DAY);
 const TRUE = whole(patterns.TRUE);
 const FALSE = whole(patterns.FALSE);
-const DATE = whole("[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])([T ].*)?");
 const EDGES = new RegExp(`^${patterns.SPACE}+|${patterns.SPACE}+$`, "gu");
 const LINE_BREAK = new RegExp(patterns.LINE_BREAK, "gu");
 const UTC = { changes: [], offsets: [0], first: 0, cycle: 1 };
-const DAY = 86400;
+const DAY_SECONDS = 86400;
 const MOST_BINS = 2 ** 53;
 
 const vocabularies = Object.fromEntries(
@@ -36,16 +35,13 @@ function columnFeatures(name, value, { column: settings, learned }) {
   if (settings.type === "numeric") return { [name]: scaled(value, learned) };
   if (settings.type === "category") return { [name]: idOf(value || learned.missing, learned) };
   if (settings.type === "text") return { [name]: wordIds(value, settings, learned) };
-  const day = dayNumber(value);
+  const day = value ? seconds(`${value.slice(0, 10)} 00:00:00`) / DAY_SECONDS : NaN;
   const made = {
-    [`${name}_days`]: scaled(day ?? NaN, learned),
-    [`${name}_month`]: day === null ? 0 : Number(value.slice(5, 7)),
-    [`${name}_weekday`]: day === null ? 0 : ((((day + 3) % 7) + 7) % 7) + 1,
+    [`${name}_days`]: scaled(day, learned),
+    [`${name}_month`]: value ? Number(value.slice(5, 7)) : 0,
+    [`${name}_weekday`]: value ? ((((day + 3) % 7) + 7) % 7) + 1 : 0,
   };
-  if (settings.hour) {
-    const time = day === null ? null : TIME_OF_DAY.exec(value.slice(10));
-    made[`${name}_hour`] = time ? Number(time[1]) + 1 : 0;
-  }
+  if (settings.hour) made[`${name}_hour`] = value ? Number(value.slice(11)) + 1 : 0;
   return made;
 }
 
@@ -100,8 +96,9 @@ function asRead(value, column) {
   }
   const text = asText(value);
   if (settings.type === "date") {
-    const moved = inZone(strip(text));
-    return settings.hour && ONLY_DAY.test(moved) ? `${moved}T00` : moved;
+    const day = dayText(text, settings.hour);
+    if (day === null) throw new InputError(`'${column.name}': a day YYYY-MM-DD is expected, '${text.slice(0, 40)}' was found`);
+    return day;
   }
   if (separator === null) return canonical(text);
   return text.split(separator).map(canonical).filter(Boolean).join(separator);
@@ -174,6 +171,16 @@ function inUtc(match) {
   return second === null ? match[0] : `${second}${local(match).slice(19)}+00:00`;
 }
 
+function dayText(text, hasHour) {
+  text = inZone(strip(text));
+  if (!text) return "";
+  const match = DAY.exec(text);
+  if (!match || seconds(`${match[1]} 00:00:00`) === null) return null;
+  if (!hasHour) return match[1];
+  const time = TIME_OF_DAY.exec(match[2] ?? " 00");
+  return time && `${match[1]}T${time[1]}`;
+}
+
 function inZone(text) {
   const match = TIMESTAMP.exec(text);
   return (match?.[5] && converted(match, zone)) || text;
@@ -204,11 +211,6 @@ function isYear(time) {
 
 function secondText(time) {
   return isYear(time) ? new Date(time * 1000).toISOString().slice(0, 19).replace("T", " ") : null;
-}
-
-function dayNumber(text) {
-  const time = DATE.test(text) ? seconds(`${text.slice(0, 10)} 00:00:00`) : null;
-  return time === null ? null : time / DAY;
 }
 
 // The words of a text, as on_device/words.py cuts it.

@@ -6,7 +6,6 @@ import bisect
 import datetime
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,9 @@ from trainyard.steps.export.on_device.files import Files
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.export.on_device.words import plain_words
-from trainyard.values import patterns
-from trainyard.values.text import canonical, canonical_list, in_zone, number
+from trainyard.values.text import canonical, canonical_list, day, number
 from trainyard.values.zones import time_zone
 
-_DATE = re.compile(patterns.DATE)
-_TIME_OF_DAY = re.compile(patterns.TIME_OF_DAY)
-_ONLY_DAY = re.compile(patterns.ONLY_DAY)
 _EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -66,15 +61,14 @@ class Preprocessing(Files):
             return {name: self._id(value or learned["missing"], learned)}
         if kind == "text":
             return {name: self._word_ids(value, settings, learned)}
-        date = _date(value)
+        date = datetime.date.fromisoformat(value[:10]) if value else None
         features = {
             f"{name}_days": _scaled((date - _EPOCH).days if date else math.nan, learned),
-            f"{name}_month": int(value[5:7]) if date else 0,
+            f"{name}_month": date.month if date else 0,
             f"{name}_weekday": date.isoweekday() if date else 0,
         }
         if settings["hour"]:
-            time = _TIME_OF_DAY.fullmatch(value[10:])
-            features[f"{name}_hour"] = int(time[1]) + 1 if date and time else 0
+            features[f"{name}_hour"] = int(value[11:13]) + 1 if date else 0
         return features
 
     def _word_ids(self, text: str, settings: Mapping[str, Any], learned: Mapping[str, Any]) -> list[int]:
@@ -105,7 +99,9 @@ def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> An
         value = settings["separator"].join(canonical(_text(item)) for item in value)
     text = _text(value)
     if settings.get("type") == "date":
-        return _day(text, settings["hour"], zone)
+        if (found := day(text, hour=settings["hour"], zone=zone)) is None:
+            raise ValueError(f"'{column['name']}': a day YYYY-MM-DD is expected, {text[:40]!r} was found")
+        return found
     separator = settings.get("separator")
     return canonical(text) if separator is None else canonical_list(text, separator)
 
@@ -122,20 +118,6 @@ def _as_number(value: Any, name: str) -> float:
     if found is None:
         raise ValueError(f"'{name}': a number is expected, {str(value)[:40]!r} was found")
     return found
-
-
-def _day(text: str, hour: bool, zone: datetime.tzinfo) -> str:
-    text = in_zone(text.strip(), zone)
-    return f"{text}T00" if hour and _ONLY_DAY.fullmatch(text) else text
-
-
-def _date(text: str) -> datetime.date | None:
-    if not _DATE.fullmatch(text):
-        return None
-    try:
-        return datetime.date.fromisoformat(text[:10])
-    except ValueError:
-        return None
 
 
 def _scaled(value: float, learned: Mapping[str, Any]) -> float:

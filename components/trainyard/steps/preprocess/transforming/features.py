@@ -19,13 +19,12 @@ from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.steps.preprocess.statistics.quantiles import Limits
 from trainyard.steps.preprocess.transforming.learned import Learned, clipped, read_back
-from trainyard.values.patterns import BETWEEN_WORDS, TIME_OF_DAY, WORD_OF_ITS_OWN
+from trainyard.values.patterns import BETWEEN_WORDS, DATE, TIME_OF_DAY, WORD_OF_ITS_OWN
 
 Tensors = dict[str, tf.Tensor]
 MISSING = "[missing]"
 _NO_WORD = 0  # the id that fills up a row of fewer words
 _MONTHS, _WEEKDAYS, _HOURS = 13, 8, 25  # id 0 stands for a missing date or time
-_DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
 _TIME = ".{10}" + TIME_OF_DAY
 
 
@@ -219,7 +218,7 @@ class Calendar:
     """
 
     def __init__(self, texts: tf.Tensor) -> None:
-        formed = tf.strings.regex_full_match(texts, _DATE)
+        formed = tf.strings.regex_full_match(texts, DATE)
         timed = tf.strings.regex_full_match(texts, _TIME)
         hours = _number(tf.where(timed, texts, tf.constant("1970-01-01T00")), 11, 2)
         dates = tf.strings.substr(tf.where(formed, texts, tf.constant("1970-01-01")), 0, 10)
