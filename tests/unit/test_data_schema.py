@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from tests.unit import report_folders
 
 from trainyard.contract.artifacts.preprocess import ComputedFeature
-from trainyard.contract.statistics.drift import Statistics, compare
+from trainyard.contract.statistics.drift import Statistics, TopValue, compare
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.quality.comparison import statistics_of
 from trainyard.quality.inspect import inspect
@@ -187,12 +188,14 @@ def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_t
     table = written(tmp_path / "now.csv", rows, "shop,at,paid,note")
     top = [{"value": f"{shop}", "count": 200 // 3 + (shop < 2)} for shop in range(3)]
     shops = {"count": 200, "missing": 0, "distinct": 3, "top": top}
-    days = {"count": 200, "missing": 0, "distinct": 9, "top": [{"value": "2024-03-02T08", "count": 23}]}
+    top = [{"value": f"2024-03-{2 + day:02}", "count": 22 + (day < 2)} for day in range(9)]
+    days = {"count": 200, "missing": 0, "distinct": 9, "top": top}
     trained = Statistics.model_validate(
         {
             "examples": {"train": 200, "eval": 0, "test": 0},
             "classes": {"0": {"train": 100}, "1": {"train": 100}},
             "features": {"shop": {"train": shops}, "at": {"train": days}},
+            "time_zone": "Asia/Tokyo",
         }
     )
     trained.write(tmp_path)
@@ -202,13 +205,23 @@ def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_t
         ("shop", []),
         ("label", []),
     ]
-    assert movements[0].distance is None and movements[1].distance.l_infinity == 0
+    assert [movement.distance.l_infinity for movement in movements] == [0, 0, 0]
     served = written(tmp_path / "served.csv", [row.rpartition(",")[0].rpartition(",")[0] for row in rows], "shop,at")
     features = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{served}"), Bounds())
     assert [(movement.feature, movement.sentences) for movement in features] == [("at", []), ("shop", [])]
     written(table, [f"7{row[1:]}" for row in rows], "shop,at,paid,note")
     moved = compare(*statistics_of(f"{tmp_path / Statistics.file}", f"{table}", "paid"), Bounds())
     assert moved[1].unknown == 1 and "'0' 33.5% → 0.0%" in moved[1].sentences[0]
+    later = written(tmp_path / "later.csv", [row.replace("-03-", "-04-") for row in rows], "shop,at,paid,note")
+    for before in (f"{tmp_path / Statistics.file}", f"{written(tmp_path / 'b.csv', rows, 'shop,at,paid,note')}"):
+        at = next(each for each in compare(*statistics_of(before, f"{later}"), Bounds()) if each.feature == "at")
+        assert (at.unknown, at.shift) == (1, None) and re.fullmatch(
+            r"at: '2024-03-0.' 11\S+% → .* and 15 more", at.sentences[0]
+        )
+    as_text = trained.model_copy(update={"features": {"at": trained.features["shop"]}})
+    as_text.write(tmp_path)
+    _, now = statistics_of(f"{tmp_path / Statistics.file}", f"{later}", "paid")
+    assert now.features["at"]["train"].top[0] == TopValue(value="2024-04-01 23:30:00+00:00", count=23)
 
 
 def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_such(tmp_path: Path) -> None:

@@ -25,6 +25,14 @@ def test_texts_leave_words_and_lengths_and_no_text() -> None:
     assert Summary.from_rows(rows.slice(0, 0), [], {"mail": None}).document({}).statistics["mail"]["count"] == 0
 
 
+def test_days_with_their_hours_are_counted_as_days() -> None:
+    times = ["2024-03-01T05", "2024-03-02T00", "2024-03-01T23", ""]
+    rows = pa.RecordBatch.from_pydict({"source": [""] * 4, "label": ["a"] * 4, "raw/at": times})
+    statistics = Summary.from_rows(rows, [], {}, ["at"]).document({}).statistics["at"]
+    assert statistics["top"] == [{"value": "2024-03-01", "count": 2}, {"value": "2024-03-02", "count": 1}]
+    assert (statistics["count"], statistics["missing"], statistics["distinct"]) == (3, 1, 2)
+
+
 def test_texts_with_a_separator_leave_its_parts() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"source": [""] * 2, "label": ["a"] * 2, "raw/tags": ["New York;b", "b; New York"]}

@@ -16,6 +16,7 @@ from trainyard.errors import DataError
 from trainyard.quality.inspect import inspect
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.spec.recipe import Data
+from trainyard.values.zones import DEFAULT_ZONE
 
 
 def statistics_of(
@@ -24,17 +25,21 @@ def statistics_of(
     """Return the statistics of `before` and `now`: a source as of `inspect`, or what says what one was like.
 
     That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what `trainyard data
-    inspect -o json` wrote. If `now` lacks the label, as rows do that a server was asked about, nothing of `before` is
-    compared with it. data: of the recipe, which says which column is the label, how several classes stand in one cell,
-    and which features are computed; otherwise the data and the folders say it. Features that were computed are not
-    compared with rows that lack them. Raises `DataError` if there is nothing of the kind.
+    inspect -o json` wrote; days of rows are counted in its time zone, otherwise in that of `data`. If `now` lacks the
+    label, as rows do that a server was asked about, nothing of `before` is compared with it. data: of the recipe,
+    which says which column is the label, how several classes stand in one cell, and which features are computed;
+    otherwise the data and the folders say it. Features that were computed are not compared with rows that lack them.
+    Raises `DataError` if there is nothing of the kind.
     """
     asked = label is not None
     if data and not asked and not data.is_image and not data.targets:
         label = data.label
-    old = _described(before, label, requires_label=asked)
+    documents = _document(before), _document(now)
+    zones = [document.time_zone for document in documents if document]
+    zone = [*zones, data.time_zone if data else DEFAULT_ZONE][0]
+    old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone)
     label = label or (old.label if isinstance(old, Profile) else None)
-    new = _described(now, label, is_served=True)
+    new = documents[1] or _served(now, label, zone)
     separator = (data and data.label_separator) or _separator(old, new)
     computed = {*data.derive} if data else set[str]()
     first = _beside(old, new, separator, computed | _computed(before))
@@ -84,17 +89,20 @@ def _computed(name: str) -> set[str]:
     return set()
 
 
-def _described(
-    name: str, label: str | None, *, is_served: bool = False, requires_label: bool = False
-) -> Profile | Statistics:
-    """Return the statistics or the profile at `name`. requires_label: else rows may lack `label`."""
+def _document(name: str) -> Profile | Statistics | None:
+    """Return the statistics or the profile that was written at `name`, None if other data are there."""
     for file in (Path(name), Path(name) / Statistics.file, Path(name) / EXTRA / Statistics.file):
         with suppress(OSError):  # a name too long for a path is no path
             if file.suffix == ".json" and file.is_file():
                 return _read(file)
-    profile = inspect(name, label, requires_label=requires_label)
+    return None
+
+
+def _served(name: str, label: str | None, time_zone: str) -> Profile:
+    """Return the profile of rows that may lack the `label`."""
+    profile = inspect(name, label, requires_label=False, time_zone=time_zone)
     # A guess may name a feature of a model whose label the rows lack.
-    return profile.model_copy(update={"label": None, "classes": {}}) if is_served and label is None else profile
+    return profile.model_copy(update={"label": None, "classes": {}}) if label is None else profile
 
 
 def _read(file: Path) -> Profile | Statistics:

@@ -14,20 +14,23 @@ from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.storage.listing import list_files
+from trainyard.values.zones import DEFAULT_ZONE
 
 _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
-def inspect(path: str, label: str | None = None, *, requires_label: bool = True) -> Profile:
+def inspect(
+    path: str, label: str | None = None, *, requires_label: bool = True, time_zone: str = DEFAULT_ZONE
+) -> Profile:
     """Return the profile of the tables or images at `path`: a folder, a file or a glob, local, gs:// or s3://.
 
-    requires_label: else rows that lack `label` have none. Raises `DataError` if there are no tables or images or they
-    cannot be read, `ConfigurationError` if no column is named `label`.
+    requires_label: else rows that lack `label` have none. time_zone: in which days are counted. Raises `DataError` if
+    there are no tables or images or they cannot be read, `ConfigurationError` if no column is named `label`.
     """
     block_pandas_import()
     source = find_source(path)
     if source.is_table:
-        return profile_table(source, label, requires_label=requires_label)
+        return profile_table(source, label, requires_label=requires_label, time_zone=time_zone)
     if label is not None:
         raise ConfigurationError(
             f"--label {label}: {path} holds images, whose class is the folder that they lie in. Leave --label out."

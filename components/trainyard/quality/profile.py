@@ -10,6 +10,8 @@ from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
 from trainyard.spec.tables.columns import Delimiter
 from trainyard.spec.tables.files import TableName
+from trainyard.values.patterns import ONLY_DAY
+from trainyard.values.zones import DEFAULT_ZONE
 
 ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
 
@@ -31,10 +33,10 @@ _SURELY_EQUAL = 4  # chosen: expected equal pairs among as many integers drawn f
 
 
 class ColumnProfile(FrozenModel):
-    """One column. statistics: of a date its days since 1970; `top` of it is that of texts alone.
+    """One column. statistics: of a date its days since 1970 and, in `top`, how often each occurs.
 
     type: what most cells are; mistyped counts those that are something else. distinct is exact up to a million.
-    quantiles: of numbers and dates, by share. top: the most frequent values, of every type. zoned: times
+    quantiles: of numbers and dates, by share. top: the most frequent texts, of every type. zoned: times
     with an offset from UTC.
     """
 
@@ -50,12 +52,13 @@ class ColumnProfile(FrozenModel):
     zoned: int = 0
 
     def statistics_beside(self, other: FeatureStatistics | None) -> FeatureStatistics:
-        """Return the statistics; if `other`, of this column by preprocess, counts texts, not those of numbers."""
+        """Return the statistics; if `other`, of preprocess, counts texts, not those of numbers or days."""
         own = self.statistics
-        if other is None or other.top is None or own.top is not None:
+        if other is None or other.top is None:
             return own
-        if self.type == "date":
-            return FeatureStatistics(count=own.count, missing=own.missing)
+        is_day = self.type == "date" and all(re.fullmatch(ONLY_DAY, each.value) for each in other.top)
+        if is_day or own.mean is None:
+            return own
         count = own.count + self.mistyped
         return FeatureStatistics(count=count, missing=own.missing, distinct=self.distinct, top=self.top)
 
@@ -142,7 +145,7 @@ class Profile(FrozenModel):
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
     target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread:
     those that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label
-    and the likely class, the surest first.
+    and the likely class, the surest first. time_zone: in which the days of times with an offset are counted.
     findings: what is worth a look, a sentence each.
     """
 
@@ -167,6 +170,7 @@ class Profile(FrozenModel):
     images: ImageProfile | None
     findings: list[str]
     other_files: list[str]
+    time_zone: str = DEFAULT_ZONE
 
     @property
     def label_separator(self) -> str:
@@ -182,8 +186,8 @@ class Profile(FrozenModel):
     def statistics(self, other: Statistics | None = None, separator: str = "") -> Statistics:
         """Return the statistics to compare with another data set's.
 
-        other: those of preprocess. Columns that its recipe leaves out are left out here, numbers that it reads as
-        categories are categories here, and dates, which are texts in the recipe's zone there, are only counted.
+        other: those of preprocess. Columns that its recipe leaves out are left out here, and numbers and dates that it
+        reads as categories are categories here.
         separator: stands between the classes of a cell, which are counted one by one.
         """
         classes = Counter[str]()

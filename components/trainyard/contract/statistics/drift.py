@@ -11,6 +11,7 @@ from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.histogram import Histogram, aligned
 from trainyard.errors import listed
 from trainyard.spec.schedule import LABEL, Bounds
+from trainyard.values.zones import DEFAULT_ZONE
 
 _FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
 
@@ -71,7 +72,8 @@ class TopValue(FrozenModel):
 class FeatureStatistics(FrozenModel):
     """Of one feature in one split: a number's spread and histogram, or a text's most frequent values (top).
 
-    count leaves the missing ones out.
+    count leaves the missing ones out. The values of a date are its days; a profile also has the spread of them as
+    numbers.
 
     words: how many words a column of texts has; top and distinct are then those of words, mean, std, min and max those
     of the texts' lengths in characters.
@@ -95,13 +97,17 @@ class FeatureStatistics(FrozenModel):
 
 
 class Statistics(Document):
-    """The counts of preprocess: examples by split, classes by name and split, features by name and split."""
+    """The counts of preprocess: examples by split, classes by name and split, features by name and split.
+
+    time_zone: in which the days of times with an offset were counted.
+    """
 
     file: ClassVar[str] = "statistics.json"
 
     examples: dict[Split, int]
     classes: dict[str, dict[Split, int]]
     features: dict[str, dict[Split, FeatureStatistics]]
+    time_zone: str = DEFAULT_ZONE
 
 
 class Movement(FrozenModel):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
 from trainyard.quality import hashes
+from trainyard.quality.figures import written
 from trainyard.quality.hashes import Hashes, HashSample
 from trainyard.quality.profile import ColumnProfile, ColumnType
 from trainyard.quality.tables.bins import Numbers
@@ -45,6 +46,7 @@ class ColumnCounter:
         self._longest = 0
         self._numbers, self._days = Numbers(), Numbers()
         self._texts: Counter[str] = Counter()
+        self._each_day: Counter[float] = Counter()  # at most the 3.7 million of the calendar
         self._listed: Counter[str] = Counter()  # such as na: a missing number, or a name if the column is of texts
         self._distinct = HashSample()
         self._not_numbers: dict[str, str] = {}
@@ -59,7 +61,9 @@ class ColumnCounter:
         numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
         self._numbers.merge(Numbers.from_values(numbers))
-        self._days.merge(Numbers.from_values(cells.days))
+        if is_day.any():
+            self._days.merge(Numbers.from_values(cells.days))
+            self._each_day.update(dict(zip(*np.unique(cells.days[is_day], return_counts=True), strict=True)))
         cell_hashes, present = self._hash(cells, is_number)
         self._note(self._not_numbers, cells, ~is_number & present, name)
         self._note(self._not_days, cells, ~is_day & ~cells.empty, name)
@@ -75,9 +79,12 @@ class ColumnCounter:
         numbers = self._days if kind == "date" else self._numbers if kind in ("integer", "number") else None
         such_as = self._not_days if kind == "date" else self._not_numbers
         mistyped = count - numbers.count if numbers else 0
-        top = [TopValue(value=value, count=times) for value, times in self.most_common(TOP).items()]
+        top = _top(self._texts)
         texts = {"count": count, "distinct": self._distinct.distinct, "top": top}
         statistics = (numbers.document() if numbers else texts) | {"missing": self._missing}
+        if kind == "date":
+            days = Counter({written(day, kind): int(times) for day, times in self._each_day.items()})
+            statistics |= {"distinct": len(days), "top": _top(days)}
         histogram = numbers.histogram if numbers else None
         quantiles = {share: histogram.quantile(share) for share in SHARES} if histogram else {}
         digits = numbers.digits if numbers else 6
@@ -96,7 +103,7 @@ class ColumnCounter:
 
     def most_common(self, limit: int) -> dict[str, int]:
         """Return the counts of the `limit` most frequent texts, ties in text order."""
-        return dict(sorted(self._texts.items(), key=lambda item: (-item[1], item[0]))[:limit])
+        return _most_common(self._texts, limit)
 
     def _decide(self) -> None:
         """Count what is listed as missing, or as texts."""
@@ -158,6 +165,14 @@ class ColumnCounter:
             return hashes.hash_numbers(cells.numbers), present
         value_hashes = hashes.hash_texts(values)
         return np.where(is_number, hashes.hash_numbers(cells.numbers), value_hashes[indices]), present
+
+
+def _most_common(counts: Counter[str], limit: int) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit])
+
+
+def _top(counts: Counter[str]) -> list[TopValue]:
+    return [TopValue(value=value, count=times) for value, times in _most_common(counts, TOP).items()]
 
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:

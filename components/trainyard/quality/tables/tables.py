@@ -26,7 +26,8 @@ from trainyard.readers.parquet_rows import is_readable
 from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import MAX_COLUMNS, has_name
-from trainyard.values.text import UTC
+from trainyard.values import zones
+from trainyard.values.zones import DEFAULT_ZONE
 
 _FIRST = 5
 _SUCH_AS = 5
@@ -44,17 +45,19 @@ def profile_table(
     data: Data | None = None,
     *,
     requires_label: bool = True,
+    time_zone: str = DEFAULT_ZONE,
 ) -> Profile:
     """Return the profile of the rows; without `label` the likely one is named.
 
-    requires_label: else rows that lack `label` have none.
+    requires_label: else rows that lack `label` have none. time_zone: in which days are counted without `data`.
 
     is_number: the label is a number to predict; None decides by its values. data: whose derived columns are counted
     too, and whose `where` leaves rows out. Raises `ConfigurationError` if there is no
     column `label`, `DataError` if the files cannot be read or have no rows.
     """
     named = frozenset(data.columns if data else [label or ""])
-    counts = _ColumnCounters(label, requires_label, named, data.zone if data else UTC)
+    time_zone = data.time_zone if data else time_zone
+    counts = _ColumnCounters(label, requires_label, named, zones.time_zone(time_zone))
     for item in read_table(source):
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if counts.ragged and not counts.rows:
@@ -102,6 +105,7 @@ def profile_table(
         images=None,
         findings=[],
         other_files=source.other_files,
+        time_zone=time_zone,
     )
     return profile.model_copy(
         update={"findings": findings.table_findings(profile, certainty, counts.whole.exact, data)}

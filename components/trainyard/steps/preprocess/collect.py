@@ -195,7 +195,7 @@ class _TaskFn(Generic[_Work]):
     def __init__(self, recipe: Recipe, work: TaskStore) -> None:
         self._recipe, self._work = recipe, work
         self._targets = recipe.data.labels if recipe.task == "regression" else []
-        self._prose = recipe.data.prose
+        self._prose, self._dates = recipe.data.prose, recipe.data.dates
 
     def __call__(self, named: tuple[str, _Work]) -> None:
         """Do a task.
@@ -222,7 +222,7 @@ class _TaskFn(Generic[_Work]):
     def _count(self, result: _Result, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:
             if result.splits:  # not while the rows are only read, by class
-                result.splits[split].merge(Summary.from_rows(rows, self._targets, self._prose))
+                result.splits[split].merge(Summary.from_rows(rows, self._targets, self._prose, self._dates))
 
 
 class _Collect(_TaskFn[_Task]):

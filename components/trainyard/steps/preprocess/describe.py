@@ -76,7 +76,7 @@ def write_description(
     (output / "labels.txt").write_text("".join(f"{label}\n" for label in labels or []), encoding="utf-8")
     schema = schema_utils.schema_from_feature_spec(settings.raw_spec)
     (output / "schema.pbtxt").write_text(text_format.MessageToString(schema), encoding="utf-8")
-    quality.write_statistics(collected, output)
+    quality.write_statistics(collected, recipe.data.time_zone, output)
     bad = [{"source": item.key, "reason": item.reason, "detail": item.detail} for item in collected.bad]
     lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in bad)
     (output / "quarantine.jsonl").write_text(lines, encoding="utf-8")

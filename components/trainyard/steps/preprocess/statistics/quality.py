@@ -107,7 +107,7 @@ def fingerprint(collected: Collected) -> str:
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def write_statistics(collected: Collected, folder: Path) -> None:
+def write_statistics(collected: Collected, time_zone: str, folder: Path) -> None:
     """Write statistics.json: of each feature and split the count, missing values, spread or most frequent values."""
     features: dict[str, dict[Split, FeatureStatistics]] = {}
     for split in SPLITS:
@@ -118,7 +118,7 @@ def write_statistics(collected: Collected, folder: Path) -> None:
         for name in class_names(collected)
     }
     counts = {split: collected.splits[split].examples for split in SPLITS}
-    Statistics(examples=counts, classes=classes, features=features).write(folder)
+    Statistics(examples=counts, classes=classes, features=features, time_zone=time_zone).write(folder)
 
 
 def _require_few_bad(collected: Collected, recipe: Recipe) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -145,11 +145,16 @@ class Summary:
 
     @classmethod
     def from_rows(
-        cls, rows: pa.RecordBatch, targets: Sequence[str], prose: Mapping[str, str | None] = MappingProxyType({})
+        cls,
+        rows: pa.RecordBatch,
+        targets: Sequence[str],
+        prose: Mapping[str, str | None] = MappingProxyType({}),
+        dates: Collection[str] = (),
     ) -> Summary:
         """Return the summary of `rows`; `targets` names the numbers to predict, for regression.
 
-        prose: the columns of texts, and what stands between the parts of each, None for words.
+        prose: the columns of texts, and what stands between the parts of each, None for words. dates: the columns that
+        hold days with their hours, of which the days are counted.
         """
         summary = cls(examples=len(rows))
         if targets:
@@ -169,7 +174,8 @@ class Summary:
                 if name in prose:
                     summary.prose[name] = Prose.from_values(rows[column.name], prose[name])
                 else:
-                    summary.texts[name] = Texts.from_values(rows[column.name])
+                    texts = rows[column.name]
+                    summary.texts[name] = Texts.from_values(texts if name not in dates else _days(texts))
         if "measure/height" in rows.schema.names and len(rows):
             first = pc.index(rows["source"], pc.min(rows["source"])).as_py()
             height, width = (int(rows[f"measure/{side}"][first].as_py()) for side in ("height", "width"))
@@ -211,6 +217,10 @@ class Summary:
             level=self.level,
             digests=f"{int(self.digests, 16):064x}",
         )
+
+
+def _days(times: pa.Array) -> pa.Array:
+    return pc.utf8_slice_codeunits(times, 0, len("2024-03-01"))
 
 
 def labels_apart(labels: pa.Array) -> list[list[str]]:
