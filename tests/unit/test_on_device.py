@@ -22,13 +22,13 @@ from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Date
 from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export.on_device import bundle
-from trainyard.steps.export.on_device.columns import Preprocessing
+from trainyard.steps.export.on_device.columns import Preprocessing, _as_read
 from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.columns import table_items
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.steps.preprocess.readers.tables.rows import typed_text
-from trainyard.values.text import day
+from trainyard.values.text import UTC, day
 
 PREPROCESS = {"columns": bundle.COLUMNS, "images": bundle.IMAGES}
 
@@ -98,6 +98,29 @@ DAY = {
 )
 def test_a_number_is_read_in_each_of_its_writings(tmp_path: Path, value: Any, feature: float) -> None:
     assert made(tmp_path, NUMBER)._values({"n": value}) == {"n": feature}
+
+
+def test_a_value_of_a_json_file_is_that_of_a_request_with_the_same_json(tmp_path: Path) -> None:
+    column = {"name": "c", "dtype": "string", "column": {"type": "category"}}
+    cells = [
+        "1.10",
+        "1.0",
+        "1e5",
+        "2.5E-7",
+        "12345678901234567890.5",
+        "9007199254740993",
+        "true",
+        '" a "',
+        "null",
+        "NaN",
+    ]
+    text = ", ".join(f'{{"c": {cell}}}' for cell in cells)
+    model = PushedModel(folder="", inputs=(RawInput.model_validate(column),), labels=None, pixels=None)
+    served, _ = Records(model).tensorflow_serving_rows(f'{{"instances": [{text}]}}'.encode())
+    (tmp_path / "rows.json").write_text(f"[{text}]")
+    rows = made(tmp_path, column).read(f"{tmp_path / 'rows.json'}")
+    assert [(_as_read(row["c"], column, UTC),) for row in rows] == served
+    assert _as_read(b" caf\xc3\xa9", column, UTC) == "café"
 
 
 @pytest.mark.parametrize("value", ["old", "1,000", "inf", 1e39, float("inf"), [1, 2], {}])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import io
 import json
+import re
 import resource
 import threading
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ from trainyard.steps.predict import prediction, pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import images, source, tables
 from trainyard.steps.predict.reading.batches import InputBatch
+from trainyard.steps.predict.reading.inputs import items_of
 from trainyard.storage import storage
 from trainyard.values.text import number
 
@@ -151,6 +154,23 @@ def test_a_column_of_a_type_that_is_not_read_is_named_with_it(tmp_path: Path, mo
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     got, rejected = rows(tmp_path / "a.parquet", model)
     assert got["key"] == [] and "a.parquet: column 'city' is binary." in rejected[0].detail
+    span = datetime.timedelta(seconds=5)
+    for city in (pa.array([b"Oslo"]), pa.array([{"a": 1}]), pa.array([span]), pa.array([[1]], pa.list_(pa.int64(), 1))):
+        with pytest.raises(
+            DataError, match=rf"^predict: column 'city' is {re.escape(str(city.type))}\. Numbers, texts"
+        ):
+            list(items_of(pa.table(columns | {"city": city}), model, None))
+
+
+def test_a_day_that_python_does_not_know_is_set_aside(model: PushedModel) -> None:
+    days = pa.array([2932897, -719163, 19000], pa.int32()).cast(pa.date32())
+    rows = {"age": [1.0] * 3, "net worth": [1] * 3, "city": ["Oslo"] * 3, "since": days}
+    early, late, batch = items_of(pa.table(rows), model, None)
+    assert [item.detail.rpartition("expected, ")[2] for item in (early, late)] == [
+        "'10000-01-01' was found",
+        "'0000-12-31' was found",
+    ]
+    assert batch.keys.to_pylist() == ["2"]
 
 
 def test_rows_that_do_not_fit_are_set_aside_with_their_reason(tmp_path: Path, model: PushedModel) -> None:

@@ -18,6 +18,10 @@ from trainyard.values.zones import time_zone
 
 NFC, NFD = "café", unicodedata.normalize("NFD", "café")
 MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é\u0301你"), max_size=24)
+DATES = st.lists(
+    st.sampled_from(["2024-02-29", "2023-02-29", "T", " ", "\n", "\r\n", "05:30", ":59", "Z", "+09:00", "x", "\u3000"]),
+    max_size=6,
+).map("".join)
 
 WRITINGS = [
     ("3", ["3", "3.0", " 3.000 ", "3e+00"]),
@@ -60,6 +64,18 @@ def test_a_canonical_text_stays_and_columns_are_as_single_texts(text):
     assert canonical_texts(pa.array([text, "x"])).to_pylist() == [canonical(text), "x"]
     assert canonical_lists(pa.array([text]), ":").to_pylist() == [canonical_list(text, ":")]
     assert days(pa.array([text]), hour=True, zone=UTC).to_pylist() == [day(text, hour=True)]
+
+
+@given(DATES, st.sampled_from(["UTC", "America/New_York"]).map(time_zone))
+def test_a_text_that_is_a_day_is_that_day_where_data_are_inspected(text, zone):
+    found = cells.cells(pa.array([text, "x"]), zone).days[0]
+    expected = day(text, zone=zone)
+    assert days(pa.array([text]), hour=False, zone=zone).to_pylist() == [expected]
+    assert np.isnan(found) if not expected else np.datetime64(expected).astype(int) == found
+
+
+def test_a_day_may_stand_before_a_line_break():
+    assert day("2024-03-01\r\n05:00", hour=True) == day("2024-03-01 05:00 ", hour=True) == "2024-03-01T05"
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

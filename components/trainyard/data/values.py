@@ -61,7 +61,7 @@ def canonical_lists_tensor(texts: tf.Tensor, separator: str) -> tf.Tensor:
 def days_tensor(texts: tf.Tensor, *, hour: bool, zone: datetime.tzinfo) -> tf.Tensor:
     """Return the dates (n,) as texts, those with an offset in `zone`, with `hour` those without a time at midnight."""
     convert = partial(_time, zone=zone)
-    times = _where_matching(_stripped(texts), patterns.TIMESTAMP, "1970-01-01 00:00", convert)
+    times = _where_matching(_one_line(texts), patterns.TIMESTAMP, "1970-01-01 00:00", convert)
     return tf.strings.regex_replace(times, f"^({patterns.ONLY_DAY})$", r"\1T00") if hour else times
 
 
@@ -79,7 +79,7 @@ def days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Ten
 
 
 def _canonical(texts: tf.Tensor) -> tf.Tensor:
-    texts = tf.strings.regex_replace(_stripped(texts), patterns.LINE_BREAK, " ")
+    texts = _one_line(texts)
     for pattern, text in (
         (patterns.WHOLE, r"\1"),
         ("-0", "0"),
@@ -98,8 +98,9 @@ def _canonical(texts: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _stripped(texts: tf.Tensor) -> tf.Tensor:
-    return tf.strings.regex_replace(texts, f"^{patterns.SPACE}+|{patterns.SPACE}+$", "")
+def _one_line(texts: tf.Tensor) -> tf.Tensor:
+    stripped = tf.strings.regex_replace(texts, f"^{patterns.SPACE}+|{patterns.SPACE}+$", "")
+    return tf.strings.regex_replace(stripped, patterns.LINE_BREAK, " ")
 
 
 def _where_matching(texts: tf.Tensor, pattern: str, other: str, change: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:

@@ -180,12 +180,17 @@ def _check(
                 f"{', '.join(known)[:400]}. Correct the recipe's data."
             )
         kind = schema.field(column).type if column in schema.names else pa.string()
-        if not is_readable(kind) or (is_list(kind) and lists is not None and column not in lists):
-            raise DataError(
-                f"{name}: column '{column}' is {kind}. Numbers, texts, days, times, true and false are read, one value "
-                "a row, and lists of them where the feature is a text with a separator. Write it so, or leave the "
-                "column out."
-            )
+        require_readable(column, kind, name, may_be_list=lists is None or column in lists)
+
+
+def require_readable(column: str, kind: Any, place: str, *, may_be_list: bool = True) -> None:
+    """Raise `DataError` if a column of the Arrow type `kind` cannot be read."""
+    if not is_readable(kind) or (is_list(kind) and not may_be_list):
+        raise DataError(
+            f"{place}: column '{column}' is {kind}. Numbers, texts, days, times, true and false are read, one value "
+            "a row, and lists of them where the feature is a text with a separator. Write it so, or leave the "
+            "column out."
+        )
 
 
 def is_readable(kind: Any) -> bool:

@@ -15,7 +15,7 @@ from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.images import checked
 from trainyard.values.patterns import MAX_FLOAT32
-from trainyard.values.text import canonical, canonical_list, day, number
+from trainyard.values.text import canonical, canonical_list, day, json_number, number
 from trainyard.values.zones import time_zone
 
 Row = tuple[Any, ...]
@@ -157,7 +157,7 @@ def _parsed(body: bytes) -> Any:
         parsed = json.loads(
             body.decode("utf-8-sig"),
             parse_int=str,
-            parse_float=_float,
+            parse_float=json_number,
             parse_constant=_constant,
             object_pairs_hook=_distinct,
         )
@@ -176,10 +176,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise BadRequest(f"the request: {_shown(twice)} occurs twice in one object. Send one value.")
     return found
-
-
-def _float(text: str) -> str:
-    return repr(float(text)) if "e" in text or "E" in text else text  # 1e5 may be a name elsewhere, here it is a number
 
 
 def _constant(name: str) -> str | None:

@@ -28,11 +28,9 @@ def canonical(text: str) -> str:
     White space around it goes, and a line break in it becomes a space. Unicode is normalized (NFC). true, True and TRUE
     are one value, and so are 3, 3.0 and 3e+00, and a time with T, with zeros behind the second, or in another zone.
     """
-    text = text.strip()
+    text = _one_line(text)
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
-    if "\n" in text or "\r" in text:
-        text = _LINE_BREAK.sub(" ", text)
     if not text:
         return text
     if text[-1] in _DIGITS:
@@ -70,6 +68,11 @@ def number(text: str) -> float | None:
     return found if abs(found) <= patterns.MAX_FLOAT32 else None
 
 
+def json_number(text: str) -> str:
+    """Return the text that stands for a number in JSON: 1e5 may be a name elsewhere, here it is a number."""
+    return repr(float(text)) if "e" in text or "E" in text else text
+
+
 def alike(names: Iterable[str]) -> list[list[str]]:
     """Return the groups of names that differ by case, width or inner white space alone."""
     groups: dict[str, list[str]] = {}
@@ -84,7 +87,7 @@ def day(text: str, *, hour: bool = False, zone: datetime.tzinfo = UTC) -> str | 
     A time with an offset is converted to `zone` first. Return '' if `text` is empty, None if it is of another form or
     there is no such day, or with `hour` no such time.
     """
-    text = text.strip()
+    text = _one_line(text)
     if not text:
         return ""
     text = in_zone(text, zone)
@@ -106,6 +109,11 @@ def in_zone(text: str, zone: datetime.tzinfo) -> str:
     """Return a time with an offset as YYYY-MM-DD HH:MM:SS in `zone`, and any other text as it is."""
     match = _TIMESTAMP.fullmatch(text)
     return (match and match[5] and _converted(match, zone)) or text
+
+
+def _one_line(text: str) -> str:
+    text = text.strip()
+    return _LINE_BREAK.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 def _number(text: str) -> str:

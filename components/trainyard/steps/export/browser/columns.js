@@ -112,8 +112,12 @@ function strip(text) {
   return text.replace(EDGES, "");
 }
 
+function oneLine(text) {
+  return strip(text).replace(LINE_BREAK, " ");
+}
+
 function canonical(text) {
-  text = strip(text).normalize("NFC").replace(LINE_BREAK, " ");
+  text = oneLine(text).normalize("NFC");
   if (/[0-9]$/.test(text) && (/[.eE]/.test(text) || text === "-0")) return canonicalNumber(text);
   const time = TIMESTAMP.exec(text);
   if (time) return timestamp(time);
@@ -172,7 +176,7 @@ function inUtc(match) {
 }
 
 function dayText(text, hasHour) {
-  text = inZone(strip(text));
+  text = inZone(oneLine(text));
   if (!text) return "";
   const match = DAY.exec(text);
   if (!match || seconds(`${match[1]} 00:00:00`) === null) return null;

@@ -41,7 +41,7 @@ DIGESTS = {
 }
 """SHA-256 of the runtime's files; they lie in `RUNTIME` compressed."""
 
-SOURCES_DIGEST = "53cada81bb7783e0b60edaf320c1c2c6ca03bf3ac45f8f866f16e6649c76c6ec"
+SOURCES_DIGEST = "16b4fb61d59272fd602ca76fceeca91fa4e3957532df43111d54ca0c98cf592d"
 """SHA-256 of the template and the scripts, so that the keys of exports change with them; a test holds it."""
 
 _FOLDER = Path(__file__).parent

@@ -16,7 +16,7 @@ from trainyard.steps.export.on_device.files import Files
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.export.on_device.words import plain_words
-from trainyard.values.text import canonical, canonical_list, day, number
+from trainyard.values.text import canonical, canonical_list, day, json_number, number
 from trainyard.values.zones import time_zone
 
 _EPOCH = datetime.date(1970, 1, 1)
@@ -37,7 +37,7 @@ class Preprocessing(Files):
 
     def read(self, path: str) -> list[dict[str, Any]]:
         """Return the rows in a JSON file: one object, or a list of them."""
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_float=json_number)
         rows = content if isinstance(content, list) else [content]
         if not all(isinstance(row, dict) for row in rows):
             raise ValueError("a row is expected to be a JSON object with its values by column")
@@ -110,6 +110,8 @@ def _text(value: Any) -> str:
     """Return a value of JSON or Python as a cell of a file would have it, empty if it is missing."""
     if value is None or value != value:  # NaN
         return ""
+    if isinstance(value, bytes):
+        return value.decode()
     return value if isinstance(value, str) else str(value)
 
 

@@ -18,7 +18,7 @@ from trainyard.readers.rows import MOST_ROWS, BadRow
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Items
-from trainyard.values.columns import canonical_lists, canonical_texts, days, is_list, joined, plain_numbers
+from trainyard.values.columns import as_texts, canonical_lists, canonical_texts, days, is_list, joined, plain_numbers
 from trainyard.values.patterns import MAX_FLOAT32
 from trainyard.values.zones import time_zone
 
@@ -131,7 +131,7 @@ def _rejected(
     expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}
     details = (
         f"'{feature.name}': {expected[feature.dtype]} is expected, "
-        f"{str(arrays[feature.name][row].as_py())[:40]!r} was found"
+        f"{as_texts(arrays[feature.name].slice(row, 1))[0].as_py()[:40]!r} was found"
         for feature in model.inputs
         if typed[feature.name][1][row]
     )

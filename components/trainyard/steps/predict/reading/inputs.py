@@ -14,6 +14,7 @@ from PIL import Image
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.images.decoding import PixelForm
+from trainyard.readers.parquet_rows import require_readable
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
@@ -109,6 +110,8 @@ def _encoded(item: Any, index: int) -> bytes:
 def _rows(inputs: Any, model: PushedModel, key: str | None) -> Items:
     table, names = _table(inputs)
     require_columns(table.schema.names, model, key, "predict")
+    for name in {*(feature.name for feature in model.inputs), *([key] if key else [])}:
+        require_readable(name, table.schema.field(name).type, "predict")
     return _table_items(table, names, model, key)
 
 
