@@ -16,7 +16,7 @@ from trainyard.steps.export.on_device.formulas import computed as on_a_device
 from trainyard.values.columns import canonical_texts
 from trainyard.values.text import canonical
 
-NUMBERS = ["3", "0", "", "-4.5", "17", "1e30", "0.25", "-0"]
+NUMBERS = ["3", "0", "", "-4.5", "17", "1e30", "0.25", "-0", "0.1", "0.7"]
 TEXTS = ["ride", "", " ride ", "pool", "größe", "", "x & y", "3"]
 
 
@@ -36,6 +36,8 @@ TEXTS = ["ride", "", " ride ", "pool", "größe", "", "x & y", "3"]
         "(a > b) == (b > 0)",
         "missing(a / b)",
         "bin(a, 0.7)",
+        "bin(a, 0.1)",
+        "a == 0.1 or b in [0.7, 3] or a > 0.25",
         "bin(a * 1e30, 0.001)",
         "s",
         "join(s, t)",

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import parse
+from trainyard.spec.tables.formula import as_lists, parse
+from trainyard.steps.export.on_device.formulas import computed
 
 ROWS = {
     "fare": ["10", "0", "", "NA", "x", "-4"],
@@ -55,6 +57,23 @@ def derived(formula: str, condition: str | None = None) -> Derived:
 )
 def test_a_formula_computes_what_python_would_and_nothing_of_what_is_missing(formula, values):
     assert derived(formula).texts["made"].to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("formula", "values"),
+    [
+        ("x == 0.1", ["true", "false", "false"]),
+        ("x > 0.7", ["false", "false", "false"]),
+        ("x in [0.3, 0.7]", ["false", "true", "true"]),
+        ("bin(x, 0.1)", ["1", "7", "3"]),
+    ],
+)
+def test_a_feature_compares_decimals_as_they_are_written_though_the_model_gets_them_in_32_bits(formula, values):
+    content = {"format": "csv", "path": "-", "features": {"f": {"type": "category"}}, "derive": {"f": formula}}
+    data = Data.model_validate(content)
+    assert Derived(data, {"x": pa.array(["0.1", "0.7", "0.3"])}).texts["f"].to_pylist() == values
+    served = [computed(as_lists(parse(formula)), {"x": np.float32(x)}) for x in (0.1, 0.7, 0.3)]
+    assert served == values
 
 
 def test_a_text_where_a_number_is_expected_is_a_fault_of_its_row():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainyard.data.values import canonical_tensor
-from trainyard.spec.tables.formula import BIN, MAX_BINS, Call, Cell, Constant, Node, parse
+from trainyard.spec.tables.formula import BIN, COMPARISONS, MAX_BINS, Call, Cell, Constant, Node, parse
 
 Tensors = dict[str, tf.Tensor]
 
@@ -70,7 +70,7 @@ def _called(node: Call, arguments: list[_Values]) -> _Values:
     if node.kernel == "and_kleene":
         return _inverted(_either(*map(_inverted, arguments)))
     if node.kernel == BIN:
-        bins = tf.math.floor(values[0] / values[1])
+        bins = tf.math.floor(_in_32_bits(values[0] / values[1]))
         fits = tf.math.abs(bins) < MAX_BINS
         whole = tf.cast(tf.where(fits, bins, tf.zeros_like(bins)), tf.int64)
         return _Values(tf.strings.as_string(whole), all_known & fits)
@@ -80,7 +80,13 @@ def _called(node: Call, arguments: list[_Values]) -> _Values:
         for part in parts[1:]:
             joined = tf.strings.join([joined, joint, part])
         return _Values(joined, all_known)
+    if node.kernel in COMPARISONS and node.arguments[0].kind == "number":
+        values = [_in_32_bits(value) for value in values]
     return _Values(_KERNELS[node.kernel](*values), all_known)
+
+
+def _in_32_bits(numbers: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.cast(numbers, tf.float32), tf.float64)
 
 
 def _either(left: _Values, right: _Values) -> _Values:

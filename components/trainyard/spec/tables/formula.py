@@ -39,6 +39,9 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: "greater",
     ast.GtE: "greater_equal",
 }
+COMPARISONS = frozenset(_COMPARISONS.values())
+"""The kernels that compare. A feature's numbers are compared in 32 bits, as the model gets them: 0.1 equals 0.1."""
+
 _FUNCTIONS = {"abs": "abs", "log": "ln"}
 _ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
 _SHOWN = 60

@@ -256,15 +256,15 @@ const KERNELS = {
   negate: (value) => -value,
   abs: Math.abs,
   ln: Math.log,
-  equal: (left, right) => left === right,
-  not_equal: (left, right) => left !== right,
+  equal: (left, right) => inSingle(left) === inSingle(right),
+  not_equal: (left, right) => inSingle(left) !== inSingle(right),
   less: (left, right) => compare(left, right) < 0,
   less_equal: (left, right) => compare(left, right) <= 0,
   greater: (left, right) => compare(left, right) > 0,
   greater_equal: (left, right) => compare(left, right) >= 0,
   invert: (truth) => !truth,
   if_else: (truth, yes, no) => (truth ? yes : no),
-  bin: (value, width) => String(Math.floor(value / width) + 0),
+  bin: (value, width) => String(Math.floor(inSingle(value / width)) + 0),
   binary_join_element_wise: (...texts) => texts.slice(0, -1).join(texts.at(-1)),
 };
 
@@ -290,13 +290,21 @@ function evaluate([kind, ...rest], row) {
     const isDecided = pairs.some(([value, isKnown]) => isKnown && Boolean(value) === decides);
     return [isDecided ? decides : !decides, isDecided || allKnown];
   }
-  const fits = kernel !== "bin" || Math.abs(Math.floor(values[0] / values[1])) < MOST_BINS;
+  const fits = kernel !== "bin" || Math.abs(inSingle(values[0] / values[1])) < MOST_BINS;
   return [fits ? KERNELS[kernel](...values) : "0", allKnown && fits];
+}
+
+// A number as the model gets it.
+function inSingle(value) {
+  return typeof value === "number" ? Math.fround(value) : value;
 }
 
 // Texts in the order of their code points, as Python has them, and not of UTF-16.
 function compare(left, right) {
-  if (typeof left === "number") return left < right ? -1 : Number(left > right) || (left === right ? 0 : NaN);
+  if (typeof left === "number") {
+    [left, right] = [inSingle(left), inSingle(right)];
+    return left < right ? -1 : Number(left > right) || (left === right ? 0 : NaN);
+  }
   const [ours, theirs] = [Array.from(left), Array.from(right)];
   const place = ours.findIndex((letter, index) => letter !== theirs[index]);
   if (place === -1) return ours.length - theirs.length;

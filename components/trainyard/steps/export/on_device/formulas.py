@@ -46,14 +46,17 @@ def _value(tree: list[Any], row: Mapping[str, Any]) -> tuple[Any, bool]:
         decided = any(known and bool(value) == decides for value, known in pairs)
         return (decides if decided else not decides), decided or all_known
     if kernel == "bin":
-        number = np.floor(values[0] / values[1])
+        number = np.float64(np.floor(np.float32(values[0] / values[1])))
         fits = bool(np.abs(number) < _MOST_BINS)
         return str(int(number)) if fits else "0", all_known and fits
     if kernel == "binary_join_element_wise":
         return values[-1].join(values[:-1]), all_known
+    if kernel in _COMPARISONS:
+        values = [np.float32(value) if isinstance(value, float) else value for value in values]
     return _KERNELS[kernel](*values), all_known
 
 
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _KERNELS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "subtract": operator.sub,
