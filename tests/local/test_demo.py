@@ -62,7 +62,14 @@ CELLS += [
 ]
 FORMULAS = [
     *("n + n * 2 - abs(m)", "n / m", "log(n)", "-n / m", "0 < n <= m", "not n > 0 or m == 3", "n > 1 or missing(m)"),
-    *("bin(m, 0.1)", "n == 2.1 or m < 0.3", "c in ['ride', 'größe', '3'] and not missing(n)", "c == t", "missing(n / m)", "bin(n, 0.7)"),
+    *(
+        "bin(m, 0.1)",
+        "n == 2.1 or m < 0.3",
+        "c in ['ride', 'größe', '3'] and not missing(n)",
+        "c == t",
+        "missing(n / m)",
+        "bin(n, 0.7)",
+    ),
     *("bin(n * 1e30, 0.001)", "join(c, t)", "join(c, bin(m, 2), n > m, 'x')"),
 ]
 

@@ -224,6 +224,16 @@ def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_t
     assert now.features["at"]["train"].top[0] == TopValue(value="2024-04-01 23:30:00+00:00", count=23)
 
 
+def test_a_number_that_training_reads_as_a_category_has_na_among_its_values(tmp_path: Path) -> None:
+    table = written(tmp_path / "now.csv", [f"{'NA' if row % 4 == 0 else row % 4}" for row in range(100)], "cyl")
+    top = [{"value": value, "count": 25} for value in ("1", "2", "3", "NA")]
+    trained = {"examples": {"train": 100, "eval": 0, "test": 0}, "classes": {}}
+    trained["features"] = {"cyl": {"train": {"count": 100, "missing": 0, "distinct": 4, "top": top}}}
+    Statistics.model_validate(trained).write(tmp_path)
+    _, now = statistics_of(f"{tmp_path / Statistics.file}", f"{table}")
+    assert now.features["cyl"]["train"].model_dump(exclude_none=True) == trained["features"]["cyl"]["train"]
+
+
 def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_such(tmp_path: Path) -> None:
     cells = ["red;blue", "blue", "red", "green; red"] * 25
     before = written(tmp_path / "before.csv", [f"{row},{cell}" for row, cell in enumerate(cells)], "n,colors")

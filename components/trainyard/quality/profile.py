@@ -37,7 +37,7 @@ class ColumnProfile(FrozenModel):
 
     type: what most cells are; mistyped counts those that are something else. distinct is exact up to a million.
     quantiles: of numbers and dates, by share. top: the most frequent texts, of every type. zoned: times
-    with an offset from UTC.
+    with an offset from UTC. missing_texts: how often which text, such as NA, stands for a missing number.
     """
 
     name: str
@@ -50,6 +50,7 @@ class ColumnProfile(FrozenModel):
     top: list[TopValue]
     longest: int
     zoned: int = 0
+    missing_texts: dict[str, int] = {}
 
     def statistics_beside(self, other: FeatureStatistics | None) -> FeatureStatistics:
         """Return the statistics; if `other`, of preprocess, counts texts, not those of numbers or days."""
@@ -59,8 +60,15 @@ class ColumnProfile(FrozenModel):
         is_day = self.type == "date" and all(re.fullmatch(ONLY_DAY, each.value) for each in other.top)
         if is_day or own.mean is None:
             return own
-        count = own.count + self.mistyped
-        return FeatureStatistics(count=count, missing=own.missing, distinct=self.distinct, top=self.top)
+        counts = {entry.value: entry.count for entry in self.top} | self.missing_texts  # which are values of a text
+        top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        named = sum(self.missing_texts.values())
+        return FeatureStatistics(
+            count=own.count + self.mistyped + named,
+            missing=own.missing - named,
+            distinct=self.distinct + len(self.missing_texts),
+            top=[TopValue(value=value, count=times) for value, times in top],
+        )
 
     @property
     def is_id(self) -> bool:

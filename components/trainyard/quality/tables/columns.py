@@ -99,6 +99,7 @@ class ColumnCounter:
             top=top,
             longest=self._longest,
             zoned=self._zoned,
+            missing_texts=dict(self._listed),
         )
 
     def most_common(self, limit: int) -> dict[str, int]:
@@ -109,7 +110,8 @@ class ColumnCounter:
         """Count what is listed as missing, or as texts."""
         if self._is_mostly(self._numbers, self._rows - self._missing - self._listed.total()):
             self._missing += self._listed.total()
-        elif self._listed:
+            return
+        if self._listed:
             self._texts.update(self._listed)
             self._distinct.add(hashes.hash_texts([*self._listed]), np.zeros(len(self._listed), np.int64))
         self._listed.clear()
