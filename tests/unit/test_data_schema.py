@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.preprocess import ComputedFeature
 from trainyard.contract.statistics.drift import Statistics, TopValue, compare
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.quality.comparison import statistics_of
-from trainyard.quality.inspect import inspect
+from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.schema.check import check_source
 from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
 from trainyard.quality.schema.draft import draft
@@ -225,13 +225,19 @@ def test_the_statistics_of_training_are_compared_with_raw_rows_by_the_types_of_t
 
 
 def test_a_number_that_training_reads_as_a_category_has_na_among_its_values(tmp_path: Path) -> None:
-    table = written(tmp_path / "now.csv", [f"{'NA' if row % 4 == 0 else row % 4}" for row in range(100)], "cyl")
+    cells = ["NA" if row % 4 == 0 else f"{row % 4}" for row in range(100)]
+    table = written(tmp_path / "now.csv", [f"{cell},{cell}" for cell in cells], "cyl,y")
     top = [{"value": value, "count": 25} for value in ("1", "2", "3", "NA")]
-    trained = {"examples": {"train": 100, "eval": 0, "test": 0}, "classes": {}}
+    classes = {entry["value"]: {"train": 25} for entry in top}
+    trained = {"examples": {"train": 100, "eval": 0, "test": 0}, "classes": classes}
     trained["features"] = {"cyl": {"train": {"count": 100, "missing": 0, "distinct": 4, "top": top}}}
     Statistics.model_validate(trained).write(tmp_path)
-    _, now = statistics_of(f"{tmp_path / Statistics.file}", f"{table}")
+    _, now = statistics_of(f"{tmp_path / Statistics.file}", f"{table}", "y")
     assert now.features["cyl"]["train"].model_dump(exclude_none=True) == trained["features"]["cyl"]["train"]
+    assert now.classes == classes
+    data = {"format": "csv", "path": f"{table}", "label": "y", "features": {"cyl": {"type": "category"}}}
+    recipe = Recipe.model_validate({"name": "cars", "data": data, "model": {"name": "mlp"}})
+    assert inspect_recipe(recipe).classes == {entry["value"]: 25 for entry in top}
 
 
 def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_such(tmp_path: Path) -> None:

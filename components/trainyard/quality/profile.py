@@ -198,8 +198,11 @@ class Profile(FrozenModel):
         reads as categories are categories here.
         separator: stands between the classes of a cell, which are counted one by one.
         """
-        classes = Counter[str]()
-        for cell, times in self.classes.items():
+        classes, counted = Counter[str](), dict(self.classes)
+        if other and counted:  # NA is a class of training, and a missing number if nothing says that these are classes
+            named = next((column.missing_texts for column in self.columns if column.name == self.label), {})
+            counted |= {cell: times for cell, times in named.items() if cell in other.classes}
+        for cell, times in counted.items():
             parts = {part.strip() for part in cell.split(separator)} - {""} if separator else {cell}
             classes.update(dict.fromkeys(sorted(parts), times))
         known = other.features if other else {}

@@ -77,6 +77,7 @@ def profile_table(
     classes = {}
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
+        classes |= label_column.missing_texts if data else {}  # preprocess reads NA as the name of a class
     drawn = counts.drawn() if label_name else {}
     ids = {column.name for column in columns if column.is_id}
     telling = {name: column for name, column in drawn.items() if name not in ids or name == label_name}
