@@ -238,6 +238,8 @@ def test_a_number_that_training_reads_as_a_category_has_na_among_its_values(tmp_
     data = {"format": "csv", "path": f"{table}", "label": "y", "features": {"cyl": {"type": "category"}}}
     recipe = Recipe.model_validate({"name": "cars", "data": data, "model": {"name": "mlp"}})
     assert inspect_recipe(recipe).classes == {entry["value"]: 25 for entry in top}
+    (tmp_path / "cars.schema.yaml").write_text(draft(inspect(f"{table}", "y"), datetime.date(2026, 1, 1)))
+    assert check_source(load_schema(tmp_path / "cars.schema.yaml"), find_source(f"{table}")) == []
 
 
 def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_such(tmp_path: Path) -> None:

@@ -57,9 +57,12 @@ def _content(profile: Profile) -> dict[str, Any]:
 def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
     statistics = column.statistics
     drafted: dict[str, Any] = {"type": "text" if column.type == "empty" else column.type}
+    missing = profile.rows - statistics.count - column.mistyped
     is_class = column.name == profile.label and bool(profile.classes)
     if (column.type == "category" or is_class) and column.distinct <= TOP:
-        drafted = {"type": "category", "values": sorted(entry.value for entry in column.top if entry.value)}
+        values = [entry.value for entry in column.top if entry.value] + [*column.missing_texts]
+        drafted = {"type": "category", "values": sorted(values)}
+        missing -= sum(column.missing_texts.values())
     elif column.type in ("integer", "number") and statistics.min is not None and statistics.max is not None:
         room, (smallest, largest) = _ROOM * (statistics.max - statistics.min), _ends(statistics)
         low = _rounded(min(smallest, statistics.min - room), down=True)
@@ -72,8 +75,7 @@ def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
         drafted["min"] = datetime.date.fromordinal(max(1, first)).isoformat()
     elif column.type == "category":
         drafted["type"] = "text"
-    missing = (profile.rows - statistics.count - column.mistyped) / max(1, profile.rows)
-    drafted["max_missing"] = min(1.0, math.ceil(missing * _MISSING_ROOM * 100) / 100)
+    drafted["max_missing"] = min(1.0, math.ceil(missing / max(1, profile.rows) * _MISSING_ROOM * 100) / 100)
     return drafted
 
 
