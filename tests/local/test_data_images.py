@@ -89,6 +89,18 @@ def test_an_exif_orientation_is_applied():
     assert tf.io.decode_png(checked.encoded).shape == (16, 12, 3)
 
 
+@pytest.mark.parametrize(("file_format", "mode"), [("PNG", "RGB"), ("WEBP", "RGB"), ("TIFF", "RGB"), ("TIFF", "L")])
+def test_an_image_of_any_format_is_turned_once(file_format, mode):
+    options = {"lossless": True} if file_format == "WEBP" else {}
+    encoded, shape = image(mode, file_format, exif=EXIF, **options), ImageShape(height=16, width=12, channels=3)
+    expected = np.rot90(np.asarray(Image.open(io.BytesIO(image(mode))).convert("RGB")), -1)
+    stored = check_image(encoded, ImageLimits(1000, PixelForm(3)))
+    assert (stored.height, stored.width) == (16, 12)
+    for form in (stored.encoded, checked("a", encoded, PixelForm(3))[1]):
+        np.testing.assert_array_equal(decode_image(form, shape).numpy(), expected)
+    np.testing.assert_array_equal(image_input(encoded, shape.model_dump()), expected)
+
+
 def test_an_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (16, 12), color) for color in ("red", "blue")]
     stream = io.BytesIO()
@@ -362,14 +374,19 @@ def test_an_image_of_one_color_is_known_and_no_other(file_format, store):
         assert not check_image(stream.getvalue(), ImageLimits(10_000, PixelForm(3), store)).constant
 
 
-def drawn(mode: str, file_format: str, size=(31, 47), **options) -> bytes:
-    """Colors that change from pixel to pixel here, and little there, in an image of odd sides."""
+def drawn(mode: str, file_format: str, size=(31, 47), palette=None, **options) -> bytes:
+    """Colors that change from pixel to pixel here, and little there, in an image of odd sides.
+
+    palette: the bits of its index, by default 8.
+    """
     draw = np.random.default_rng(3)
     pixels = draw.integers(0, 256, (*size, 4), np.uint8)
     smooth = pixels[:, : size[1] // 2]
     smooth[:] = np.linspace(0, 255, smooth.shape[1], dtype=np.uint8)[:, None]
     stream = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(stream, file_format, **options)
+    made = Image.fromarray(pixels)
+    made = made.convert("RGB").quantize(2**palette) if palette else made.convert(mode)
+    made.save(stream, file_format, **options)
     return stream.getvalue()
 
 
@@ -387,6 +404,7 @@ ON_DEVICE = {
     "JPEG, of four pixels": drawn("RGB", "JPEG", size=(3, 4)),
     "JPEG, gray": drawn("L", "JPEG"),
     "PNG, palette": drawn("P", "PNG"),
+    **{f"PNG, palette of {bits} bits": drawn("P", "PNG", palette=bits) for bits in (1, 2, 4)},
     "PNG, palette with a transparent color": drawn("P", "PNG", transparency=3),
     "PNG, 16 bits": wide_png(),
     **{f"PNG, {mode}": drawn(mode, "PNG") for mode in ("1", "L", "LA", "RGB", "RGBA")},
@@ -401,6 +419,9 @@ def test_a_device_makes_of_an_image_file_the_pixels_that_the_model_was_trained_o
             shape = ImageShape(height=size[0], width=size[1], channels=channels, white_level=white_level)
             made = image_input(encoded, shape.model_dump())
             expected = decode_image(tf.constant(encoded), shape).numpy()
+            if white_level is None and size == (31, 47):
+                stored = check_image(encoded, ImageLimits(10_000, PixelForm(channels))).encoded
+                np.testing.assert_allclose(decode_pixels(stored, shape).numpy(), expected, atol=0.5)
             assert made.dtype == np.float32 and made.shape == expected.shape
             assert np.abs(made - expected).max() <= 255e-6
 

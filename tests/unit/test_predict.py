@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
@@ -258,15 +259,21 @@ def test_an_image_goes_as_it_came_unless_the_model_would_not_decode_it_upright(t
     start, end, rest = (folder / "f.png").read_bytes().partition(b"\0\0\0\0IEND")
     exif = start[33 : start.index(b"IDAT") - 4]  # the one chunk before the pixels; it may also stand behind them
     (folder / "g.png").write_bytes(start.replace(exif, b"") + exif + end + rest)
+    said = '<x:xmpmeta xmlns:tiff="http://ns.adobe.com/tiff/1.0/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    profile = "\nexif\n      40\n" + (b"Exif\0\0" + turned.tobytes()[6:]).hex()
+    for name, key, text in (("h.png", "XML:com.adobe.xmp", said), ("i.png", "Raw profile type exif", profile)):
+        chunks = PngInfo()
+        chunks.add_itxt(key, text) if name == "h.png" else chunks.add_text(key, text, zip=True)
+        Image.new("RGB", (4, 2)).save(folder / name, pnginfo=chunks)
     (folder / "d.jpg").write_bytes(b"")
     (folder / "e.txt").write_text("no image")
     items = list(images.read_images(source.find_source(str(folder), images=True), PixelForm(1)))
     (batch,) = [item for item in items if isinstance(item, InputBatch)]
     encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
-    assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png", "f.png", "g.png"]
+    assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png", "f.png", "g.png", "h.png", "i.png"]
     assert encoded["deep/a.png"] == (folder / "deep" / "a.png").read_bytes()
     assert all(content.startswith(b"\x89PNG") for content in encoded.values())
-    for name in ("c.jpg", "f.png", "g.png"):
+    for name in ("c.jpg", "f.png", "g.png", "h.png", "i.png"):
         with Image.open(io.BytesIO(encoded[name])) as image:
             assert image.size == (2, 4)
     assert {item.key: item.reason for item in items if isinstance(item, BadRow)} == {

@@ -22,6 +22,9 @@ _KEYWORDS = frozenset(
 )
 
 
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+
+
 @dataclass(frozen=True)
 class PngHeader:
     """The fields of the first chunk."""
@@ -71,11 +74,13 @@ def opaque_rows(encoded: bytes, header: PngHeader) -> bytes | None:
 
 
 def is_still_and_upright(encoded: bytes) -> bool:
-    """Return True if a PNG has no chunk that animates or turns it; one of EXIF may stand behind the pixels."""
+    """Return True if a PNG has no chunk that animates or turns it; one of EXIF or XMP may stand behind the pixels."""
     position = 33
     while position + 8 <= len(encoded):
         length, name = struct.unpack_from(">I4s", encoded, position)
         if name in (b"acTL", b"eXIf"):
+            return False
+        if name in _TEXTS and encoded[position + 8 : position + 88].partition(b"\0")[0] not in _KEYWORDS:
             return False
         position += 12 + int(length)
     return True

@@ -161,8 +161,9 @@ def _plain_png(encoded: bytes, limits: ImageLimits) -> CheckedImage | None:
 
 
 def _by_pillow(encoded: bytes, image: Image.Image, limits: ImageLimits) -> CheckedImage:
-    depth, orientation = depth_of(image, encoded), image.getexif().get(ORIENTATION, 1)
+    depth = depth_of(image, encoded)
     image.load()
+    orientation = image.getexif().get(ORIENTATION, 1)  # Pillow has turned a TIFF by now
     pixels = _pixels(encoded, image, depth, limits.form)
     upright = pixels.transpose(_TURNS[orientation]) if orientation in _TURNS else pixels
     level = _highest(pixels) if depth > 8 and limits.form.white_level is None else None
