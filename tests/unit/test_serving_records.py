@@ -162,16 +162,40 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(bod
         ({"name": "city", "shape": [2], "datatype": "BYTES", "data": ["a"]}, "inputs[0].shape: [1] or [1, 1] is"),
         ({"name": "city", "shape": [1], "datatype": "BYTES", "data": "a"}, "inputs[0].data: a list is expected"),
         ({"name": "city", "contents": {}}, "inputs[0]: unknown field 'contents'"),
-        ({"name": "city", "shape": [1], "datatype": "TEXT", "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT16"),
-        ({"name": "city", "shape": [1], "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT16"),
+        ({"name": "city", "shape": [1], "datatype": "TEXT", "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT8"),
+        ({"name": "city", "shape": [1], "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT8"),
         ({"name": "count", "shape": [1], "datatype": "INT64", "data": [1.5]}, "inputs[0].data[0]: a value of INT64"),
         ({"name": "count", "shape": [1], "datatype": "FP32", "data": [True]}, "inputs[0].data[0]: a value of FP32"),
         (
             {"name": "city", "shape": [1], "datatype": "BYTES", "data": [["a", "b"]]},
             "inputs[0].data[0]: a value of BYTES",
         ),
+        *(
+            ({"name": "city", "shape": [2], "datatype": datatype, "data": [None, value]}, f"inputs[0].data[1]: {said}")
+            for datatype, value, said in [
+                ("INT8", 128, "a value of INT8 is expected, '128' was found"),
+                ("INT8", -129, "a value of INT8"),
+                ("INT16", 32768, "a value of INT16"),
+                ("INT32", 2**31, "a value of INT32"),
+                ("INT64", 2**63, "a value of INT64"),
+                ("INT64", 10**4000, "a value of INT64"),
+                ("UINT8", -1, "a value of UINT8"),
+                ("UINT8", 256, "a value of UINT8"),
+                ("UINT16", 65536, "a value of UINT16"),
+                ("UINT32", 2**32, "a value of UINT32"),
+                ("UINT64", 2**64, "a value of UINT64"),
+                ("FP16", 65520, "a value of FP16"),
+                ("BF16", 3.4e38, "a value of BF16"),
+                ("FP32", 3.5e38, "a value of FP32"),
+                ("FP64", math.inf, "a value of FP64 is expected, 'Infinity' was found"),
+                ("INT8", "5", "a value of INT8 is expected, '5' was found"),
+                ("FP32", "Bern", "a value of FP32 is expected, 'Bern' was found"),
+                ("BYTES", 5, "a value of BYTES is expected, '5' was found"),
+                ("BOOL", 1, "a value of BOOL is expected, '1' was found"),
+            ]
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_tensor_that_cannot_be_read_is_refused_with_the_name_of_the_field(tensor: Any, message: str) -> None:
     with pytest.raises(BadRequest) as error:
         Records(model()).open_inference_rows(json.dumps({"inputs": [tensor]}).encode())
@@ -208,7 +232,7 @@ TENSORS: list[tuple[str, list[Any], str, str]] = [
     ("INT32", [-3, 0, 2**31 - 1], "i4", "int_contents"),
     ("INT64", [-3, 2**53 + 1, 2**63 - 1], "i8", "int64_contents"),
     ("UINT16", [0, 65535], "u2", "uint_contents"),
-    ("UINT64", [0, 2**64 - 1], "u8", "uint64_contents"),
+    ("UINT64", [1, 2**63 + 1, 2**64 - 1], "u8", "uint64_contents"),
     ("BOOL", [True, False], "?", "bool_contents"),
     ("BYTES", ["Bern", " 1.50 ", "", "é", "2024-01-31", "a; b"], "", "bytes_contents"),
 ]
@@ -267,6 +291,12 @@ def test_halves_and_missing_values_of_raw_tensors_are_numbers_and_none() -> None
     assert read(worth, infinite) == "inputs[0].net worth: a number is expected"
 
 
+def test_the_numbers_of_one_tensor_keep_their_digits() -> None:
+    request: Any = messages.METHODS["ModelInfer"][0]()
+    request.inputs.add(name="city", datatype="UINT64", shape=[2], contents={"uint64_contents": [1, 2**63 + 1]})
+    assert read(model(COLUMNS[1]), request) == [("1",), ("9223372036854775809",)]
+
+
 @pytest.mark.parametrize(
     ("tensor", "raw", "message"),
     [
@@ -277,6 +307,21 @@ def test_halves_and_missing_values_of_raw_tensors_are_numbers_and_none() -> None
         ({"datatype": "FP32"}, [b"abcd"] * 2, "raw_input_contents: one for each of the 1 inputs is expected, 2 were"),
         ({"datatype": "FP32"}, [b"abcde"], "inputs[0]: 4 raw bytes for each value of FP32 are expected, 5 were found"),
         ({"datatype": "FP32"}, [b"abcd" * 2], "inputs[0].shape: [2] or [2, 1] is expected for its data, [1] was"),
+        ({"datatype": "BOOL", "shape": [2]}, [b"\1\2"], "inputs[0]: raw element 1: a value of BOOL is expected, 2 was"),
+        *(
+            (
+                {"datatype": datatype, "shape": [2], "contents": {field: [0, value]}},
+                [],
+                f"inputs[0].contents.{field}[1]: a value of {datatype} is expected, {value} was found",
+            )
+            for datatype, field, value in [
+                ("INT8", "int_contents", 128),
+                ("INT8", "int_contents", -129),
+                ("INT16", "int_contents", 32768),
+                ("UINT8", "uint_contents", 256),
+                ("UINT16", "uint_contents", 65536),
+            ]
+        ),
         ({"datatype": "BYTES"}, [b"\3\0\0\0ab"], "inputs[0]: its raw bytes end within element 0"),
         ({"datatype": "BYTES"}, [b"\0\0\0\0\1\0"], "inputs[0]: its raw bytes end within element 1"),
         ({"datatype": "BYTES"}, [b"\1\0\0\0\xff"], "inputs[0].city: its bytes are no UTF-8 text"),

@@ -20,10 +20,20 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from trainyard.serving.loaded import Output
-from trainyard.serving.records import BadRequest, require_datatype, require_shape
+from trainyard.serving.records import INTEGERS, BadRequest, mistyped, require_datatype, require_shape
 
 SERVICE = "inference.GRPCInferenceService"
 _LENGTH = struct.Struct("<I")  # before each element of raw BYTES
+_CONTENTS = {
+    "int_contents": "<i4",
+    "int64_contents": "<i8",
+    "uint_contents": "<u4",
+    "uint64_contents": "<u8",
+    "fp32_contents": "<f4",
+    "fp64_contents": "<f8",
+}
+"""The dtype of the numbers in each field of typed contents."""
+
 _TENSORS: dict[str, tuple[str, str]] = {
     "BOOL": ("?", "bool_contents"),
     "INT8": ("<i1", "int_contents"),
@@ -108,7 +118,14 @@ def _from_contents(contents: Any, datatype: str, place: str) -> Any:
     if unexpected := [name for name in found if name != expected]:
         raise BadRequest(f"{place}.contents: {expected} is expected for {datatype}, {unexpected[0]} was found.")
     values = getattr(contents, expected)
-    return list(values) if datatype in ("BOOL", "BYTES") else np.array(values, "<f4" if datatype == "FP32" else None)
+    if datatype in ("BOOL", "BYTES"):
+        return list(values)
+    numbers = np.array(values, _CONTENTS[expected])
+    if datatype in INTEGERS:
+        low, high = INTEGERS[datatype]
+        for index in np.flatnonzero((numbers < low) | (numbers > high))[:1].tolist():
+            raise mistyped(f"{place}.contents.{expected}[{index}]", datatype, values[index])
+    return numbers
 
 
 def _from_raw(content: bytes, datatype: str, place: str) -> Any:
@@ -121,6 +138,8 @@ def _from_raw(content: bytes, datatype: str, place: str) -> Any:
         )
     values = np.frombuffer(content, dtype)
     if datatype == "BOOL":
+        for index in np.flatnonzero(values.view("u1") > 1)[:1].tolist():
+            raise mistyped(f"{place}: raw element {index}", datatype, content[index])
         return values.tolist()
     return (values.astype("<u4") << 16).view("<f4") if datatype == "BF16" else values
 

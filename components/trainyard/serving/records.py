@@ -7,6 +7,7 @@ import binascii
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from trainyard.errors import did_you_mean, listed
@@ -23,8 +24,19 @@ Row = tuple[Any, ...]
 
 _SIGNATURE = "serving_default"
 _BINARY = "b64"  # as TensorFlow Serving marks bytes
-_INTEGERS = {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
-_DATATYPES = ["BOOL", *sorted(_INTEGERS), "FP16", "BF16", "FP32", "FP64", "BYTES"]
+INTEGERS: dict[str, tuple[int, int]] = {
+    **{f"INT{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+"""The least and the largest number of each integer type of the Open Inference Protocol."""
+
+_FLOATS = {
+    name: (1 << power) - (1 << half)
+    for name, power, half in (("FP16", 16, 4), ("BF16", 128, 119), ("FP32", 128, 103), ("FP64", 1024, 970))
+}
+"""From this number on, each float type of the protocol rounds to infinity."""
+
+_DATATYPES = ["BOOL", *INTEGERS, *_FLOATS, "BYTES"]
 """Source: https://github.com/kserve/open-inference-protocol, required_api.md."""
 _NAMES = 20  # columns in a message; chosen
 _INT64 = 1 << 63
@@ -32,6 +44,10 @@ _INT64 = 1 << 63
 
 class BadRequest(Exception):
     """A request that cannot be answered; the message names the field at fault."""
+
+
+class _Number(str):
+    """A number of JSON, as the text that it is."""
 
 
 class Records:
@@ -156,8 +172,8 @@ def _parsed(body: bytes) -> Any:
     try:
         parsed = json.loads(
             body.decode("utf-8-sig"),
-            parse_int=str,
-            parse_float=json_number,
+            parse_int=_Number,
+            parse_float=lambda text: _Number(json_number(text)),
             parse_constant=_constant,
             object_pairs_hook=_distinct,
         )
@@ -179,7 +195,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> str | None:
-    return None if name == "NaN" else name
+    return None if name == "NaN" else _Number(name)
 
 
 def _object(value: Any, place: str, allowed: set[str]) -> dict[str, Any]:
@@ -206,10 +222,8 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
     require_shape(_list(tensor.get("shape"), f"{place}.shape"), len(values), place)
     datatype = require_datatype(tensor.get("datatype"), place)
     for index, value in enumerate(values):
-        is_bool, is_text = isinstance(value, bool), isinstance(value, str)  # `_parsed` leaves numbers texts
-        is_fitting = is_bool if datatype == "BOOL" else is_text and (datatype not in _INTEGERS or _is_whole(value))
-        if value is not None and not is_fitting:
-            raise BadRequest(f"{place}.data[{index}]: a value of {datatype} is expected, {_shown(value)} was found.")
+        if value is not None and not _is_of(datatype, value):
+            raise mistyped(f"{place}.data[{index}]", datatype, value)
     return values
 
 
@@ -228,9 +242,22 @@ def require_datatype(datatype: Any, place: str) -> str:
     return datatype
 
 
-def _is_whole(text: str) -> bool:
-    found = number(text)
-    return found is not None and found.is_integer()
+def mistyped(place: str, datatype: str, value: object) -> BadRequest:
+    """Return the error for a `value` that is none of the `datatype` of its tensor."""
+    return BadRequest(f"{place}: a value of {datatype} is expected, {_shown(value)} was found.")
+
+
+def _is_of(datatype: str, value: Any) -> bool:
+    """Return True if a value of JSON is one of `datatype`."""
+    if datatype in ("BOOL", "BYTES"):
+        return isinstance(value, bool) if datatype == "BOOL" else type(value) is str
+    if not isinstance(value, _Number):
+        return False
+    exact = Decimal(value)
+    if datatype in _FLOATS:
+        return exact.copy_abs() < _FLOATS[datatype]
+    low, high = INTEGERS[datatype]
+    return low <= exact <= high and exact == int(exact)
 
 
 def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> float | int | str:
