@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -35,8 +34,6 @@ from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.storage import storage
-from trainyard_control.api import publish
-from trainyard_control.api.versions import find_one
 from trainyard_control.cli.main import app
 from trainyard_control.targets import kserve, vertex
 
@@ -240,8 +237,6 @@ def test_what_no_cluster_can_serve_is_refused_before_it_is_asked(
     assert "its target is local. KServe runs on Kubernetes" in refused("kserve", "digits", "-e", "local")
     for name in ("Digits", "-", "a" * 64, "a.b"):
         assert "--model-name" in refused("kserve", "digits", "-e", cluster, f"--model-name={name}")
-    shutil.copytree(models, "copy")
-    assert "copy/2: a cluster cannot read this folder" in refused("kserve", "copy", "-e", cluster, "--dry-run")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert "no cluster is known here" in refused("kserve", "digits", "-e", cluster)
     shutil.rmtree(models / "2")
@@ -359,6 +354,7 @@ def test_the_model_registry_without_an_address_is_asked_through_the_kubernetes_a
 
 @pytest.fixture
 def project() -> str:
+    """An environment of Vertex AI."""
     text = (environments.BUNDLED / "vertex.yaml").read_text()
     Path("project.yaml").write_text(f"{text}\nvertex: {{project: example, location: europe-west4}}\n")
     return "project.yaml"
@@ -457,19 +453,32 @@ def test_vertex_deploys_to_a_new_endpoint_as_a_canary_and_then_moves_the_request
     assert bodies[6] == ("/live", {"trafficSplit": {"9": 100}})
 
 
-def test_a_dry_run_of_an_endpoint_prints_its_three_requests(
-    project: str, models: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("target", ["kserve", "kubeflow", "vertex"])
+def test_a_dry_run_of_what_is_on_this_machine_alone_prints_the_request_and_what_is_missing(
+    target: str, models: Path, cluster: str, project: str
 ) -> None:
-    monkeypatch.setattr(publish, "_version", lambda model, _: replace(find_one(model, "local"), folder="gs://b/d/2"))
-    monkeypatch.setattr(publish, "open_model", lambda folder: None)
-    options = ("digits", "-e", project, "--endpoint", "live", "--canary-percent", "10", "--dry-run")
+    shutil.copytree(models, "copy/models")
+    options = (target, "copy/models", "-e", project if target == "vertex" else cluster, "--model-name", "digits")
+    done = invoke(*options, "--dry-run")
+    said = done.stderr.removeprefix("✗ digits@2 would not be published: ")
+    assert re.match(
+        r"copy/models/2: (a cluster cannot read this folder|Vertex AI reads gs:// only)\. Push to a gs://", said
+    )
+    assert Path("copy/models/2").absolute().as_uri() in done.stdout
+    assert json.loads(invoke(*options, "--dry-run", "-o", "json").stdout)["remark"] == said.strip()
+    assert refused(*options) == f"20 {said.strip()}"
+
+
+def test_a_dry_run_of_an_endpoint_prints_its_three_requests(project: str) -> None:
+    models = "runs/digits/models"
+    options = (models, "-e", project, "--endpoint", "live", "--canary-percent", "10", "--dry-run")
     printed = yaml.safe_load(invoke("vertex", *options).stdout)
     assert list(printed) == ["models.upload", "endpoints.create", "endpoints.deployModel"]
-    assert printed["models.upload"] == yaml.safe_load(invoke("vertex", "digits", "-e", project, "--dry-run").stdout)
+    assert printed["models.upload"] == yaml.safe_load(invoke("vertex", models, "-e", project, "--dry-run").stdout)
     assert printed["endpoints.deployModel"]["trafficSplit"] == {"0": 10, "DEPLOYED_MODEL": 90}
     assert printed["endpoints.create"]["endpointId"] == "live"
-    assert "not an id of an endpoint" in refused("vertex", "digits", "-e", project, "--endpoint", "Live")
-    assert "Name it by --endpoint" in refused("vertex", "digits", "-e", project, "--canary-percent", "10")
+    assert "not an id of an endpoint" in refused("vertex", models, "-e", project, "--endpoint", "Live")
+    assert "Name it by --endpoint" in refused("vertex", models, "-e", project, "--canary-percent", "10")
 
 
 def test_vertex_refuses_what_it_cannot_read_or_name(project: str) -> None:

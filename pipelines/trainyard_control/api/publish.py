@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
+from trainyard.spec.environment import Environment
 from trainyard.steps.predict.pushed_model import open_model
 from trainyard_control.api.serve import default_name
 from trainyard_control.api.versions import Version, find_one
@@ -18,12 +19,13 @@ from trainyard_control.search.comparison import flattened
 class Published:
     """A version for another system. place: its address there, '' after a dry run.
 
-    request: the exact object, or the arguments of calls of the client.
+    request: the exact object, or the arguments of calls of the client. remark: of a dry run, why it would not be sent.
     """
 
     version: Version
     request: dict[str, Any]
     place: str = ""
+    remark: str = ""
 
 
 def huggingface(
@@ -55,8 +57,8 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
     """Create or update the KServe InferenceService that serves `model` in the cluster of `environment`.
 
     name: of the object and of the model in URLs, by default the recipe's. canary_percent: share of the requests; None
-    for all. Raises `DataError` if `trainyard serve` cannot serve it, and as `kserve.inference_service` and
-    `kserve.apply`.
+    for all. Raises `DataError` if `trainyard serve` cannot serve it, `ConfigurationError` if the cluster cannot read
+    it, and as `kserve.inference_service` and `kserve.apply`.
     """
     from trainyard_control.targets import kserve as target
 
@@ -69,8 +71,9 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
     version = _version(model, environment)
     open_model(version.folder)  # the server needs what Trainyard's export wrote
     service = target.inference_service(version, loaded, _name(version, name), canary_percent)
+    remark = _remark(version, loaded, target.READERS, target.UNREADABLE, dry_run)
     if dry_run:
-        return Published(version, service)
+        return Published(version, service, remark=remark)
     before = target.apply(service, target.connect(loaded))
     share = "" if canary_percent is None else f" with {canary_percent} % of the requests"
     replaced = f", after version {before}" if before not in ("", str(version.number)) else ""
@@ -81,15 +84,17 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
 def kubeflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
     """Register `model` in the Model Registry of the cluster of `environment`.
 
-    name: of the registered model, by default the recipe's. Raises as `model_registry.registration` and
-    `model_registry.register`.
+    name: of the registered model, by default the recipe's. Raises `ConfigurationError` if a cluster cannot read it, and
+    as `model_registry.registration` and `model_registry.register`.
     """
     from trainyard_control.targets import model_registry as target
+    from trainyard_control.targets.kserve import READERS, UNREADABLE
 
     loaded = environments.load(environment)
     version = _version(model, environment)
     request = target.registration(version, loaded, _name(version, name))
-    return Published(version, request, "" if dry_run else target.register(request, loaded))
+    remark = _remark(version, loaded, READERS, UNREADABLE, dry_run)
+    return Published(version, request, "" if dry_run else target.register(request, loaded), remark)
 
 
 def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> Published:
@@ -118,7 +123,8 @@ def vertex(
 
     name: id and display name of the model, by default the recipe's. machine: type of the endpoint's machine.
     canary_percent: share of the endpoint's requests; None for all. Raises `DataError` if `trainyard serve` cannot serve
-    it, and as `vertex.upload_request`, `vertex.upload` and `vertex.deploy`.
+    it, `ConfigurationError` if Vertex AI cannot read it, and as `vertex.upload_request`, `vertex.upload` and
+    `vertex.deploy`.
     """
     from trainyard_control.compiler.vertex import settings_of
     from trainyard_control.targets import vertex as target
@@ -133,11 +139,28 @@ def vertex(
     body = target.upload_request(version, loaded, settings, name)
     requests = target.deploy_requests(settings, name, endpoint, machine, canary_percent) if endpoint else {}
     request = {"models.upload": body, **requests} if endpoint else body
+    remark = _remark(version, loaded, target.READERS, target.UNREADABLE, dry_run)
     if dry_run:
-        return Published(version, request)
+        return Published(version, request, remark=remark)
     uploaded = target.upload(body, settings)
     place = f"{uploaded}, at {target.deploy(requests, uploaded, settings)}" if endpoint else uploaded
     return Published(version, request, place)
+
+
+def _remark(
+    version: Version, environment: Environment, readers: tuple[str, ...], unreadable: str, dry_run: bool
+) -> str:
+    """Return the sentence if the version's URI begins with none of `readers`, '' otherwise.
+
+    Raises it as `ConfigurationError` unless this is a dry run.
+    """
+    from trainyard_control.targets.kserve import storage_uri
+
+    if storage_uri(version.folder, environment).startswith(readers):
+        return ""
+    if not dry_run:
+        raise ConfigurationError(f"{version.folder}: {unreadable}")
+    return f"{version.folder}: {unreadable}"
 
 
 def _name(version: Version, name: str | None) -> str:

@@ -25,6 +25,10 @@ _MANAGER = "trainyard"
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _VERSION = "trainyard/version"
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+READERS = ("gs://", "s3://", "pvc://")
+UNREADABLE = "a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's volume."
+"""The sentence about a version at a URI that begins with none of `READERS`."""
+
 _MODELS = "/mnt/models"  # where KServe leaves what STORAGE_URI names
 _PORT = 8080
 _RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
@@ -36,7 +40,7 @@ def inference_service(
     """Return the InferenceService `name` that serves `version`.
 
     canary_percent: share of the requests that it gets; the version before keeps the others. Raises `ConfigurationError`
-    if the cluster cannot read the version, or no container image or name is known.
+    if no container image or name is known.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -116,16 +120,13 @@ def apply(service: Manifest, cluster: Cluster) -> str:
 
 
 def storage_uri(folder: str, environment: Environment) -> str:
-    """Return the URI by which KServe reads the version in `folder`. Raises `ConfigurationError` if it cannot."""
+    """Return the URI of the version in `folder`, as KServe reads it; file:// if it is on this machine alone."""
     if is_bucket(folder):
         return folder
-    volume = environment.volume
-    if volume and (place := Path(folder).absolute()).is_relative_to(volume.path):
+    volume, place = environment.volume, Path(folder).absolute()
+    if volume and place.is_relative_to(volume.path):
         return f"pvc://{volume.claim}/{place.relative_to(volume.path)}"
-    raise ConfigurationError(
-        f"{folder}: a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's "
-        "volume."
-    )
+    return place.as_uri()
 
 
 def connect(environment: Environment) -> Cluster:

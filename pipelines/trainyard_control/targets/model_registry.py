@@ -34,8 +34,8 @@ _REMEDY = (
 def registration(version: PushedVersion, environment: Environment, name: str) -> dict[str, Any]:
     """Return the three objects for `version` of the model `name`: registered model, version and files.
 
-    The server gives the id of the registered model, which is added to the version. Raises `ConfigurationError` if a
-    cluster cannot read the version, or the registry cannot find such a name.
+    The server gives the id of the registered model, which is added to the version. Raises `ConfigurationError` if the
+    registry cannot find such a name.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(

@@ -15,6 +15,11 @@ from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec.environment import Environment, Vertex
 from trainyard_control.compiler.vertex import client_errors
+from trainyard_control.targets.kserve import storage_uri
+
+READERS = ("gs://",)
+UNREADABLE = "Vertex AI reads gs:// only. Push to a gs:// storage."
+"""The sentence about a version at a URI that begins with none of `READERS`."""
 
 _ALIAS = re.compile(r"[a-z]([a-zA-Z0-9-]{0,126}[a-z0-9-])?")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -29,16 +34,13 @@ Connect = Callable[[Any], Any]
 def upload_request(version: PushedVersion, environment: Environment, settings: Vertex, name: str) -> dict[str, Any]:
     """Return the body of models:upload for `version` as a new model `name`, with the keys of the REST API.
 
-    Raises `ConfigurationError` if Vertex AI cannot read the version, takes no such name or alias, or no container image
-    is known.
+    Raises `ConfigurationError` if Vertex AI takes no such name or alias, or no container image is known.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"--model-name {name[:100]!r}: not an id of a model. Use at most 63 lowercase letters, digits, '-' and "
             "'_', and start with a letter."
         )
-    if not version.folder.startswith("gs://"):
-        raise ConfigurationError(f"{version.folder}: Vertex AI reads gs:// only. Push to a gs:// storage.")
     if not (image := environment.images.get("cpu")):
         raise ConfigurationError(f"{environment.name}: images.cpu: is missing, which serves the model. Name it.")
     if refused := [alias for alias in version.aliases if not _ALIAS.fullmatch(alias)]:
@@ -51,7 +53,7 @@ def upload_request(version: PushedVersion, environment: Environment, settings: V
         "versionAliases": list(version.aliases),
         "versionDescription": ", ".join(filter(None, [version.name, version.metric])),
         "labels": {_VERSION: str(version.number)},
-        "artifactUri": version.folder,
+        "artifactUri": storage_uri(version.folder, environment),
         "containerSpec": {
             "imageUri": image,
             "args": ["serve", "$(AIP_STORAGE_URI)", *arguments],

@@ -146,8 +146,10 @@ def _print_yaml(done: Published) -> None:
 def _print(done: Published, output: Output, show: Callable[[], None] | None) -> None:
     """Print the request of a dry run, or where the version is published."""
     document = {"version": done.version.number, "folder": done.version.folder, "request": done.request}
-    print_answer(output, document | {"place": done.place}, show or (lambda: None))
+    print_answer(output, document | {"place": done.place, "remark": done.remark}, show or (lambda: None))
     if done.place:
         say(f"✓ {done.version.name} is published to {done.place}", err=True)
+    elif done.remark:
+        say(f"✗ {done.version.name} would not be published: {done.remark}", err=True)
     else:
         say(f"· {done.version.name} would be published", err=True)
