@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
+from trainyard_control.cli import start
 from trainyard_control.cli.main import app, main
 from trainyard_control.cli.options import Output
 
@@ -48,6 +50,22 @@ def test_ctrl_c_in_any_verb_is_said(call, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("trainyard.spec.recipe.load", interrupt)
     with pytest.raises(SystemExit) as end:
         call("compile", "digits", "-e", "gke")
+    assert end.value.code == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "✗ Interrupted.\n"
+
+
+def test_ctrl_c_while_the_program_is_imported_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "trainyard_control.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "trainyard_control.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        start.main()
     assert end.value.code == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "✗ Interrupted.\n"
 

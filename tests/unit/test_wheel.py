@@ -60,7 +60,7 @@ def test_the_wheel_says_how_it_is_called_and_what_it_needs(wheel: Path) -> None:
         metadata = Parser().parsestr(archive.read(f"{folder}/METADATA").decode())
         commands = archive.read(f"{folder}/entry_points.txt").decode()
         assert f"{folder}/licenses/LICENSE" in archive.namelist()
-    assert "trainyard = trainyard_control.cli.main:main" in commands
+    assert "trainyard = trainyard_control.cli.start:main" in commands
     assert {"cpu", "gpu", "tpu", "jax", "jax-gpu", "search", "vertex"} <= set(metadata.get_all("Provides-Extra", []))
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().startswith("# ")
