@@ -231,7 +231,10 @@ def test_text_of_a_run_stays_text_in_the_index(root: Path) -> None:
 
 def test_the_index_is_bounded_and_says_how_many_runs_are_older(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MOST_RUNS", 2)
+    children, listed = storage.children, list[str]()
+    monkeypatch.setattr(storage, "children", lambda uri: listed.append(uri) or children(uri))
     index.write(str(root))
+    assert listed.count(f"{root}/digits/runs") == 1  # a request for each recipe of a bucket
     rows = page_rows(root)
     assert [name for name in (FIRST, SECOND, THIRD, "20260104-090000-dddd") if any(name in row for row in rows)] == [
         THIRD,

@@ -40,16 +40,16 @@ class ModelVersions:
 def write(root: str) -> None:
     """Write the page of the storage `root`. A fault is logged, because no run fails for want of it.
 
-    The page is written again if a run began or ended while it was made, so that of two runs the last one lists both.
+    The page is written again if a run ended while it was made, so that of two runs the last one lists both. A run that
+    also began meanwhile is listed by the next write.
     """
     try:
+        named = local_runs.names(root)
         for _ in range(_TRIES):
-            known = local_runs.recipes_by_run(root)
-            runs = local_runs.newest(root, MOST_RUNS)
-            storage.write_text(storage.join(root, FILE), render(root, runs, len(known), models(root)))
+            runs = local_runs.newest(root, MOST_RUNS, named=named)
+            storage.write_text(storage.join(root, FILE), render(root, runs, len(named), models(root)))
             active = [run for run in runs if not run.record]
-            is_current = all(not local_runs.view(root, run.recipe, run.name).record for run in active)
-            if is_current and local_runs.recipes_by_run(root) == known:
+            if not any(local_runs.view(root, run.recipe, run.name).record for run in active):
                 return
     except Exception as error:  # noqa: BLE001 - logged
         events.emit("unrecorded", reason=error)

@@ -131,13 +131,11 @@ class RunFilter:
 ALL_RUNS = RunFilter()
 
 
-def newest(root: str, count: int, wanted: RunFilter = ALL_RUNS) -> list[LocalRunView]:
-    """Return the newest `wanted` runs below the storage `root`, the newest first."""
-    named = [
-        (name, parent)
-        for parent in ([wanted.recipe] if wanted.recipe else storage.children(root))
-        for name in storage.children(_runs(root, parent))
-    ]
+def newest(
+    root: str, count: int, wanted: RunFilter = ALL_RUNS, named: list[tuple[str, str]] | None = None
+) -> list[LocalRunView]:
+    """Return the newest `wanted` runs below the storage `root`, the newest first. named: `names`, if they are known."""
+    named = names(root, wanted.recipe) if named is None else named
     timed = sorted((pair for pair in named if _NAME.fullmatch(pair[0])), reverse=True)
     timed = [pair for pair in timed if wanted.is_late_enough(begun(pair[0]))]
     if not (wanted.state or wanted.note):
@@ -198,7 +196,16 @@ def _version_of(root: str, run: str, recipe: str) -> PushedVersion | None:
 
 def recipes_by_run(root: str) -> dict[str, str]:
     """Return the recipe of every run below the storage `root`, by the run's name."""
-    return {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
+    return dict(names(root))
+
+
+def names(root: str, recipe: str = "") -> list[tuple[str, str]]:
+    """List the name and recipe of every run below the storage `root`; recipe: of this one alone."""
+    return [
+        (run, parent)
+        for parent in ([recipe] if recipe else storage.children(root))
+        for run in storage.children(_runs(root, parent))
+    ]
 
 
 def view(root: str, recipe: str, name: str) -> LocalRunView:
