@@ -42,6 +42,13 @@ def test_the_exports_say_which_metric_of_which_split_they_show(metric: str) -> N
     assert f"eval {metric}" in printed(screen.exports_table([export("keras", metric)]))[0]
 
 
+def test_a_device_shows_the_times_of_the_fastest_number_of_threads() -> None:
+    latency = {"1": {"p50": 1.0, "p95": 4.0}, "4": {"p50": 2.0, "p95": 3.0}}  # as run.json has them
+    timed = {"device": "pi", "machine": "a board [x]", "latency_ms": latency, "memory_mb": 1}
+    lines = printed(screen.exports_table([export("keras") | {"devices": [timed]}]))
+    assert lines[-1].split() == ["on", "pi,", "a", "board", "[x]", "2.000", "3.000"]
+
+
 def test_a_metric_too_small_for_four_decimals_is_not_written_as_zero() -> None:
     written = [metric_text(value, "+") for value in (2.5e-6, -1e-17, 0.25, 45678.125)]
     assert written == ["+2.5e-06", "-0.0000", "+0.2500", "+45678.1250"]

@@ -8,6 +8,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.table import Table
 
+from trainyard.contract.artifacts.export import DeviceTiming
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Prediction
 from trainyard.escape import shell
@@ -141,10 +142,9 @@ def exports_table(exports: list[dict[str, Any]]) -> Table:
             metric_text(export["accuracy_difference"], "+"),
             f"{export['max_abs_difference']:.1e}",
         )
-        for timed in export["devices"]:
-            fastest = min(timed["latency_ms"].values(), key=lambda latency: latency["p95"])
-            times = [_milliseconds(fastest[name]) for name in ("p50", "p95")]
-            table.add_row(f"  [dim]on {markup(timed['device'])}, {markup(timed['machine'])}[/]", "", *times)
+        for timed in map(DeviceTiming.model_validate, export["devices"]):
+            times = map(_milliseconds, (timed.fastest.p50, timed.fastest.p95))
+            table.add_row(f"  [dim]on {markup(timed.device)}, {markup(timed.machine)}[/]", "", *times)
     return table
 
 
