@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
@@ -30,56 +31,16 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 ABOUT = """\
 Generated from the schema, with the bounds of numbers. An *optional* section has the defaults of its table. YAML 1.2
 applies: `no` and `12:30` are texts, `1e-3` is a number. Anchors and tags are refused."""
-COMMANDS = [
-    "",
-    "run",
-    "predict",
-    "evaluate",
-    "serve",
-    "models list",
-    "models show",
-    "models diff",
-    "models alias",
-    "models rollback",
-    "publish huggingface",
-    "publish kserve",
-    "publish kubeflow",
-    "publish mlflow",
-    "publish vertex",
-    "devices add",
-    "devices list",
-    "devices check",
-    "devices remove",
-    "compile",
-    "place",
-    "plan",
-    "bench",
-    "sweep",
-    "learn-curve",
-    "pools",
-    "prune",
-    "submit",
-    "doctor",
-    "explain",
-    "runs list",
-    "runs show",
-    "runs watch",
-    "runs logs",
-    "runs compare",
-    "runs note",
-    "runs cancel",
-    "schedule apply",
-    "schedule diff",
-    "schedule list",
-    "schedule remove",
-    "schedule schema",
-    "recipe new",
-    "recipe validate",
-    "recipe schema",
-    "data inspect",
-    "data schema",
-    "data compare",
-]
+
+
+def _commands(group: Any, name: str = "") -> Iterator[str]:
+    """Yield the words of every command below `group`, in the order of the help."""
+    for word, command in group.commands.items():
+        words = f"{name} {word}".strip()
+        yield from _commands(command, words) if hasattr(command, "commands") else [words]
+
+
+COMMANDS = ["", *_commands(typer.main.get_command(app))]
 
 
 def commands() -> str:
