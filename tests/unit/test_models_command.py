@@ -12,7 +12,7 @@ from tests.pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
-from trainyard.contract.champion import champion
+from trainyard.contract.champion import champion, set_champion
 from trainyard.report import index
 from trainyard_control.api.versions import find, find_one
 from trainyard_control.cli.main import app
@@ -138,3 +138,20 @@ def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path
     Path("empty").mkdir()
     with pytest.raises(ty.TrainyardError, match="no versions of a model"):
         find_one("empty", "local")
+
+
+def test_the_commands_of_the_page_run_and_say_what_it_shows(models: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/versions.md").read_text(encoding="utf-8")
+    for number, source in (("3", "1"), ("4", "1"), ("5", "2")):
+        shutil.copytree(models / source, models / number)
+    best = champion(str(models))
+    assert best is not None
+    set_champion(str(models), best.model_copy(update={"version": 5}))
+    shown = re.search(r"\$ trainyard models (.*)\n(.*)\n", page)
+    assert shown is not None
+    assert invoke(*shown[1].split()).stderr.splitlines()[0] == shown[2].replace("/home/ada", str(Path.cwd()))
+    lines = re.findall(r"^trainyard models (.*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert lines[-1] == "rollback digits"
+    for line in lines:
+        assert invoke(*line.split()).exit_code == 0
+    assert find_one("digits", "local").number == 6 and find_one("digits@canary", "local").number == 3

@@ -34,6 +34,8 @@ from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.storage import storage
+from trainyard_control.api import publish
+from trainyard_control.api.versions import find_one
 from trainyard_control.cli.main import app
 from trainyard_control.targets import kserve, vertex
 
@@ -467,6 +469,22 @@ def test_a_dry_run_of_what_is_on_this_machine_alone_prints_the_request_and_what_
     assert Path("copy/models/2").absolute().as_uri() in done.stdout
     assert json.loads(invoke(*options, "--dry-run", "-o", "json").stdout)["remark"] == said.strip()
     assert refused(*options) == f"20 {said.strip()}"
+
+
+def test_the_command_lines_of_the_page_print_their_requests(
+    cluster: str, project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/publish.md").read_text(encoding="utf-8")
+    version = find_one("digits", "local")
+    monkeypatch.setattr(publish, "_version", lambda model, environment: version)
+    Path(cluster).rename("gke.yaml")
+    Path(project).rename("vertex.yaml")
+    lines = re.findall(r"^trainyard publish (.*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(lines) > 15
+    for line in lines:
+        shutil.rmtree("hub", ignore_errors=True)
+        done = invoke(*line.split(), *([] if "--folder" in line or "--dry-run" in line else ["--dry-run"]))
+        assert done.exit_code == 0 and (done.stdout or "--folder" in line), line
 
 
 def test_a_dry_run_of_an_endpoint_prints_its_three_requests(project: str) -> None:
