@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.errors import ConfigurationError
+from trainyard_control.api import forecast
 from trainyard_control.cli.main import app
 from trainyard_control.planning import cost
 from trainyard_control.planning.hardware import accelerator_hardware, cpu_hardware
@@ -186,7 +187,8 @@ def test_more_hosts_than_a_slice_can_have_are_told(tmp_path: Path) -> None:
     assert "largest slice" not in CliRunner().invoke(app, [*command[:-1], "64"]).stdout
 
 
-def test_vertex_has_no_workers_to_add() -> None:
+def test_vertex_has_no_workers_to_add_and_says_so_before_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "read_history", None)
     result = CliRunner().invoke(app, ["plan", "digits", "-e", "vertex", "--scale", "8"])
     assert "--scale: a step of Vertex AI Pipelines is one machine" in str(result.exception)
 

@@ -139,8 +139,16 @@ def plan(
 def simulate(
     recipe: str, workers: int, *, environment: str = LOCAL, set_: Sequence[str] = (), examples: int | None = None
 ) -> ScalingForecast:
-    """Simulate how the training scales to `workers` workers of its pool. The other arguments are as in `plan`."""
+    """Simulate how the training scales to `workers` workers of its pool. The other arguments are as in `plan`.
+
+    Raises `ConfigurationError` on Vertex AI, before recorded runs are read, and as `scaling.plan`.
+    """
     loaded, loaded_environment = recipes.load(recipe, list(set_)), environments.load(environment)
+    if loaded_environment.target == "vertex":
+        raise ConfigurationError(
+            "--scale: a step of Vertex AI Pipelines is one machine, so there are no workers to add. "
+            "Name an environment of Kubeflow."
+        )
     past, known, work = _known(loaded, loaded_environment, examples)
     return scaling.plan(loaded, loaded_environment, known, work, past.observations, workers)
 

@@ -95,13 +95,8 @@ def plan(
 ) -> ScalingForecast:
     """Predict the scaling curve of a training on its pool, or on machines like this one.
 
-    Raises `ConfigurationError` if the batch cannot be split equally, if the hardware has no figures, or on Vertex AI.
+    Raises `ConfigurationError` if the batch cannot be split equally, or if the hardware has no figures.
     """
-    if environment.target == "vertex":
-        raise ConfigurationError(
-            f"--scale: a step of Vertex AI Pipelines is one machine, so {environment.name} has no workers to add. "
-            "Name an environment of Kubeflow."
-        )
     name, hardware, workers = _training_site(recipe, environment)
     batch = recipe.train.batch_size // workers
     if recipe.train.batch_size % (workers * hardware.devices):
