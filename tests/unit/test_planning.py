@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
 from trainyard.contract.artifacts.train import Training
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware.pools import Limits, WorkerRange
@@ -357,7 +357,12 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
 def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard_control.planning.history.BUCKET_SECONDS", 0.05)
     released = threading.Event()
-    monkeypatch.setattr("trainyard_control.planning.history.last_preprocessed", lambda recipe, root: released.wait(5))
+
+    def silent(*_: object) -> None:
+        released.wait(5)
+        raise TransientError("the bucket does not answer")
+
+    monkeypatch.setattr("trainyard_control.planning.history.last_preprocessed", silent)
     memory = read_history(environments.load("gke"), recipes.load("digits"))
     released.set()
     assert memory.observations == [] and "did not tell all of its runs" in memory.warning
