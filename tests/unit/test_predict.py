@@ -427,5 +427,9 @@ def test_a_model_is_a_version_or_a_folder_of_versions_and_nothing_else(tmp_path:
     assert pushed_model.find_model(str(tmp_path / "models")).folder == folder
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "saved_model.pb").write_bytes(b"")
-    with pytest.raises(DataError, match="Trainyard did not push it"):
+    with pytest.raises(DataError, match=r"no manifest, so Trainyard did not push it, or it was copied in part\. Copy"):
         pushed_model.find_model(str(tmp_path / "foreign"))
+    with storage.stage(str(tmp_path / "other"), "trainyard.push") as staging:
+        (staging / "saved_model.pb").touch()
+    with pytest.raises(DataError, match=r"no assets\.extra/preprocessing\.json, so Trainyard did not push it"):
+        pushed_model.find_model(str(tmp_path / "other"))

@@ -119,7 +119,12 @@ def version_folder(folder: str) -> str:
 def open_model(folder: str) -> PushedModel:
     """Return the inputs and outputs of the version in `folder`. Raises `DataError` if Trainyard did not push it."""
     name = f"{EXTRA}/{PREPROCESSING}"
-    text = storage.read(folder, name) if storage.committed(folder) else None
+    if storage.committed(folder) is None:
+        raise DataError(
+            f"{folder}: no manifest, so Trainyard did not push it, or it was copied in part. Copy the whole folder, or "
+            "name a version that `push` wrote."
+        )
+    text = storage.read(folder, name)
     if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}") is not None:
         raise DataError(f"{folder}: a custom program trained it, and its files are for that program's server.")
     if text is None:
