@@ -12,7 +12,13 @@ from sklearn import metrics as sklearn_metrics
 import trainyard
 from trainyard.spec import gates
 from trainyard.steps.evaluate import curves
-from trainyard.steps.evaluate.metrics.bootstrap import differences, intervals, percentiles, resample
+from trainyard.steps.evaluate.metrics.bootstrap import (
+    differences,
+    intervals,
+    measure_with_intervals,
+    percentiles,
+    resample,
+)
 from trainyard.steps.evaluate.metrics.measure import SplitPredictions, each_statistic, measure
 from trainyard.steps.evaluate.metrics.registry import CLASS_METRICS, METRICS
 
@@ -298,6 +304,8 @@ def test_a_large_set_has_the_metrics_of_a_small_one_and_intervals_as_wide_whatev
         monkeypatch.setattr(name, 700)
     monkeypatch.setattr(f"{package}.bootstrap.GROUPS", 400)
     assert measure(task, answers) == pytest.approx(metrics, rel=1e-9)
+    at_once = measure_with_intervals(task, answers, 500, 1)
+    assert at_once == (pytest.approx(metrics, rel=1e-9), intervals(task, answers, metrics, 500, 1))
     for before, grouped in (
         (whole, intervals(task, answers, metrics, 500, 1)),
         (paired, differences(task, metrics, answers, rival, 500, 1)),
@@ -321,6 +329,25 @@ def test_confusion_and_classes_count_true_rows_and_predicted_columns():
     assert (first.precision, first.recall, first.examples) == (1, 0.5, 2)
     assert second.precision == pytest.approx(1 / 3)
     assert (third.precision, third.recall, third.f1) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("task", ["classification", "multi_label"])
+def test_the_metrics_of_classes_with_weights_are_those_of_scikit_learn(task):
+    answers = answers_of(task, weighed=True, count=200)
+    names = [str(index) for index in range(answers.outputs.shape[1])]
+    expected = sklearn_metrics.precision_recall_fscore_support(
+        answers.labels, answers.predicted, labels=range(len(names)), sample_weight=answers.weights, zero_division=0
+    )
+    found = curves.class_metrics(answers, names)
+    assert [each.precision for each in found] == pytest.approx(expected[0])
+    assert [each.recall for each in found] == pytest.approx(expected[1])
+    assert [each.f1 for each in found] == pytest.approx(expected[2])
+
+
+def test_the_largest_losses_come_first_and_of_equal_ones_those_of_earlier_examples():
+    answers = SplitPredictions(np.zeros(6, np.float32), np.float32([1, 3, 2, 3, 2, 2]))
+    for count in range(8):
+        assert answers.largest_losses(count).tolist() == [1, 3, 2, 4, 5, 0][:count]
 
 
 def test_a_roc_curve_runs_from_corner_to_corner_with_finite_falling_thresholds():

@@ -330,7 +330,7 @@ def _measured(
 ) -> LabelledEvaluation:
     from trainyard.steps.evaluate.metrics.bootstrap import measure_with_intervals
     from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
-    from trainyard.steps.evaluate.worst import largest_losses, mistake
+    from trainyard.steps.evaluate.worst import mistake
 
     columns = {name: column[kept] for name, column in read.inputs.items()}
     if recipe.data.label in recipe.evaluate.slices and judged.labels.ndim == 1:
@@ -344,7 +344,7 @@ def _measured(
     if judged.weights is not None:
         masks = {name: mask for name, mask in masks.items() if judged.weights[mask].any()}
     metrics, bounds = measure_with_intervals(recipe.task, judged, recipe.evaluate.bootstrap, recipe.seed)
-    keys, order = read.keys[kept], largest_losses(len(judged), judged)
+    keys, order = read.keys[kept], judged.largest_losses(len(judged))
     mistakes = order[~judged.right[order]][: recipe.evaluate.worst]
     return LabelledEvaluation(
         version,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
+from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.ranking import rank
 from trainyard.steps.evaluate.metrics.registry import confidence_bins
 
 CURVES = 20
@@ -21,15 +22,19 @@ SCATTER = 1000
 
 def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[ClassMetrics]:
     """Return precision, recall and F1 of each class in id order; 0 if a class was never found or has no examples."""
-    several = predictions.labels.ndim == 2
-    precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
-        predictions.labels,
-        predictions.predicted,
-        labels=np.arange(len(labels)),
-        zero_division=0,
-        sample_weight=predictions.weights,
+    actual, predicted = predictions.labels, predictions.predicted
+    weights = np.ones(len(predictions)) if predictions.weights is None else predictions.weights.astype(np.float64)
+    if actual.ndim == 2:
+        examples = actual.sum(axis=0)
+        found, has, got = (weights @ part for part in (actual & predicted, actual, predicted))
+    else:
+        examples = np.bincount(actual, minlength=len(labels))
+        right = actual == predicted
+        counted = (actual[right], weights[right]), (actual, weights), (predicted, weights)
+        found, has, got = (np.bincount(ids, part, len(labels)) for ids, part in counted)
+    precision, recall, f1 = (
+        part / np.where(part > 0, of, 1) for part, of in ((found, got), (found, has), (2 * found, has + got))
     )
-    examples = predictions.labels.sum(axis=0) if several else np.bincount(predictions.labels, minlength=len(labels))
     return [
         ClassMetrics(
             label=label,
@@ -44,8 +49,9 @@ def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[Clas
 
 def confusion(predictions: SplitPredictions, classes: int) -> list[list[int]]:
     """Return the confusion matrix: the count of class i (row) predicted as class j (column)."""
-    matrix = sklearn_metrics.confusion_matrix(predictions.labels, predictions.predicted, labels=np.arange(classes))
-    return [[int(count) for count in row] for row in matrix]
+    pairs = np.bincount(predictions.labels * classes + predictions.predicted, minlength=classes**2)
+    matrix: list[list[int]] = pairs.reshape(classes, classes).tolist()
+    return matrix
 
 
 def roc_curves(predictions: SplitPredictions, labels: list[str]) -> list[Roc]:
@@ -60,14 +66,16 @@ def roc_curves(predictions: SplitPredictions, labels: list[str]) -> list[Roc]:
 def calibration(predictions: SplitPredictions) -> list[Confidence]:
     """Return the bins of confidence that have examples, in rising order."""
     bins, confidence, right = confidence_bins(predictions)
+    weights = np.ones(len(bins)) if predictions.weights is None else predictions.weights.astype(np.float64)
+    examples = np.bincount(bins)
+    total, confidences, rights = (np.bincount(bins, part * weights) for part in (np.ones(len(bins)), confidence, right))
     return [
         Confidence(
-            confidence=part.mean(confidence[bins == bin]),
-            accuracy=part.mean(right[bins == bin]),
-            examples=int((bins == bin).sum()),
+            confidence=float(confidences[bin] / total[bin]),
+            accuracy=float(rights[bin] / total[bin]),
+            examples=int(examples[bin]),
         )
-        for bin in np.unique(bins if predictions.weights is None else bins[predictions.weights > 0])
-        for part in [predictions.take(bins == bin)]
+        for bin in np.flatnonzero(total)
     ]
 
 
@@ -81,19 +89,15 @@ def scatter(predictions: SplitPredictions, seed: int) -> list[tuple[float, float
 def _hardest(predictions: SplitPredictions, present: list[int]) -> list[int]:
     if len(present) <= CURVES:
         return present
-    areas = [
-        sklearn_metrics.roc_auc_score(
-            predictions.one_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
-        )
-        for label in present
-    ]
+    areas = [measure("classification", predictions.one_class(label), ["roc_auc"])["roc_auc"] for label in present]
     return sorted(present[index] for index in np.argsort(areas, kind="stable")[:CURVES])
 
 
 def _curve(predictions: SplitPredictions, label: int, name: str) -> Roc:
-    false, true, threshold = sklearn_metrics.roc_curve(
-        predictions.one_class(label).actual, predictions.outputs[:, label], sample_weight=predictions.weights
-    )
+    one = predictions.one_class(label)
+    ranking = rank(one.scores, one.actual, one.weights)
+    false, true = (np.append(0.0, part / part[-1]) for part in (ranking.counted - ranking.found, ranking.found))
+    threshold = np.append(1.0, ranking.scores)
     indices = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(
         label=name,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import ROUNDING, ThresholdAim, require_classes
+from trainyard.steps.evaluate.metrics.ranking import rank
 
 
 def choose_thresholds(
@@ -42,10 +43,7 @@ def _choose(
     aim: ThresholdAim, label: str, has: NDArray[Any], scores: NDArray[np.float32], weights: NDArray[Any]
 ) -> ClassThreshold:
     """Return the best threshold; of equally good ones that with the larger measure of the aim, then the highest."""
-    order = np.argsort(-scores, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # the last example of each score
-    found, counts = np.cumsum((weights * has)[order])[ends], np.cumsum(weights[order])[ends]
-    highest = scores[order][ends]
+    _order, _threshold, highest, counts, found = rank(scores, has, weights)
     values = _between(highest, np.append(highest[1:], np.float32(0)))
     usable = (counts > 0) & (values < highest)  # a class is not predicted with a probability of 0
     values, found, counts = values[usable], found[usable], counts[usable]

@@ -35,7 +35,7 @@ def worst_examples(
     `batches` is the dataset of (features, labels, keys) that was predicted. The images are what the model saw:
     decoded and resized.
     """
-    order = largest_losses(count, predictions)
+    order = predictions.largest_losses(count)
     images = _images(examples, batches, order)
     if images:
         (folder / FOLDER).mkdir()
@@ -61,11 +61,6 @@ def mistake(
         loss=float(predictions.losses[index]),
         image=image,
     )
-
-
-def largest_losses(count: int, predictions: SplitPredictions) -> NDArray[np.int64]:
-    """Return the places of the `count` examples of the largest loss, worst first."""
-    return np.argsort(-predictions.losses, kind="stable")[:count]
 
 
 def _images(

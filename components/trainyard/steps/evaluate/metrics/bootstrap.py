@@ -5,7 +5,7 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, metrics_of
 from trainyard.steps.evaluate.metrics.predictions import Floats
 from trainyard.steps.evaluate.metrics.registry import Metric
-from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled, Statistic
+from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled
 
 CONFIDENCE = 0.95
 
@@ -47,16 +47,10 @@ def measure_with_intervals(
     task: Task, answers: Answers, resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval]]:
     """Return the metrics of `measure` and their `intervals`, from statistics that are made once."""
-    metrics: dict[str, float] = {}
-
-    def measured() -> Iterator[tuple[str, Statistic]]:
-        for name, statistic in each_statistic(task, answers):
-            value = float(statistic.at_own_weights()[0])
-            if np.isfinite(value):
-                metrics[name] = value
-                yield name, statistic
-
-    drawn = resample(measured(), len(answers), resamples, seed)
+    functions, units, generator = _functions(each_statistic(task, answers), len(answers), seed)
+    values = {name: float(function(np.ones((1, units)))[0]) for name, function in functions.items()}
+    metrics = {name: value for name, value in values.items() if np.isfinite(value)}
+    drawn = _draw({name: functions[name] for name in metrics}, units, resamples, generator)
     return metrics, _intervals(task, answers, metrics, drawn, CONFIDENCE)
 
 
@@ -99,13 +93,24 @@ def resample(
     More than `MOST_WHOLE` examples are drawn in `GROUPS` random groups of equal size: the sums of a group are those of
     independent examples too, so the intervals estimate the same, from sums that are made once.
     """
+    functions, units, generator = _functions(statistics, examples, seed)
+    return _draw(functions, units, resamples, generator)
+
+
+def _functions(
+    statistics: Iterable[tuple[str, Resampleable]], examples: int, seed: int
+) -> tuple[dict[str, Resampled], int, np.random.Generator]:
+    """Return each statistic as a function of the weights of units, the number of units, and what draws them."""
     generator = np.random.default_rng(seed)
-    functions, units = dict[str, Resampled](), examples
     if examples <= MOST_WHOLE:
-        functions.update(statistics)
-    else:
-        groups, units = (generator.permutation(examples) % GROUPS).astype(np.uint16), GROUPS
-        functions.update((name, statistic.in_groups(groups, GROUPS)) for name, statistic in statistics)
+        return dict(statistics), examples, generator
+    groups = (generator.permutation(examples) % GROUPS).astype(np.uint16)
+    return {name: statistic.in_groups(groups, GROUPS) for name, statistic in statistics}, GROUPS, generator
+
+
+def _draw(
+    functions: Mapping[str, Resampled], units: int, resamples: int, generator: np.random.Generator
+) -> dict[str, Floats]:
     parts: dict[str, list[Floats]] = {name: [] for name in functions}
     rows = max(1, CELLS // units)
     for first in range(0, resamples, rows):

@@ -122,6 +122,13 @@ class SplitPredictions:
             return result
         return _log_losses(self.outputs[np.arange(len(self.labels)), self.labels])
 
+    def largest_losses(self, count: int) -> NDArray[np.int64]:
+        """Return the places of the `count` examples of the largest loss, worst first, of equal ones the first."""
+        losses, places = self.losses, np.arange(len(self))
+        if 0 < count < len(self):  # to sort a million takes as long as to predict them
+            places = np.flatnonzero(losses >= np.partition(losses, -count)[-count])
+        return places[np.argsort(-losses[places], kind="stable")[:count]]
+
     def take(self, chosen: NDArray[Any] | slice) -> SplitPredictions:
         """Return the predictions for the `chosen` examples: a mask (n,), indices, or a slice without a copy."""
         weights = None if self.weights is None else self.weights[chosen]

@@ -88,7 +88,9 @@ def _calibration_error(predictions: SplitPredictions) -> Statistic:
 
     def gaps(rows: slice) -> tuple[Floats]:
         bins, confidence, right = confidence_bins(predictions.take(rows))
-        return ((bins[:, None] == np.arange(CALIBRATION_BINS)) * (right - confidence)[:, None],)
+        by_bin = np.zeros((CALIBRATION_BINS, len(bins)))  # a bin's sums then read memory in order
+        by_bin[bins, np.arange(len(bins))] = right - confidence
+        return (by_bin.T,)
 
     def value(total: Floats, gaps: Floats) -> Floats:
         result: Floats = np.abs(gaps).sum(axis=1) / total

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.steps.evaluate.metrics.predictions import Floats
+from trainyard.steps.evaluate.metrics.ranking import rank
 
 MOST_WHOLE = 50_000
 """Examples whose columns are in memory at once; of more, sums are made in blocks. Chosen."""
@@ -162,17 +163,14 @@ def roc_auc(scores: Sequence[Floats], is_positive: Sequence[NDArray[np.bool_]], 
     Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating
     Characteristic Curves, Biometrics 44, 1988.
     """
-    count = len(scores[0])
-    own = np.ones(count) if weights is None else weights.astype(np.float64)
-    pairs = zip(scores, is_positive, strict=True)
-    placements = np.stack([_placements(class_scores, positive, own) for class_scores, positive in pairs], axis=1)
+    parts = [_placements(*one, weights) for one in zip(scores, is_positive, strict=True)]
+    areas = np.array([area for area, _ in parts])
+    placements = np.stack([placement for _, placement in parts], axis=1)
 
     def columns(rows: slice) -> tuple[Floats, ...]:
         positive = np.stack([each[rows] for each in is_positive], axis=1).astype(np.float64)
         among_negatives = placements[rows] * positive
         return among_negatives, placements[rows] - among_negatives, positive
-
-    areas = Statistic(count, columns, lambda _total, right, _wrong, found: right / found, weights).at_own_weights()[0]
 
     def value(total: Floats, among_negatives: Floats, among_positives: Floats, positives: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -180,7 +178,7 @@ def roc_auc(scores: Sequence[Floats], is_positive: Sequence[NDArray[np.bool_]], 
         area = np.clip(area, 0, 1)
         return _mean_defined(area, np.isfinite(area))
 
-    return Statistic(count, columns, value, weights)
+    return Statistic(len(scores[0]), columns, value, weights)
 
 
 def _mean_defined(area: Floats, defined: NDArray[np.bool_]) -> Floats:
@@ -190,21 +188,20 @@ def _mean_defined(area: Floats, defined: NDArray[np.bool_]) -> Floats:
     return result
 
 
-def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
-    """Share of the other kind, by `weights`, that each example stands on the right side of (n,); a tie counts half."""
+def _placements(scores: Floats, is_positive: NDArray[np.bool_], weights: Floats | None) -> tuple[float, Floats]:
+    """Return the area of a class, and each example's share of the other kind that it is on the right side of (n,).
+
+    The shares are by `weights`; a tie counts half.
+    """
+    ranking = rank(scores, is_positive, weights)
+    kinds = ranking.counted - ranking.found, ranking.found
+    above_negatives, below_positives = ((above + np.append(0.0, above[:-1])) / 2 / above[-1] for above in kinds)
     result = np.empty(len(scores))
-    places = [np.flatnonzero(positive == kind) for kind in (False, True)]
-    places = [each[np.argsort(scores[each], kind="stable")] for each in places]
-    for kind in (True, False):
-        own, opponents = places[kind], places[not kind]
-        opposite = scores[opponents]
-        up_to = np.concatenate([[0.0], np.cumsum(weights[opponents])])
-        ordered = scores[own]  # searched in order: in random order of a million, each search misses the cache
-        below = up_to[np.searchsorted(opposite, ordered, "left")]
-        below += up_to[np.searchsorted(opposite, ordered, "right")]
-        below = below / 2 / up_to[-1]
-        result[own] = below if kind else 1 - below
-    return result
+    shares = np.where(
+        is_positive[ranking.order], 1 - above_negatives[ranking.threshold], below_positives[ranking.threshold]
+    )
+    result[ranking.order] = shares
+    return float(np.average(result[is_positive], weights=None if weights is None else weights[is_positive])), result
 
 
 def average_precision(
@@ -218,9 +215,7 @@ def average_precision(
     It is the sum over the thresholds of (recall - recall at the threshold above) * precision, without interpolation.
     Source: https://scikit-learn.org/stable/modules/generated/sklearn.metrics.average_precision_score.html
     """
-    count = len(scores[0])
-    own = np.ones(count) if weights is None else weights.astype(np.float64)
-    parts = [_average_precision(*one, own) for one in zip(scores, is_positive, strict=True)]
+    parts = [_average_precision(*one, weights) for one in zip(scores, is_positive, strict=True)]
     areas = np.array([area for area, _ in parts])
     moves = np.stack([move for _, move in parts], axis=1)
 
@@ -230,19 +225,16 @@ def average_precision(
     def value(_total: Floats, moved: Floats, positives: Floats) -> Floats:
         return _mean_defined(np.clip(areas + moved, 0, 1), positives > 0)
 
-    return Statistic(count, columns, value, weights, is_change=True)
+    return Statistic(len(scores[0]), columns, value, weights, is_change=True)
 
 
-def _average_precision(scores: Floats, is_positive: NDArray[np.bool_], weights: Floats) -> tuple[float, Floats]:
+def _average_precision(scores: Floats, is_positive: NDArray[np.bool_], weights: Floats | None) -> tuple[float, Floats]:
     """Return the average precision of a class, and by how much it moves with the weight of each example (n,)."""
-    order = np.argsort(-scores, kind="stable")
-    is_last = np.append(np.diff(scores[order]) != 0, True)  # of the examples of one score, which share a threshold
-    above = np.cumsum(weights[order])[is_last]
-    found = np.cumsum((weights * is_positive)[order])[is_last]
-    area, gain, loss = _moves_by_threshold(above, found)
-    threshold = np.concatenate([[0], np.cumsum(is_last)[:-1]])
+    ranking = rank(scores, is_positive, weights)
+    area, gain, loss = _moves_by_threshold(ranking.counted, ranking.found)
     result = np.empty(len(scores))
-    result[order] = (is_positive[order] * gain[threshold] - loss[threshold]) / found[-1]
+    moves = is_positive[ranking.order] * gain[ranking.threshold] - loss[ranking.threshold]
+    result[ranking.order] = moves / ranking.found[-1]
     return area, result
 
 
