@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -108,6 +109,26 @@ def test_the_command_shows_a_sweep_that_is_complete(options: list[str], tmp_path
     assert (tmp_path / "a.html").read_text().count("<svg") == 4
     document = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
     assert len(document["trials"]) == 5 and document["best"]["number"] in document["front"]
+
+
+def test_a_sweep_over_a_drafted_recipe_keeps_the_better_of_a_network_and_trees(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(1).normal(size=(500, 2)).round(3)
+    lines = [f"{a},{b},{'yes' if a * b > 0 else 'no'}" for a, b in rows]
+    Path("signs.csv").write_text("\n".join(["a,b,same", *lines]) + "\n")
+    drafted = CliRunner().invoke(app, ["recipe", "new", "signs.yaml", "--from", "signs.csv", "--label", "same"])
+    over = "model.name=mlp,boosted_trees"
+    assert f"trainyard sweep with --over {over} also trains boosted trees" in drafted.stderr
+    few = ["--set", "train.epochs=1", "--set", "evaluate.bootstrap=40"]
+    swept = CliRunner().invoke(app, ["sweep", "signs.yaml", "--over", over, *few, "-e", environment, "-o", "json"])
+    assert swept.exit_code == 0, (swept.stderr, swept.exception)
+    document = json.loads(swept.stdout)
+    metrics = {trial["values"]["model.name"]: trial["metric"] for trial in document["trials"]}
+    assert metrics["boosted_trees"] > 0.8 > metrics["mlp"] and document["test"]["accuracy"] > 0.8
+    best = recipes.load(f"{document['folder']}/best.yaml")
+    assert best == recipes.load("signs.yaml", ["model.name=boosted_trees", "evaluate.bootstrap=40"])
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two trials need a core each")

@@ -280,6 +280,26 @@ def test_what_trees_cannot_follow_is_refused(change: str, expected: str) -> None
     assert expected in faults(TREES, [change])
 
 
+def test_one_override_replaces_the_network_by_trees_and_trees_by_a_network(tmp_path: Path) -> None:
+    network, _ = tmp_path / "pets.yaml", (tmp_path / "x").touch()
+    network.write_text(
+        TREES.replace("boosted_trees}", "mlp, hidden: [8]}") + "train: {epochs: 7, class_weights: balanced}\n"
+    )
+    trees = recipe.load(str(network), ["model.name=boosted_trees", "model.trees.max_iter=9"])
+    assert (trees.model.hidden, trees.model.trees.max_iter, trees.train.epochs) == ([64, 32], 9, 10)
+    assert trees.train.class_weights == "balanced"
+    assert [key for key, _ in recipe.left_out(str(network), ["model.name=boosted_trees"])] == [
+        "model.hidden",
+        "train.epochs",
+    ]
+    network.write_text(TREES.replace("boosted_trees}", "boosted_trees, trees: {max_iter: 9}}"))
+    assert recipe.load(str(network), ["model.name=mlp"]).model.trees.max_iter == 100
+    with pytest.raises(ConfigurationError, match=r"--set train.epochs=3: train.epochs: is of networks"):
+        recipe.load(str(network), ["train.epochs=3"])
+    with pytest.raises(ConfigurationError, match=r"no such value. Did you mean 'mlp'\?"):
+        recipe.load(str(network), ["model.name=mlpp"])
+
+
 def test_trees_take_the_settings_that_mean_something_to_them() -> None:
     changes = ["model.trees.max_iter=9", "train.class_weights=balanced", "train.early_stopping.patience=3", "seed=4"]
     parsed = documents.parse(TREES, Recipe, name="pets.yaml", overrides=[*changes, "evaluate.boosted=false"])

@@ -27,6 +27,9 @@ _SMALL = 100  # chosen: with this many distinct rows a split of a tenth is empty
 _LONG = 400  # chosen: letters of their names; a longer condition is no draft to read
 _SHOWN = 3
 _MORE = 0.001  # chosen: the least that counts as more; the baseline itself differs by 0 from itself
+_TREES_TOO = (
+    "model mlp: trainyard sweep with --over model.name=mlp,boosted_trees also trains boosted trees and keeps the better"
+)
 _ONE_SIDED = 0.9  # chosen: if one class has this share, accuracy says little about the others
 
 
@@ -141,6 +144,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *_label_guesses(label, rare, profile),
+            *([] if "text" in {feature["type"] for feature in features.values()} else [_TREES_TOO]),
             *_split_guesses(profile),
             *excluded,
             *(

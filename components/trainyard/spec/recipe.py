@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from zoneinfo import available_timezones
 
 from pydantic import (
@@ -44,7 +47,7 @@ from trainyard.spec.tables.columns import (
 )
 from trainyard.spec.tables.files import ENDINGS, TableName
 from trainyard.spec.tables.formula import Condition, Formula
-from trainyard.spec.training import command
+from trainyard.spec.training import command, trees
 from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Train
 from trainyard.uris import Output, Source
@@ -468,17 +471,19 @@ _NO_FOLDER = Path(os.devnull)
 def load(name: str, overrides: list[str] | None = None) -> Recipe:
     """Return the recipe `name` (see `documents.find`, or a bucket's URI), with absolute paths.
 
-    Raises `ConfigurationError`, `TransientError` if the bucket does not answer.
+    If an override names the model, the file's settings that this model lacks are those of `left_out`. Raises
+    `ConfigurationError`, `TransientError` if the bucket does not answer.
     """
+    overrides = [f"{key}={json.dumps(value)}" for key, value in left_out(name, overrides or [])] + (overrides or [])
     if uris.is_bucket(name):
-        recipe, folder = _load_from_bucket(name, overrides or []), _NO_FOLDER
+        recipe, folder = _load_from_bucket(name, overrides), _NO_FOLDER
     elif uris.scheme(name):
         raise ConfigurationError(
             f"{documents.safe(name)}: is no known place of a recipe. Name a file, or a gs:// or s3:// URI."
         )
     else:
         path = documents.find("recipe", name, BUNDLED)
-        recipe, folder = documents.load(path, Recipe, overrides or []), path.parent
+        recipe, folder = documents.load(path, Recipe, overrides), path.parent
     module, source = recipe.module, recipe.data.path
     push, weights = recipe.push.path, recipe.model.weights
     data = {"path": source and uris.resolve(folder, source), "schema_": _schema(recipe.data, folder)}
@@ -492,6 +497,22 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
             "push": recipe.push.model_copy(update={"path": push and uris.resolve(Path(), push)}),
         }
     )
+
+
+def left_out(name: str, overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return the settings of the recipe `name` that the model named in `overrides` lacks, by key, with their defaults.
+
+    Networks have no `model.trees`, and trees no `train.epochs`: so one override is enough to try the other.
+    """
+    named = [each.partition("=")[2] for each in overrides if each.partition("=")[0].strip() == "model.name"]
+    if not named:
+        return []
+    others = [each for each in overrides if each.partition("=")[0].strip() != "model.name"]
+    for own in ([], others):  # some recipes are complete with overrides alone
+        with suppress(ConfigurationError):
+            name_wanted = str(plain_yaml.YamlText(named[-1], "model.name").content)
+            return list(trees.foreign_settings(load(name, own), name_wanted))
+    return []
 
 
 def _load_from_bucket(uri: str, overrides: list[str]) -> Recipe:

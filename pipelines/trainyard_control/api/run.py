@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, overload
 
+from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
@@ -142,7 +143,8 @@ def run(
     >>> run = ty.run("digits", train__epochs=3)  # doctest: +SKIP
     >>> run.metrics["accuracy"], run.verdict  # doctest: +SKIP
     """
-    loaded = recipes.load(recipe, overrides(set_, settings))
+    sets = overrides(set_, settings)
+    loaded = recipes.load(recipe, sets)
     loaded_environment = local_environment(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = local_runs.new_name()
     if override and not (push and override.strip()):
@@ -153,6 +155,9 @@ def run(
         local_run = LocalRun(
             loaded, loaded_environment, run_id, first, journal, day, push=push, override=override.strip()
         )
+        if left := [key for key, _ in recipes.left_out(recipe, sets)]:
+            message = f"{loaded.model.name} has none of the recipe's {', '.join(left)}, which are left out"
+            journal.step_event("train", events.fields_of("warning", message=message))
         _executed(local_run, screen)
     return Run.from_view(local_runs.view(local_run.root, loaded.name, run_id))
 

@@ -178,7 +178,9 @@ class Evaluation(Document):
                 text = f"Gradient-boosted trees on the same split have {name} {metric_text(self.boosted.metrics[name])}"
                 if max(larger * interval.low, larger * interval.high) < 0:
                     apart = abs(interval.low + interval.high) / 2
-                    return f"{text}: they are significantly better, by {metric_text(apart)}."
+                    several = self.targets or self.main_metric == MAIN_METRIC["multi_label"]
+                    advice = "" if several else " Try --set model.name=boosted_trees."
+                    return f"{text}: they are significantly better, by {metric_text(apart)}.{advice}"
                 return f"{text}, the model {metric_text(self.metrics[name])}."
         return ""
 

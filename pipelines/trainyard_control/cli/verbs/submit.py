@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard_control.cli.answers import say
 from trainyard_control.cli.options import (
     Day,
     DryRun,
@@ -37,8 +38,11 @@ def submit(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Run a recipe on Kubeflow Pipelines or Vertex AI."""
+    from trainyard.spec import recipe as recipes
     from trainyard_control.api.packages import prepare
     from trainyard_control.cli.follow import send_and_follow
 
     submission = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
+    for key, _ in recipes.left_out(recipe, set_ or []):
+        say(f"! {key}: is none of the model's settings and is left out", err=True)
     send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
