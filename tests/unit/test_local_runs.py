@@ -132,6 +132,23 @@ def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> No
     assert compared.caution == ""
 
 
+def test_settings_that_one_of_the_models_lacks_are_not_compared() -> None:
+    network: dict[str, Any] = {
+        "name": "a",
+        "model": {"name": "mlp", "hidden": [8], "trees": {"max_iter": 100}},
+        "train": {"epochs": 3},
+    }
+    trees: dict[str, Any] = {
+        "name": "b",
+        "model": {"name": "boosted_trees", "hidden": [64], "trees": {"max_iter": 9}},
+        "train": {},
+    }
+    rows = comparison.settings_rows([network, trees])
+    assert [(row.name, row.cells) for row in rows] == [("name", ["a", "b"]), ("model.name", ["mlp", "boosted_trees"])]
+    other = {**trees, "model": {**trees["model"], "trees": {"max_iter": 20}}}
+    assert [row.name for row in comparison.settings_rows([trees, other])] == ["model.trees.max_iter"]
+
+
 def save_predictions(run: local_runs.LocalRunView, keys: list[str], outputs: NDArray[np.floating[Any]]) -> None:
     """Save predictions of examples whose class is their key's last digit modulo 2."""
     path = Path(run.record["folders"]["evaluate"]) / "predictions.npz"

@@ -106,6 +106,21 @@ def test_derived_labels_and_rows_left_out_are_looked_at(tmp_path: Path) -> None:
         assert sentence in str(refused.value)
 
 
+def test_a_misspelled_class_of_a_gate_is_found_in_the_first_rows_and_another_may_be_in_later_ones(
+    tmp_path: Path,
+) -> None:
+    text, _ = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "city"))
+    drafted = recipe(tmp_path, text)
+
+    def checked(name: str) -> str:
+        gates = [{"metric": "recall", "class": name, "min": 0.5}]
+        return check_first(Recipe.model_validate(drafted.model_dump() | {"evaluate": {"gates": gates}}))
+
+    with pytest.raises(DataError, match=r"evaluate\.gates\.0\.class: no class 'Bren'\. Did you mean 'Bern'\?"):
+        checked("Bren")
+    assert checked("Bern") == checked("Chur") == "the first 300 rows of members.csv"
+
+
 @pytest.mark.parametrize(("task", "label"), [("classification", "NA"), ("regression", "7")])
 def test_a_number_that_is_missing_in_all_first_rows_is_a_number_and_a_class_may_be_called_na(
     tmp_path: Path, task: str, label: str

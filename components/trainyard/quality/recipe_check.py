@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import numpy as np
@@ -119,8 +119,12 @@ def _mistyped(what: str, none: str, wrong: Mask, texts: pa.Array, batch: RowBatc
 
 
 def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
-    if recipe.task == "multi_label":
-        return  # an empty cell has no class, and any text is a list
+    if recipe.task == "multi_label":  # an empty cell has no class, and any text is a list
+        separator = recipe.data.label_separator or ";"
+        yield from _class_faults(
+            recipe, {part for cell in column.texts.unique().to_pylist() for part in cell.split(separator)}
+        )
+        return
     key = _place(name, recipe.data)
     rows, place = len(column.missing), f"{key}: '{name}'"
     is_number = recipe.task == "regression"
@@ -130,11 +134,23 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
     if is_number:
         yield from _no_numbers(key, "a number", column, batch, recipe)
         return
-    distinct = len(column.texts.unique())
+    classes = column.texts.unique().to_pylist()
+    distinct = len(classes)
+    yield from _class_faults(recipe, classes)
     all_numbers = not (np.isnan(column.numbers) & ~column.missing).any()
     if too_many_classes(distinct, rows):
         hint = "Is this task: regression?" if all_numbers else "Name another column."
         yield f"{place} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
+
+
+def _class_faults(recipe: Recipe, classes: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each class that a gate or the threshold names and that is nearly one of the `classes`.
+
+    A class of another name may be in later data.
+    """
+    for key, name in recipe.named_classes.items():
+        if name is not None and name not in classes and (near := did_you_mean(name, classes)):
+            yield f"{key}: no class '{name}'.{near}"
 
 
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
@@ -145,6 +161,7 @@ def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
             f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
             "its own, and at least two beside each other."
         )
+    faults += _class_faults(recipe, classes)
     step = max(1, len(source.files) // _IMAGES)
     files = list(islice(source.files, 0, None, step))[:_IMAGES]
     measured = [(file.name, measure(source, file)) for file in files]

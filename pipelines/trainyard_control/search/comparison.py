@@ -18,6 +18,7 @@ from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import framed
 from trainyard.spec import plain_yaml
+from trainyard.spec.training.trees import has_setting
 from trainyard.storage import storage
 from trainyard_control.search.chart import chart, page
 
@@ -143,11 +144,15 @@ def compare(runs: list[LocalRunView]) -> Comparison:
 
 
 def settings_rows(recipes: list[dict[str, Any]]) -> Iterator[Row]:
-    """Yield a row for each key that differs between `recipes`, given with every default."""
+    """Yield a row for each key that differs between `recipes`, given with every default.
+
+    Settings that the model of one of them lacks, such as the layers of trees, are left out.
+    """
+    models = [recipe.get("model", {}).get("name") for recipe in recipes]
     flat = [dict(flattened(recipe)) for recipe in recipes]
     for key in dict.fromkeys(key for settings in flat for key in settings):
         values = [settings.get(key, MISSING) for settings in flat]
-        if len(set(values)) > 1:
+        if len(set(values)) > 1 and all(has_setting(model, key) for model in models):
             yield Row(key, values, [value != values[0] for value in values])
 
 
@@ -199,7 +204,8 @@ def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> It
     yield row("training examples", [f"{examples['train']:,}" if examples else MISSING for examples in data])
     yield row("parameters", [cell(training, "{0.parameters:,}") for training in trainings])
     yield row("best epoch", [cell(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
-    yield row("examples/s", [cell(training, "{0.examples_per_second:,.0f}") for training in trainings])
+    fed = [training if training and training.examples_per_second else None for training in trainings]  # not trees
+    yield row("examples/s", [cell(training, "{0.examples_per_second:,.0f}") for training in fed])
     for step in dict.fromkeys(step for run in runs for step in run.record.get("seconds", {})):
         cells = [run.record.get("seconds", {}).get(step) for run in runs]
         yield row(f"{step}, s", [MISSING if cell is None else f"{cell:.1f}" for cell in cells])

@@ -19,21 +19,22 @@ _MODEL, _TRAIN = {"name", "trees"}, {"class_weights", "early_stopping", "target"
 _INSTEAD = {"epochs": "Set model.trees.max_iter", "optimizer": "Set model.trees.learning_rate"}
 
 
+def has_setting(name: str | None, key: str) -> bool:
+    """Return True if the model `name` has the setting `key`: trees have no layers, and networks no `model.trees`."""
+    section, field = f"{key}.".split(".")[:2]
+    if name != TREES:
+        return (section, field) != ("model", "trees")
+    return field in {"model": _MODEL, "train": _TRAIN}.get(section, {field})
+
+
 def foreign_settings(recipe: Recipe, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the settings of `recipe` that the model `name` does not have, by key, each with its default.
 
     A search compares networks and trees by one recipe, which sets what either of them needs.
     """
-    if name != TREES:
-        kept = {
-            "model": set(type(recipe.model).model_fields) - {"trees"},
-            "train": set(type(recipe.train).model_fields),
-        }
-    else:
-        kept = {"model": _MODEL, "train": _TRAIN}
     for section, part in (("model", recipe.model), ("train", recipe.train)):
         for key, field in type(part).model_fields.items():
-            if key not in kept[section] and getattr(part, key) != field.default:
+            if not has_setting(name, f"{section}.{key}") and getattr(part, key) != field.default:
                 yield f"{section}.{key}", type(part)(**{key: field.default}).model_dump(mode="json")[key]
 
 
