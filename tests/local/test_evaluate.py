@@ -215,6 +215,7 @@ def test_a_column_that_decides_alone_counts_most_and_trees_find_what_a_line_cann
     assert evaluation.importance[0].column == "deciding"
     assert evaluation.boosted.metrics["accuracy"] > 0.97
     assert evaluation.gate.verdict == "refused" and "they are significantly better, by 0." in evaluation.remark
+    assert evaluation.remark.endswith("Try --set model.name=boosted_trees.")
     without, _ = evaluated(
         (examples, model, tmp_path), tmp_path / "plain", recipe(table(*columns), boosted=False, gates=[])
     )
