@@ -158,8 +158,8 @@ def module_line(error: BaseException) -> str:
     return f" ({PurePath(places[-1][0].co_filename).name}:{places[-1][1]})" if places else ""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean X?' for the nearest of `known`, or an empty string."""
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ' Did you mean X?' for the nearest of `known`, or an empty string if none is as similar as `cutoff`."""
     by_letters = {other.lower(): other for other in known}
-    near = get_close_matches(name.lower(), by_letters, n=1)
+    near = get_close_matches(name.lower(), by_letters, 1, cutoff)
     return f" Did you mean '{by_letters[near[0]]}'?" if near else ""

@@ -232,7 +232,7 @@ def test_all_inconsistencies_come_in_one_message(tmp_path: Path) -> None:
     ("change", "sentence"),
     [
         (("kind: cpu", "kind: cpu\n    count: 1"), "a cpu pool has no accelerator, count or topology"),
-        (("kind: cpu", "kind: gpu"), "accelerator: no gpu 'None'. Known: nvidia-tesla-t4"),
+        (("kind: cpu", "kind: gpu"), "accelerator: is required: the name of the gpu. Known: nvidia-tesla-t4"),
         (("kind: cpu", "kind: gpu\n    accelerator: nvidia-l40\n    count: 1"), "Did you mean 'nvidia-l4'?"),
         (("kind: cpu", "kind: gpu\n    accelerator: nvidia-l4"), "count: is required"),
         (("limits: {memory: 4Gi}", "limits: {memory: 8Gi}"), "requests.memory (4Gi) and limits.memory (8Gi) differ"),

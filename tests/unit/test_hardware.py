@@ -59,13 +59,15 @@ RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1G
         ("tpu", "v3-8", ("tpu-v3-device", 4, "2x2", 1)),
         ("tpu", "v3-32", ("tpu-v3-slice", 4, "4x4", 4)),
         ("tpu", "v5p-8", ("tpu-v5p-slice", 4, "2x2x1", 1)),
+        ("tpu", "tpu7x-8", ("tpu7x", 4, "2x2x1", 1)),
         ("tpu", "v5p-1024", ("tpu-v5p-slice", 4, "8x8x8", 128)),
     ],
 )
 def test_one_name_gives_accelerator_count_topology_and_hosts(
     kind: str, name: str, expected: tuple[str, int, str | None, int]
 ) -> None:
-    pool = Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
+    pool = Pool.model_validate({"accelerator": name, "resources": RESOURCES})
+    assert pool == Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
     assert (pool.accelerator, pool.count, pool.topology, pool.max_workers) == expected
     assert Pool.model_validate(pool.model_dump(by_alias=True)) == pool
 
@@ -79,8 +81,35 @@ def test_fields_beside_a_short_name_stay_or_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "nearest"),
-    [("tpu", "v5e-15", "v5e-16"), ("tpu", "v5e-1000", "v5e-256"), ("gpu", "h100x3", "h100x4"), ("tpu", "v5-16", "v5")],
+    [
+        ("tpu", "v5e-15", "v5e-16"),
+        ("tpu", "v5e-1000", "v5e-256"),
+        ("gpu", "h100x3", "h100x4"),
+        ("gpu", "h100-8", "h100x8"),
+        ("gpu", "H100X8", "h100x8"),
+        ("tpu", "v5-16", "v5p-16"),
+        ("tpu", "v5litepod-16", "v5e-16"),
+        ("tpu", "v7x-8", "tpu7x-8"),
+        ("tpu", "v5e", "v5e-8"),
+        ("gpu", "l5", "l4"),
+        ("gpu", "gpu-l4", "l4"),
+        ("gpu", "a10g", "a100"),
+        ("gpu", "a100-80", "a100-80gb"),
+        ("gpu", "nvidia-tesla-t4x3", "t4x4"),
+    ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest(kind: str, name: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=f"no {kind} '{name}'.* Did you mean '{nearest}"):
-        Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
+def test_an_unknown_name_is_refused_with_the_nearest_with_and_without_its_kind(
+    kind: str, name: str, nearest: str
+) -> None:
+    for fields, words in (({"kind": kind}, f"{kind} "), ({}, "")):
+        with pytest.raises(ValueError, match=f"no {words}'{name}'.* Did you mean '{nearest}'"):
+            Pool.model_validate(fields | {"accelerator": name, "resources": RESOURCES})
+
+
+def test_a_name_that_is_like_none_is_refused_without_a_guess_and_another_kind_with_its_own() -> None:
+    for name in ("rtx4090", "mi300x"):
+        with pytest.raises(ValueError, match=f"no gpu '{name}'. Known: [^?]*nvidia-b200. "):
+            Pool.model_validate({"kind": "gpu", "accelerator": name, "resources": RESOURCES})
+    for kind in ("gpu", "cpu"):
+        with pytest.raises(ValueError, match=f"kind: v5e-16 is a tpu, '{kind}' was given. Leave kind out"):
+            Pool.model_validate({"kind": kind, "accelerator": "v5e-16", "resources": RESOURCES})

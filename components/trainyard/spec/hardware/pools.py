@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
@@ -36,6 +37,8 @@ GANG_ONLY = (
     *("replace_seconds", "priority_class", "grace_seconds", "start_deadline_seconds"),
     *("pending_seconds", "preemptions"),
 )
+_NUMBERED = re.compile(r"(.+)[-x](\d{1,5})")  # h100x8, v5e-16
+_FAR = 0.5  # chosen: similarity of names as short as l4 and l5
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
 EngineName = Literal["tensorflow", "jax"]
@@ -195,7 +198,7 @@ Workers = Annotated[
 class Pool(Strict):
     """Nodes of one kind. A step gets all `count` accelerators of a node."""
 
-    kind: Kind = Field(description="Kind of hardware.")
+    kind: Kind = Field("cpu", description="Kind of hardware; an accelerator gives its own.")
     accelerator: Annotated[str, Field(max_length=253)] | None = Field(
         None,
         description="gpu and tpu: GKE's name, such as nvidia-l4, or a short one that also gives count, topology and "
@@ -320,15 +323,26 @@ class Pool(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short_name(cls, fields: Any) -> Any:
-        """Replace a short name of an accelerator by the fields that it stands for; fields beside it stay."""
+        """Replace a short name of an accelerator by the fields that it stands for; fields beside it stay.
+
+        Any name of an accelerator gives the kind.
+        """
         name = fields.get("accelerator") if isinstance(fields, dict) else None
-        meant = catalog().short_names.get(name) if isinstance(name, str) else None
-        if meant is None or catalog().accelerators[str(meant["accelerator"])].kind != fields.get("kind"):
+        if not isinstance(name, str):
             return fields
+        meant = catalog().short_names.get(name, {"accelerator": name})
+        known = catalog().accelerators.get(str(meant["accelerator"]))
+        kind = fields.get("kind", known and known.kind)
+        if kind is None:
+            raise _unknown(name, [*catalog().accelerators])
+        if known is None or kind not in catalog().kinds:
+            return fields
+        if kind != known.kind:
+            raise ValueError(f"kind: {name} is a {known.kind}, '{kind}' was given. Leave kind out")
         count = fields.get("count")
         if "topology" in meant and isinstance(count, int) and count > 0:
             meant = meant | {"workers": hosts(str(meant["topology"]), count)}
-        return meant | fields | {"accelerator": meant["accelerator"]}
+        return {"kind": kind} | meant | fields | {"accelerator": meant["accelerator"]}
 
     @model_validator(mode="after")
     def _hardware(self) -> Self:
@@ -344,12 +358,10 @@ class Pool(Strict):
             if self.accelerator or self.count or self.topology:
                 raise ValueError("a cpu pool has no accelerator, count or topology")
             return self
+        if self.accelerator is None:
+            raise ValueError(f"accelerator: is required: the name of the {self.kind}. Known: {', '.join(known)}")
         if self.accelerator not in known:
-            short = [name for name, meant in catalog().short_names.items() if meant["accelerator"] in known]
-            raise ValueError(
-                f"accelerator: no {self.kind} '{self.accelerator}'. Known: {', '.join(known)}."
-                f"{_nearest_accelerator(self.accelerator or '', [*known, *short])}"
-            )
+            raise _unknown(self.accelerator, [*known], f"{self.kind} ")
         if not self.count:
             raise ValueError("count: is required: how many accelerators a node has")
         if self.kind == "tpu":
@@ -418,14 +430,28 @@ def _check_slice(pool: Pool, known: dict[str, list[int]]) -> None:
         )
 
 
+def _unknown(name: str, known: list[str], kind: str = "") -> ValueError:
+    near = _nearest_accelerator(name, known)
+    return ValueError(f"accelerator: no {kind}'{name}'. Known: {', '.join(known)}.{near}")
+
+
 def _nearest_accelerator(name: str, known: list[str]) -> str:
-    """Return ' Did you mean X?' with the name of the same short form and the nearest number, otherwise by letters."""
-    form = name.rstrip("0123456789")
-    number = name.removeprefix(form)
-    numbers = [int(other.removeprefix(form)) for other in known if re.fullmatch(rf"{re.escape(form)}\d+", other)]
-    if not form.endswith(("-", "x")) or not number or not numbers:
-        return did_you_mean(name, known)
-    return f" Did you mean '{form}{min(numbers, key=lambda other: (abs(other - int(number)), -other))}'?"
+    """Return ' Did you mean X?' with the short name of the nearest family and number, otherwise by letters.
+
+    known: full names.
+    """
+    entries = catalog().accelerators
+    short = [one for one, meant in catalog().short_names.items() if meant["accelerator"] in known]
+    families = {label: entries[one].short for one in known for label in (one, entries[one].short) if entries[one].short}
+    if match := _NUMBERED.fullmatch(name.lower()):
+        family = [families[label] for label in get_close_matches(match[1], families, 1, _FAR)]
+        candidates = [candidate for one in short if (candidate := _NUMBERED.fullmatch(one)) and candidate[1] in family]
+        number = int(match[2])
+        if candidates and number <= 4 * max(int(candidate[2]) for candidate in candidates):
+            nearest = min(candidates, key=lambda candidate: (abs(int(candidate[2]) - number), -int(candidate[2])))
+            return f" Did you mean '{nearest[0]}'?"
+    plain = [one for one in short if not _NUMBERED.fullmatch(one)]
+    return did_you_mean(name, [*known, *short]) or did_you_mean(name, plain, _FAR)
 
 
 def _nearest_slice(topology: str, known: Iterable[str]) -> str:
