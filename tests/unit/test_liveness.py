@@ -127,8 +127,9 @@ def test_a_pod_answers_its_node_whoever_else_calls_and_not_while_it_stands_still
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline()
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
-            assert answer.status == 200
+        for host in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            with urllib.request.urlopen(f"http://{host}:{port}/", timeout=5) as answer:
+                assert answer.status == 200
         liveness.answer(port)  # another process of this machine that stands for a pod
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(TimeoutError):

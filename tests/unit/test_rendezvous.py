@@ -10,6 +10,8 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,20 @@ def test_a_stranger_is_cut_off_and_the_meeting_goes_on(port: int, payload: bytes
     stranger = Caller(port, token=None)
     stranger.write(payload)
     assert stranger.is_cut_off()
+
+
+def test_a_pod_listens_on_ipv4_and_ipv6_and_a_port_taken_on_either_is_not_free() -> None:
+    key = handshake.derive_key(TOKEN, b"any")
+    for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+        with handshake.listen("digits-0.digits", 0) as server, ThreadPoolExecutor(1) as threads:
+            calling = threads.submit(handshake.connect, host, server.getsockname()[1], key, 10.0)
+            with contextlib.closing(handshake.Acceptor(server, key)) as acceptor:
+                while not (accepted := acceptor.accept(wait(acceptor.sockets(), timeout=10))):
+                    pass
+            accepted[0].close()
+            calling.result().close()
+        with handshake.listen(host, 0) as local:
+            assert local.getsockname()[0] == host and not handshake.is_free(local.getsockname()[1])
 
 
 @pytest.mark.parametrize("token", ["", "of another gang"])

@@ -22,6 +22,12 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 HOST = "kubernetes.io/hostname"
 
+NO_MESH = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+"""Labels and annotations of a pod that takes no sidecar of a service mesh: it would keep a finished pod running.
+
+Sources: https://istio.io/latest/docs/reference/config/labels, https://linkerd.io/2/reference/proxy-configuration
+"""
+
 KUBEFLOW_RUN = "pipeline/runid"
 WORKFLOW = "workflows.argoproj.io/workflow"
 NODE_ID = "workflows.argoproj.io/node-id"

@@ -21,6 +21,7 @@ from trainyard.serving.server import Server
 from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
 
+_ALL = "0.0.0.0"  # noqa: S104
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 
@@ -90,7 +91,8 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
     await runner.setup()
     try:
         try:
-            site = web.TCPSite(runner, options.host, options.port)
+            # None: IPv6 too, for pods that have no other address.
+            site = web.TCPSite(runner, None if options.host == _ALL else options.host, options.port)
             await site.start()
         except (OSError, OverflowError) as error:
             raise ConfigurationError(

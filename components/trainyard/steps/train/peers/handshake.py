@@ -139,8 +139,15 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> socket.socket:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a server on `port`, bound to `host` alone if that is a loopback address."""
-    return socket.create_server((host if is_loopback(host) else "", port), backlog=_BACKLOG)
+    """Return a server on `port`: of `host` alone if that is a loopback address, otherwise of IPv4 and IPv6."""
+    if is_loopback(host):
+        return socket.create_server((host, port), family=_family(":" in host), backlog=_BACKLOG)
+    both = socket.has_dualstack_ipv6()
+    return socket.create_server(("", port), family=_family(both), backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+def _family(ipv6: bool) -> socket.AddressFamily:
+    return socket.AF_INET6 if ipv6 else socket.AF_INET
 
 
 def is_loopback(host: str) -> bool:
@@ -153,13 +160,11 @@ def is_loopback(host: str) -> bool:
 
 def is_free(port: int) -> bool:
     """Return True if `port` is free on all addresses of this machine."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
+    try:
+        with listen("", port):
+            return True
+    except OSError:
+        return False
 
 
 def _send(connection: socket.socket, data: bytes) -> bool:

@@ -8,9 +8,12 @@ freeze with the others, or not start in a frozen control group, which counts as 
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
+
+from trainyard.steps.train.peers import handshake
 
 PORT = 2221
 """Port in the pod; the gang's NetworkPolicy admits only the pod's node."""
@@ -28,7 +31,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingTCPServer):  # HTTPServer would look up its own name and wait for DNS
-    allow_reuse_address, daemon_threads = True, True
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
 
 
 def answer(port: int = PORT) -> None:
@@ -37,7 +45,7 @@ def answer(port: int = PORT) -> None:
     If processes of one machine stand for pods, as in tests, the first one answers.
     """
     try:
-        server = _Server(("", port), _Handler)
+        server = _Server(handshake.listen("", port))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

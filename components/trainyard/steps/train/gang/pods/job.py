@@ -107,7 +107,10 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
         "suspend": bool(gang.pool.queue),
-        "template": {"metadata": {"labels": _task_labels(gang)}, "spec": _pod(gang)},
+        "template": {
+            "metadata": {"labels": _task_labels(gang) | labels.NO_MESH, "annotations": labels.NO_MESH},
+            "spec": _pod(gang),
+        },
     }
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     own = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
