@@ -30,6 +30,7 @@ RECIPES = {
     "lamb": {"optimizer": "lamb"},
     "compiled": {"xla": True},
     "compiled_normalization": {"normalization": True, "xla": True},
+    "slow_input": {"epochs": 5},
     "own_statistics": {"batch_statistics": "worker", **OWN_STATISTICS},
     "compiled_own_statistics": {"batch_statistics": "worker", "xla": True, **OWN_STATISTICS},
 }
@@ -67,6 +68,12 @@ def test_one_and_two_workers_end_with_the_same_losses_and_weights(
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)
     assert relative_difference(two["plain"], one) < TOLERANCE
     assert both.gradient_bytes == 4 * one.training.parameters and both.restarts == []
+
+
+def test_a_worker_that_the_others_wait_for_is_found_by_its_own_time(two: dict[str, Trained]) -> None:
+    (straggler,) = two["slow_input"].training.stragglers
+    assert (straggler.worker, straggler.until) == (1, None)
+    assert straggler.own_ms > 20 > straggler.others_ms
 
 
 def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:

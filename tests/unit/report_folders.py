@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.export import DeviceTiming, EdgeTpu, ExportedF
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.artifacts.train import Epoch, Restart, Rollback, Training, WorkerCount
+from trainyard.contract.artifacts.train import Epoch, Restart, Rollback, Straggler, Training, WorkerCount
 from trainyard.spec.recipe import Recipe
 
 SECONDS = {"preprocess": 9.1, "train": 20.4, "evaluate": 4.2, "export": 11.0, "push": 0.3}
@@ -105,6 +105,7 @@ def training(text: str = "seven") -> Training:
             WorkerCount(workers=workers, maximum=4, step=step, seconds=seconds)
             for workers, step, seconds in ((4, 0, 2.5), (2, 15, 9.0))
         ],
+        stragglers=[Straggler(worker=3, node=text, step=10, until=15, own_ms=9.0, others_ms=4.0)],
         rollbacks=[Rollback(what="training loss", step=12, back_to=10, learning_rate_scale=0.1)],
         goodput=0.5,
         goodput_seconds={"step": 4.0, "restart": 4.0},

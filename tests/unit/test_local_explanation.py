@@ -37,6 +37,12 @@ def test_a_training_that_goes_on_says_how_fast(tmp_path: Path) -> None:
     log.write_text("\n".join(map(json.dumps, (team, full, pace))))
     sentence, _ = explain_folder(str(tmp_path), "")
     assert "workers" not in sentence
+    slow = {"worker": 1, "node": "b", "step": 2, "until": None, "own_ms": 7.0, "others_ms": 3.0}
+    log.write_text(json.dumps(pace | {"straggler": slow}))
+    assert (
+        "worker 1 on b takes 7.0 ms a step, the others 3.0 ms, and they wait for it. See what else"
+        in (explain_folder(str(tmp_path), "")[0])
+    )
     assert (
         sentence.startswith("20260101-1 is in train (step 3 of 9, 5 examples/s")
         and "waits for its input 67%" in sentence

@@ -80,6 +80,7 @@ def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
         assert noted.exit_code == 0, noted.exception
     assert names("--note", "#Baseline", "-n", "1") == [SECOND] and names("--note", "early") == []
     shown = CliRunner().invoke(app, ["runs", "show", SECOND, "-e", str(root / "here.yaml")])
+    assert "slow    worker 3 on seven takes 9.0 ms a step, the others 4.0 ms" in shown.stdout
     assert "note    #baseline old labels" in shown.stdout and "gate    blessed" in shown.stdout
     assert re.search(r"data    train .*; fingerprint", shown.stdout) and "trainyard models show" in shown.stdout
     CliRunner().invoke(app, ["runs", "note", SECOND, "", "-e", str(root / "here.yaml")])

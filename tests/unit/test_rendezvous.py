@@ -74,7 +74,7 @@ class Caller:
             self._socket.shutdown(socket.SHUT_WR)
 
     def ready(self, worker: int, **more: Any) -> Caller:
-        self.send(type="ready", worker=worker, address=f"host:{worker}", generation=0, **more)
+        self.send(type="ready", worker=worker, address=f"host:{worker}", node=f"node-{worker}", generation=0, **more)
         return self
 
     def hears(self, kind: str) -> dict[str, Any]:
@@ -208,7 +208,7 @@ JSON = st.recursive(
 )
 FIELDS = ("worker", "address", "generation", "step", "code", "error", "message", "began_at", "restart", "grace_seconds")
 MESSAGES = st.fixed_dictionaries(
-    {"type": st.sampled_from(["ready", "beat", "began", "broke", "recovered", "start", "stop"]) | JSON},
+    {"type": st.sampled_from(["ready", "beat", "began", "straggler", "broke", "recovered", "start", "stop"]) | JSON},
     optional={name: JSON | st.integers(0, 3) for name in FIELDS},
 ).map(lambda message: json.dumps(message).encode() + b"\n")
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -442,12 +442,16 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     time.sleep(0.5)  # nor before the chief has told what the loss cost
     count = {"workers": 2, "maximum": 4, "step": 2, "seconds": 7.0}
     gang.callers[0].send(type="workers", generation=2, step=4, count=count)
+    slow = {"worker": 3, "node": "node-3", "step": 3, "until": None, "own_ms": 9.0, "others_ms": 4.0}
+    gang.callers[0].send(type="straggler", generation=2, step=4, straggler=slow)
     restart = {"reason": "worker 1 is lost", "step": 3, "resumed_at": 2, "lost_steps": 1, "seconds": 3.0}
     gang.callers[0].send(type="recovered", generation=2, step=4, restart=restart)
     gang.ready_again(0, 1, 2, 3, save=True)
     starts = gang.hear("start", 0, 1, 2, 3)
     assert [start["rank"] for start in starts] == [0, 1, 2, 3]
     past = starts[0]["past"]
+    assert other["past"]["team"] == [[0, "node-0"], [3, "node-3"]] and [*past["team"]][1] == [1, "node-1"]
+    assert past["stragglers"] == [slow | {"until": 4}]  # the next team finds it again, if it still is one
     assert past["worker_counts"] == [count] and past["last_break"][0] == (
         "workers 1, 2 are there again: training continues with 4 of 4 workers"
     )

@@ -34,6 +34,20 @@ def test_every_worker_has_the_same_sums_to_the_bit(workers: int, sizes: tuple[in
                     np.testing.assert_array_equal(worker_sums[which], sums[0][which])
 
 
+def test_the_seconds_in_sums_are_those_of_waiting_for_a_slow_worker() -> None:
+    rings = connected(3)
+
+    def work(ring: Ring) -> None:
+        for _ in range(5):
+            time.sleep(0.05 * (ring.index == 1))
+            ring.sum(np.ones(100_000, np.float32))
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, rings))
+    waited = [ring.seconds for ring in rings]
+    assert waited[1] < 0.1 < 0.2 < min(waited[0], waited[2])
+
+
 def test_a_worker_that_is_gone_is_a_lost_peer() -> None:
     one, other = connected(2)
     other.next_worker.close()

@@ -25,6 +25,7 @@ _TRAINING = {
     "epochs",
     "workers",
     "worker_counts",
+    "stragglers",
     "input_workers",
     "devices",
     "examples_per_second",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainyard import events
+from trainyard.contract.artifacts.train import Straggler
 from trainyard.contract.training.input_workers import input_workers_needed
 from trainyard.durations import duration_text
 from trainyard_control.planning.expectation import Expectation
@@ -41,8 +42,9 @@ def verdict(log: str, expected: Expectation | None = None, *, one_machine: bool 
     """
     pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
+        straggler = Straggler.model_validate(pace.pop("straggler")) if pace and "straggler" in pace else None
         numbers = {name: float(value) for name, value in pace.items()} if pace else {}
-        found = _verdict(numbers, expected, one_machine) if pace else Bottleneck()
+        found = _verdict(numbers, expected, one_machine, straggler) if pace else Bottleneck()
         return replace(found, sentence="; ".join(filter(None, [found.sentence, _smaller_team(log)])))
     except ValueError:  # not our line
         return Bottleneck()
@@ -54,10 +56,14 @@ def _smaller_team(log: str) -> str:
     return f"it runs with {team['workers']} of {team['of']} workers: {team.get('why')}" if "of" in team else ""
 
 
-def _verdict(pace: dict[str, float], expected: Expectation | None, one_machine: bool) -> Bottleneck:
+def _verdict(
+    pace: dict[str, float], expected: Expectation | None, one_machine: bool, straggler: Straggler | None
+) -> Bottleneck:
     speed, left = pace["examples_per_second"], pace["steps"] - pace["step"]
     outside = expected.against(speed) if expected else ""
     cause, why = _bound(pace, outside == "slower", one_machine)
+    if straggler:
+        cause, why = "straggler-bound", f"{straggler}. {straggler.advice}"
     progress = (
         f"step {pace['step']:,.0f} of {pace['steps']:,.0f}, {speed:,.0f} examples/s, "
         f"about {duration_text(left * pace['step_ms'] / 1000)} of steps left"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trainyard.contract.document import Document, FrozenModel
 from trainyard.spec.networks import TREES
@@ -66,6 +66,27 @@ class WorkerCount(FrozenModel):
     seconds: float
 
 
+class Straggler(FrozenModel):
+    """A worker of a gang on `node` that the others waited for, found at `step`.
+
+    until: the step at which it was as fast as the others again, None if it never was. own_ms: its milliseconds a step
+    outside the all-reduces when it was found; others_ms: the median of the others'.
+    """
+
+    worker: int
+    node: str
+    step: int
+    until: int | None = None
+    own_ms: float
+    others_ms: float
+    advice: ClassVar = "See what else runs on its node, or replace the node"
+
+    def __str__(self) -> str:
+        """Say who it is, and how slow."""
+        who = f"worker {self.worker} on {self.node}" if self.node else f"worker {self.worker}"
+        return f"{who} takes {self.own_ms:,.1f} ms a step, the others {self.others_ms:,.1f} ms, and they wait for it"
+
+
 class Device(FrozenModel):
     """One device that trained and what it delivered, measured on its own before the training.
 
@@ -113,8 +134,9 @@ class Training(Document):
     others.
 
     Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
-    gradient_bytes over all replicas, on its own; restarts the breaks that it survived. Of an elastic gang:
-    worker_counts are its numbers of workers in their order, and workers is the last of them.
+    gradient_bytes over all replicas, on its own; restarts the breaks that it survived; stragglers the workers that the
+    others waited for (only TensorFlow on CPUs tells). Of an elastic gang: worker_counts are its numbers of workers in
+    their order, and workers is the last of them.
 
     input_workers is how many processes beside the training prepared its batches, 0 if it did so itself.
 
@@ -161,6 +183,7 @@ class Training(Document):
     gradient_bytes: int = 0
     restarts: list[Restart] = []
     worker_counts: list[WorkerCount] = []
+    stragglers: list[Straggler] = []
     rollbacks: list[Rollback] = []
     goodput: float | None = None
     goodput_seconds: dict[str, float] = {}

@@ -110,6 +110,7 @@ def train(
                 "versions": engine.versions(),
                 "restarts": past.restarts,
                 "worker_counts": past.worker_counts,
+                "stragglers": past.stragglers,
                 "goodput": goodput.share(split),
                 "goodput_seconds": split,
             }

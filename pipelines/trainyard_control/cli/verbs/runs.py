@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.measured import metric_text
-from trainyard_control.cli.answers import print_answer, say_table, write_page
+from trainyard_control.cli.answers import print_answer, say, say_table, write_page
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 
@@ -212,6 +212,7 @@ def _show_view(view: RunView) -> None:
     if cost_text := _cost_text(view):
         typer.echo(f"cost    {cost_text}")
     if view.record:
+        _show_stragglers(view.record)
         typer.echo(f"report  {view.record['report']}")
     if view.state != "SUCCEEDED" or view.refused or (view.record and view.record.get("not_due")):
         typer.echo(f"{view.reason.rstrip('.')}.")
@@ -248,6 +249,7 @@ def _show_local(run: LocalRunView) -> None:
     if data := run.record.get("data"):
         counts = ", ".join(f"{split} {data[split]:,}" for split in ("train", "eval", "test"))
         typer.echo(f"data    {counts}; fingerprint {data['fingerprint']}")
+    _show_stragglers(run.record)
     if gate := run.record.get("gate"):
         typer.echo(f"gate    {gate['verdict']}")
     if run.record.get("report"):
@@ -258,6 +260,13 @@ def _show_local(run: LocalRunView) -> None:
         typer.echo(f"note    {run.note}")
     if run.reason:
         typer.echo(f"{run.reason.rstrip('.')}.")
+
+
+def _show_stragglers(record: dict[str, Any]) -> None:
+    from trainyard.contract.artifacts.train import Straggler
+
+    for fields in (record.get("train") or {}).get("stragglers", ()):
+        say(f"slow    {Straggler.model_validate(fields)}")
 
 
 def _show_comparison(compared: Comparison) -> None:

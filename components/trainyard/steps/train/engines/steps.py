@@ -69,6 +69,11 @@ class Steps(ABC):
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
 
+    @property
+    def all_reduced_seconds(self) -> float | None:
+        """The seconds that this process has spent in all-reduces, None if the engine does not tell."""
+        return None
+
     @abstractmethod
     def distributed(self, dataset: Any) -> Iterable[Any]:
         """Return the elements of a data set of `Input`, one a local replica, as `train` and `evaluate` take them."""

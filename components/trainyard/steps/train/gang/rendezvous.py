@@ -1,9 +1,9 @@
 """The rendezvous of a gang's supervisors, run by worker 0: all start together, and learn when one is lost.
 
 A client must first prove that it knows the gang's token (`handshake`). Messages are JSON lines over one TCP connection
-for each supervisor. A supervisor sends `ready` (with the address for its TensorFlow), `beat`, `workers`, `began`,
-`broke`, `recovered` and `done`; it receives `start`, `stop`, `beat` and `end`. A client that sends anything else is cut
-off, and the others notice only a lost worker.
+for each supervisor. A supervisor sends `ready` (with its node, and the address for its TensorFlow), `beat`, `workers`,
+`began`, `straggler`, `broke`, `recovered` and `done`; it receives `start`, `stop`, `beat` and `end`. A client that
+sends anything else is cut off, and the others notice only a lost worker.
 
 A generation is one start of the training, by a team of workers that does not change. Only its team is heard. Without a
 range the team is the whole gang. An elastic gang starts without a worker that is missing for too long, and stops at its
@@ -24,7 +24,7 @@ from multiprocessing import connection
 from typing import Any
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Restart, WorkerCount
+from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import handshake, settings
@@ -93,6 +93,7 @@ def rendezvous_key(token: str) -> bytes:
 class _Member:
     stream: MessageStream
     address: str | None = None
+    node: str = ""
 
 
 @dataclass
@@ -201,6 +202,9 @@ class Rendezvous:
         elif kind == "workers":
             self._past.worker_counts.append(WorkerCount.model_validate(message["count"]))
             _keep_past(self.token, self._past, self._step, self._writer)
+        elif kind == "straggler":
+            self._past.keep_straggler(Straggler.model_validate(message["straggler"]))
+            _keep_past(self.token, self._past, self._step, self._writer)
         elif kind == "began":
             if self._past.began_at is None:  # every start of a worker other than the chief says that it began
                 self._past.began_at = _natural_number(message["began_at"])
@@ -216,7 +220,7 @@ class Rendezvous:
 
     def _handle_ready(self, stream: MessageStream, message: Message) -> None:
         worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
-        address = str(message["address"])
+        address, node = str(message["address"]), str(message.get("node", ""))
         if worker >= self.workers or any(m.stream is stream for w, m in self._members.items() if w != worker):
             raise ValueError(worker)
         if stream in self._unidentified:
@@ -226,7 +230,7 @@ class Rendezvous:
             self._drop(previous.stream, "it was started again")
         if previous is None:
             self._joined_at = time.monotonic()
-        self._members[worker] = _Member(stream, address)
+        self._members[worker] = _Member(stream, address, node)
         self._newest = max(self._newest, generation)
 
     def _worker(self, stream: MessageStream) -> int | None:
@@ -340,6 +344,8 @@ class Rendezvous:
         self._running, self._step_at_start = True, self._step
         self._past.spent = self._past.spent or {"meet": time.monotonic() - self._past.started}
         addresses = [self._members[worker].address for worker in team]
+        self._past.end_stragglers(self._step)
+        self._past.team = [(worker, self._members[worker].node) for worker in team]
         smaller: dict[str, Any] = {}
         if len(team) < self.workers:
             why = f"{_names(missing)} not there"

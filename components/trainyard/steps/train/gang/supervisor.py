@@ -152,7 +152,8 @@ class Supervisor:
     def _send_ready(self, stream: MessageStream) -> None:
         host, _, port = self.membership.addresses[self.membership.worker].rpartition(":")
         address = f"{host}:{_free_port(int(port) + 1)}"
-        stream.send("ready", worker=self.membership.worker, address=address, generation=self._generation)
+        own = {"worker": self.membership.worker, "node": settings.node()}
+        stream.send("ready", **own, address=address, generation=self._generation)
 
     def _follow_rendezvous(self, stream: MessageStream) -> int | None:
         """Follow the rendezvous; return the exit code, None if the connection is lost."""

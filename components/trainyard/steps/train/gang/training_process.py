@@ -110,6 +110,8 @@ class TrainingProcess:
             self._messages.append((kind, {"restart": event}))
         elif kind == "workers":
             self._messages.append((kind, {"count": event}))
+        elif kind == "straggler":
+            self._messages.append((kind, {"straggler": event}))
         elif kind == "began":
             self._messages.append((kind, {"began_at": int(event["began_at"])}))
         elif kind == "failed":

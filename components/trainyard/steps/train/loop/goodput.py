@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel, Field
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Restart, WorkerCount
+from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
 
 _START = frozenset({"import", "join", "build", "compile"})
 
@@ -17,9 +17,9 @@ class Past(BaseModel):
 
     started: when the gang started. began_at: the step that it resumed from at first, None before its first new step.
     last_break: reason, last step and time of the last break. spent: seconds by name. max_workers: the number that an
-    elastic gang asks for, 0 for a gang of a fixed number; worker_counts: the numbers that it had. reads_since:
-    time.time() when this process first read examples. Other times are time.monotonic() on the chief's machine, where
-    worker 0's supervisor runs too.
+    elastic gang asks for, 0 for a gang of a fixed number; worker_counts: the numbers that it had. team: number and
+    node of each worker that trains, by rank; empty without supervisors. reads_since: time.time() when this process
+    first read examples. Other times are time.monotonic() on the chief's machine, where worker 0's supervisor runs too.
     """
 
     started: float = Field(default_factory=time.monotonic)
@@ -29,6 +29,8 @@ class Past(BaseModel):
     spent: dict[str, float] = {}
     max_workers: int = 0
     worker_counts: list[WorkerCount] = []
+    stragglers: list[Straggler] = []
+    team: list[tuple[int, str]] = []
     reads_since: float = Field(default_factory=time.time)
 
     def note_new_steps(self, resumed_at: int, workers: int) -> None:
@@ -51,6 +53,26 @@ class Past(BaseModel):
         restart = Restart(reason=reason, step=step, resumed_at=resumed_at, lost_steps=lost, seconds=seconds)
         self.restarts.append(restart)
         events.emit("recovered", **restart.model_dump())
+
+    def note_straggler(self, straggler: Straggler) -> None:
+        """Note a straggler, or, if it has `until`, that it is none any more."""
+        self.keep_straggler(straggler)
+        events.emit("straggler", **straggler.model_dump())
+        more = straggler.advice if straggler.until is None else f"That ended at step {straggler.until}"
+        events.emit("warning", message=f"{straggler}. {more}.")
+
+    def keep_straggler(self, straggler: Straggler) -> None:
+        """Add a straggler to the history, or replace it by its end."""
+        self.stragglers = [
+            one for one in self.stragglers if (one.worker, one.step) != (straggler.worker, straggler.step)
+        ]
+        self.stragglers.append(straggler)
+
+    def end_stragglers(self, step: int) -> None:
+        """Note that a new start of the training ends the stragglers, which it finds again if they still are."""
+        for straggler in self.stragglers:
+            if straggler.until is None:
+                self.keep_straggler(straggler.model_copy(update={"until": step}))
 
     def split(
         self, step: int, step_seconds: float, spent: dict[str, float], queue: float | None = None

@@ -31,6 +31,7 @@ from trainyard.steps.train.loop.checkpoint import (
 )
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.speed import ProgressReporter, SpeedMeter
+from trainyard.steps.train.loop.stragglers import Stragglers
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.steps.train.peers.settings import Rank
 
@@ -91,7 +92,10 @@ class Loop:
         self.began = self.past.reads_since
         self._saves = SaveSchedule(self.settings.checkpoints, self.data.steps_per_epoch)
         self._speed = SpeedMeter(self.data.batch_size)
-        self._reporter = ProgressReporter(self.steps, self.data, self.rank, self._speed, self.total, self.seconds)
+        self._stragglers = Stragglers(self.rank, self.past, self.steps.all_reduced_seconds is not None)
+        self._reporter = ProgressReporter(
+            self.steps, self.data, self.rank, self._speed, self.total, self.seconds, self._stragglers
+        )
 
     def run(self) -> None:
         """Train. Raises `DataError` if the loss is not finite twice, `Preempted` after a last checkpoint."""
@@ -244,10 +248,16 @@ class Loop:
 
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker is to stop."""
-        start = time.perf_counter()
-        own = WorkerValues(self._speed.last_step_seconds, float(self._stop_requested), self.writer.min_interval_seconds)
-        step_seconds, stop, interval = self._take(self._batches, count, own)
+        start, summed = time.perf_counter(), self.steps.all_reduced_seconds
+        values = WorkerValues(
+            self._speed.last_step_seconds, float(self._stop_requested), self.writer.min_interval_seconds
+        )
+        step_seconds, stop, interval, *own = self._take(self._batches, count, values)
         seconds = time.perf_counter() - start
+        self._stragglers.note_call(own, seconds, self.steps.step)
+        if summed is not None:
+            waited = (self.steps.all_reduced_seconds or 0.0) - summed
+            self._stragglers.note_own(0.0 if self._speed.cold else (seconds - waited) / count)
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if not self._started:
             self._started = True
@@ -261,11 +271,11 @@ class Loop:
         self._saves.note_steps(count * step_seconds, interval * self.rank.workers)
         return stop > 0
 
-    def _take(self, batches: Any, count: int, values: WorkerValues) -> WorkerValues:
-        """Take `count` steps and return the means of `values` over the workers."""
+    def _take(self, batches: Any, count: int, values: WorkerValues) -> list[float]:
+        """Take `count` steps; return the means of `values` over the workers, and each worker's own step seconds."""
         try:
             with self.watchdog.call(f"train in phase {self.steps.phase(self.steps.step)}"):
-                return WorkerValues(*self.steps.train(batches, count, values))
+                return self.steps.train(batches, count, [*values, *self._stragglers.values])
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "

@@ -13,6 +13,7 @@ from trainyard import events
 if TYPE_CHECKING:
     from trainyard.steps.train.engines.steps import Steps
     from trainyard.steps.train.input.input import Input
+    from trainyard.steps.train.loop.stragglers import Stragglers
     from trainyard.steps.train.peers.settings import Rank
 
 
@@ -108,6 +109,7 @@ class ProgressReporter:
     speed: SpeedMeter
     total: int
     seconds: Mapping[str, float]
+    stragglers: Stragglers
     prefetched_step_seconds: float = 0.0
     all_reduce_seconds: float = 0.0
     _progress_at: float = 0.0
@@ -139,7 +141,7 @@ class ProgressReporter:
 
     def _emit_pace(self, done: int) -> None:
         """Emit the use of time for `trainyard explain`: ms a step, and seconds since the process started."""
-        step_seconds = self.speed.step_seconds_so_far
+        step_seconds, straggler = self.speed.step_seconds_so_far, self.stragglers.slowest
         events.emit(
             "pace",
             step=done,
@@ -154,4 +156,5 @@ class ProgressReporter:
                 f"{name}_seconds": round(self.seconds.get(name, 0.0), 1)
                 for name in ("step", "compile", "input", "eval", "save")
             },
+            **({"straggler": straggler.model_dump()} if straggler else {}),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -23,6 +24,8 @@ RECIPE = "TRAINYARD_RECIPE"
 """YAML text of the recipe, in a pod."""
 INPUT_WORKERS = "TRAINYARD_INPUT_WORKERS"
 """host:port of every input worker in the order of their turns; not set without input workers."""
+NODE = "TRAINYARD_NODE"
+"""The name of this pod's node."""
 LAUNCHER_HEARTBEAT = "TRAINYARD_LAUNCHER_SIGN"
 """URI of the launcher's heartbeat; not set if no launcher watches the gang."""
 
@@ -48,6 +51,11 @@ def worker_counts(workers: int) -> list[int]:
 def replace_seconds() -> float:
     """Return the seconds that an elastic gang waits for a missing worker."""
     return float(os.environ.get(REPLACE_SECONDS, "60"))
+
+
+def node() -> str:
+    """Return the name of this worker's node, of its machine outside a cluster."""
+    return os.environ.get(NODE) or platform.node()
 
 
 def input_addresses() -> list[str]:

@@ -30,6 +30,11 @@ class AllReduce:
         self._ring = _connect_ring(strategy)
         self._last: Any = None
 
+    @property
+    def seconds(self) -> float | None:
+        """Seconds that this worker has spent in all-reduces, None without a ring."""
+        return self._ring.seconds if self._ring else None
+
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of each of `tensors` over the replicas, in one message."""
         # The identity places the argument on the replica's device, which the collective needs.

@@ -38,12 +38,16 @@ Vector = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass
 class Ring:
-    """Worker `index` of `workers`, connected with the next and the previous one."""
+    """Worker `index` of `workers`, connected with the next and the previous one.
+
+    seconds: those spent in `sum`, which waits for the slowest worker.
+    """
 
     index: int
     workers: int
     next_worker: socket.socket
     previous_worker: socket.socket
+    seconds: float = 0.0
 
     @classmethod
     def connect(
@@ -89,11 +93,14 @@ class Ring:
 
         Raises `PeerLost` if another worker is lost.
         """
+        start = time.perf_counter()
         small = sum(vector.nbytes for vector in vectors) <= _SMALL_BYTES
         try:
             return self._all_gather(vectors) if small else self._reduce_scatter(vectors)
         except OSError as error:
             raise PeerLost(f"worker {self.index}: lost the connection to another worker ({error}).") from error
+        finally:
+            self.seconds += time.perf_counter() - start
 
     def _all_gather(self, vectors: Sequence[Vector]) -> list[Vector]:
         """Pass every worker's vectors around and add them in the order of the workers."""

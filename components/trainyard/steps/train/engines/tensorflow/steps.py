@@ -71,6 +71,10 @@ class TensorFlowSteps(Steps):
     def learning_rate(self) -> float:
         return float(self.phases.at(self.step).optimizer.learning_rate)
 
+    @property
+    def all_reduced_seconds(self) -> float | None:
+        return self.all_reduce_vectors.seconds
+
     def distributed(self, dataset: tf.data.Dataset[Batch]) -> Iterable[Batch]:
         if devices() == ["CPU:0"]:
             return dataset  # nothing to copy; an iterator over devices would be traced again for every pass

@@ -281,9 +281,10 @@ def _environment(gang: Gang) -> list[Manifest]:
     # The Job's uid: random, equal in all pods of this Job, and known only to those who may read the Job.
     token = {} if settings.GANG_TOKEN in gang.environment else {settings.GANG_TOKEN: labels.JOB_UID}
     from_labels = {settings.WORKER_INDEX: labels.INDEX, **token}
+    fields = {name: f"metadata.labels['{label}']" for name, label in from_labels.items()}
     return variables(values, gang.secrets) + [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
-        for name, label in from_labels.items()
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in {**fields, settings.NODE: "spec.nodeName"}.items()
     ]
 
 
