@@ -22,10 +22,16 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 HOST = "kubernetes.io/hostname"
 
-NO_MESH = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
-"""Labels and annotations of a pod that takes no sidecar of a service mesh: it would keep a finished pod running.
+NO_MESH = {
+    "sidecar.istio.io/inject": "false",
+    "istio.io/dataplane-mode": "none",
+    "linkerd.io/inject": "disabled",
+}
+"""Labels and annotations of a pod outside of every service mesh.
 
-Sources: https://istio.io/latest/docs/reference/config/labels, https://linkerd.io/2/reference/proxy-configuration
+A sidecar would keep a finished pod running, and Istio's ambient mesh would tunnel through a port that the gang's
+NetworkPolicy closes. Sources: https://istio.io/latest/docs/reference/config/labels,
+https://istio.io/latest/docs/ambient/usage/add-workloads, https://linkerd.io/2/reference/proxy-configuration
 """
 
 KUBEFLOW_RUN = "pipeline/runid"
