@@ -23,6 +23,7 @@ from benchmarks.chaos.programs import PREDICT, STEPS, Program
 CLOCK_LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 _SUPERVISOR = "trainyard.steps.train.gang.supervisor"
 _BLOCK = 1 << 16
+_TURN_SECONDS = 0.05  # chosen: for which a slowed process runs, and stands still
 
 
 class Target(Protocol):
@@ -95,6 +96,31 @@ def _stop(fault: Fault, target: Target) -> tuple[str, Undo]:
 
 def _freeze_worker(fault: Fault, target: Target) -> tuple[str, Undo]:
     """Freeze the training process of a worker of the gang."""
+    return _stop_process(_training_process(fault, target), target)
+
+
+def _slow_worker(fault: Fault, target: Target) -> tuple[str, Undo]:
+    """Let the training process of a worker of the gang run half of the time."""
+    pid, over = _training_process(fault, target), threading.Event()
+
+    def slow() -> None:
+        with suppress(ProcessLookupError):
+            while not over.wait(_TURN_SECONDS):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(_TURN_SECONDS)
+                os.kill(pid, signal.SIGCONT)
+
+    slowing = threading.Thread(target=slow)
+    slowing.start()
+
+    def end() -> None:
+        over.set()
+        slowing.join()
+
+    return _name(pid, target), end
+
+
+def _training_process(fault: Fault, target: Target) -> int:
     supervisors = [pid for pid in target.processes() if _SUPERVISOR in command_line(pid)]
     leaders = [
         child
@@ -104,7 +130,7 @@ def _freeze_worker(fault: Fault, target: Target) -> tuple[str, Undo]:
     ]
     if not leaders:
         raise LookupError("no worker trains yet")
-    return _stop_process(leaders[int(fault.pick * len(leaders))], target)
+    return leaders[int(fault.pick * len(leaders))]
 
 
 def _stop_process(pid: int, target: Target) -> tuple[str, Undo]:
@@ -149,7 +175,7 @@ def _fail_requests(answers: tuple[str, ...]) -> Callable[[Fault, Target], tuple[
     def make(fault: Fault, target: Target) -> tuple[str, Undo]:
         assert target.store
         store, draw = target.store, random.Random(fault.pick)
-        some = draw.choice((0.2, 0.5, 1.0)) if answers != ("truncated",) else 0.5
+        some = draw.choice((0.2, 0.5, 1.0)) if len(answers) > 1 else 0.5
         store.fault = lambda _: draw.choice(answers) if draw.random() < some else None
         return f"{some:.0%} of the requests", store.calm
 
@@ -236,12 +262,18 @@ KINDS: dict[str, Kind] = {
     "SIGSTOP of a gang's worker for good": Kind(
         _freeze_worker, set(), forever=1, fits=lambda program: program.workers > 1
     ),
+    "a gang's worker slowed by half": Kind(
+        _slow_worker, set(), lasting=(3, 20), fits=lambda program: program.workers > 1, weight=2
+    ),
     "full disk": Kind(_fill_disk, {40}, lasting=(0.5, 4), forever=0.6, fits=_as_root, weight=2),
     "storage answers 503, 429 or nothing": Kind(
         _fail_requests(("503", "429", "reset", "lost answer")), {30}, lasting=(1, 20), fits=_in_bucket, weight=3
     ),
-    "storage cuts its answers": Kind(_fail_requests(("truncated",)), {30}, lasting=(1, 20), fits=_in_bucket),
-    "storage holds its answers": Kind(_hold_requests, {30}, lasting=(1, 20), fits=_in_bucket),
+    "storage cuts its answers": Kind(_fail_requests(("truncated",)), {30}, lasting=(1, 20), fits=_in_bucket, weight=2),
+    "storage stalls within its answers": Kind(
+        _fail_requests(("stalled",)), {30}, lasting=(1, 20), fits=_in_bucket, weight=2
+    ),
+    "storage holds its answers": Kind(_hold_requests, {30}, lasting=(1, 20), fits=_in_bucket, weight=2),
     # Not of a gang, whose processes compete for the cores: libfaketime 0.9.10 fails a sleep that is late with EINVAL.
     "clock shifted": Kind(
         _shift_clock,
@@ -274,7 +306,11 @@ def draw(seed: int, programs: tuple[Program, ...]) -> tuple[Program, list[Fault]
         name = random_.choices(kinds, weights)[0]
         kind = KINDS[name]
         seconds = float("inf") if random_.random() < kind.forever else random_.uniform(*kind.lasting)
-        within = ["train"] if kind.make in (_freeze_worker, _lose_capacity, _cut_network) else ["start", *STEPS]
+        within = (
+            ["train"]
+            if kind.make in (_freeze_worker, _slow_worker, _lose_capacity, _cut_network)
+            else ["start", *STEPS]
+        )
         step = PREDICT.name if program == PREDICT else random_.choice(within)
         faults.append(Fault(name, step, random_.random(), random_.random(), seconds))
     return program, sorted(faults, key=lambda fault: ["start", *STEPS, PREDICT.name].index(fault.step))

@@ -52,7 +52,7 @@ _GANG = {
 }
 # Of a document, what measures the run, and what says how often it was disturbed.
 _TIMES = re.compile(
-    "seconds|per_second|_ms$|goodput|bottleneck|restarts|resumed_from|worker_counts|finished|measured|checkpoint_writes"
+    "seconds|per_second|_ms$|goodput|bottleneck|restarts|stragglers|resumed_from|worker_counts|finished|measured|checkpoint_writes"
 )
 _README_TIMES = re.compile(r"(?m)^\| training time \|.*$|[\d.]+ \|$")  # and a format's milliseconds
 _ADDRESSES = re.compile(rb'"shared_object_id": \d+')  # Keras writes where an object was in memory

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 FAULTS = ("503", "429", "reset", "lost answer", "truncated")
+STALL_SECONDS = 600.0  # at most, see `Store.calm`
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
 
 
@@ -35,8 +36,8 @@ class Request:
 class Store:
     """A store behind its proxy.
 
-    fault: what happens to a request: one of FAULTS, 'hang', or None. before, after: called before and after a request
-    goes to the store; if `before` returns True, it does not go there.
+    fault: what happens to a request: one of FAULTS, 'hang', 'stalled' (half of the answer waits for `calm`), or None.
+    before, after: called before and after a request goes to the store; if `before` returns True, it does not go there.
     """
 
     scheme: str
@@ -49,13 +50,16 @@ class Store:
     overlooks_conditions: bool = False
     requests: list[Request] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    calmed: threading.Event = field(default_factory=threading.Event)
 
     @property
     def uri(self) -> str:
         return f"{self.scheme}://{self.bucket}"
 
     def calm(self) -> None:
-        """Forget the requests, and make no more faults."""
+        """Forget the requests, make no more faults, and end the answers that stalled."""
+        self.calmed.set()
+        self.calmed = threading.Event()
         self.fault = lambda request: None
         self.before = self.after = lambda request: None
         self.overlooks_conditions = False
@@ -88,7 +92,7 @@ class _Proxy(BaseHTTPRequestHandler):
         store.after(request)
         if fault == "lost answer":
             return self._reset()
-        self._answer(status, headers, content, cut=fault == "truncated")
+        self._answer(status, headers, content, fault)
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
@@ -128,7 +132,8 @@ class _Proxy(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, cut: bool = False) -> None:
+    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, fault: str | None = None) -> None:
+        calmed = self.store.calmed
         try:
             self.send_response(status)
             length = str(len(content))
@@ -140,8 +145,12 @@ class _Proxy(BaseHTTPRequestHandler):
             self.send_header("Content-Length", length)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content[: len(content) // 2] if cut else content)
-            if cut:
+                half = len(content) // 2 if fault in ("truncated", "stalled") else len(content)
+                self.wfile.write(content[:half])
+                if fault == "stalled":
+                    calmed.wait(STALL_SECONDS)
+                    self.wfile.write(content[half:])
+            if fault == "truncated":
                 self._reset()
         except OSError:
             self.close_connection = True
