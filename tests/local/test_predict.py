@@ -534,9 +534,11 @@ def test_the_pipeline_predicts_as_a_task_of_kfp(digits: Path, tmp_path: Path) ->
 
 
 @contextmanager
-def asked(folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0) -> Iterator[server.Addresses]:
+def asked(
+    folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[server.Addresses]:
     """Serve the models in `folder` as `m` while the block runs, which gets the addresses."""
-    options = server.Options(str(folder), "m", "127.0.0.1", 0, reload_seconds, request_bytes, grpc_port=0)
+    options = server.Options(str(folder), "m", host, port, reload_seconds, request_bytes, grpc_port=0)
     loop, started, ended = asyncio.new_event_loop(), queue.Queue(), asyncio.Event()
 
     async def listen() -> None:
@@ -585,8 +587,10 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     expected = ty.load(table / "models" / "1").predict(columns)
     probabilities = scores(expected.table.to_pydict(), ["poor", "rich"])
-    with asked(table / "models" / "1") as addresses:
-        url = addresses.url
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    with asked(table / "models" / "1", host="0.0.0.0", port=port) as addresses:
+        url = f"http://{'[::1]' if socket.has_dualstack_ipv6() else '127.0.0.1'}:{port}"
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": rows})
         assert status == 200 and set(answer["predictions"][0]) == {"probabilities", "label", "label_id"}
         np.testing.assert_array_equal(

@@ -79,7 +79,7 @@ class Straggler(FrozenModel):
     until: int | None = None
     own_ms: float
     others_ms: float
-    advice: ClassVar = "See what else runs on its node, or replace the node"
+    advice: ClassVar[str] = "See what else runs on its node, or replace the node"
 
     def __str__(self) -> str:
         """Say who it is, and how slow."""

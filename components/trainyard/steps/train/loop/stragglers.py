@@ -70,6 +70,6 @@ class Stragglers:
             self._past.note_straggler(self._found.pop(rank).model_copy(update={"until": step}))
         elif not found and self._windows[rank] >= WINDOWS:
             worker, node = self._past.team[rank] if self._past.team else (rank, "")
-            milliseconds = {"own_ms": round(1000 * own, 3), "others_ms": round(1000 * usual, 3)}
-            self._found[rank] = Straggler(worker=worker, node=node, step=step, **milliseconds)
+            own_ms, others_ms = round(1000 * own, 3), round(1000 * usual, 3)
+            self._found[rank] = Straggler(worker=worker, node=node, step=step, own_ms=own_ms, others_ms=others_ms)
             self._past.note_straggler(self._found[rank])
