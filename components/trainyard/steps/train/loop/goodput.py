@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from trainyard import events
 from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
 
+_MAX_STRAGGLERS = 100  # chosen: the newest; the history is sent in one message
 _START = frozenset({"import", "join", "build", "compile"})
 
 
@@ -63,10 +64,9 @@ class Past(BaseModel):
 
     def keep_straggler(self, straggler: Straggler) -> None:
         """Add a straggler to the history, or replace it by its end."""
-        self.stragglers = [
-            one for one in self.stragglers if (one.worker, one.step) != (straggler.worker, straggler.step)
-        ]
-        self.stragglers.append(straggler)
+        found = (straggler.worker, straggler.step)
+        kept = [one for one in self.stragglers if (one.worker, one.step) != found]
+        self.stragglers = [*kept, straggler][-_MAX_STRAGGLERS:]
 
     def end_stragglers(self, step: int) -> None:
         """Note that a new start of the training ends the stragglers, which it finds again if they still are."""
