@@ -25,6 +25,16 @@ def jax_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_variables() -> Iterator[None]:
+    """Take back what a module's tests left in the environment: no template fits processes with other variables."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
 @pytest.fixture(scope="session")
 def template() -> Iterator[None]:
     """A process that has imported what tests start again and again."""

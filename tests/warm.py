@@ -81,10 +81,19 @@ execute = _posixsubprocess.fork_exec
 
 
 class Template:
-    """Asks a template for processes. variables: those it was started with; optional: set by what it has imported."""
+    """Asks a template for processes. variables: those it was started with; optional: set by what it has imported.
 
-    def __init__(self, connection: socket.socket, variables: dict[str, str], optional: set[str]) -> None:
-        self.connection, self.variables, self.optional = connection, variables, optional
+    process: the template, if this process has executed it.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        variables: dict[str, str],
+        optional: set[str],
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        self.connection, self.variables, self.optional, self.process = connection, variables, optional, process
         self.owner = os.getpid()
         self.lock = threading.Lock()
 
@@ -99,17 +108,34 @@ class Template:
     def fork(self, request: dict[str, Any], files: list[int]) -> int | None:
         """Return the id of the new process, which the kernel gives to this one when its own parent ends.
 
-        None if the template was killed, together with the group of this process say.
+        A template that was killed is started again, but for one that was forked: None then.
         """
         with self.lock:
-            LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            try:
-                socket.send_fds(self.connection, [pickle.dumps(request)], files)
-                return int(self.connection.recv(64) or b"0") or None
-            except OSError:
-                return None
-            finally:
-                LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            pid = self._ask(request, files)
+            if pid is None and self.process:
+                self.end()
+                again = _started(self.variables)
+                self.connection, self.process = again.connection, again.process
+                pid = self._ask(request, files)
+            return pid
+
+    def end(self) -> None:
+        self.connection.close()
+        if self.process:
+            self.process.wait()
+
+    def _ask(self, request: dict[str, Any], files: list[int]) -> int | None:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(self.connection, [pickle.dumps(request)], files)
+            return int(self.connection.recv(64) or b"0") or None
+        except OSError:
+            return None
+        except BaseException:  # a signal's, as of a test that takes too long: the next answer would be to this request
+            self.connection.close()
+            raise
+        finally:
+            LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 templates: list[Template] = []
@@ -117,19 +143,19 @@ templates: list[Template] = []
 
 def start(**variables: str) -> Callable[[], None]:
     """Start a template for this process's own processes that have `variables`; returns what ends it."""
+    template = _started({**os.environ, **variables})
+    templates.append(template)
+    return template.end
+
+
+def _started(variables: dict[str, str]) -> Template:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno()), " " * ROOM]
     # Read by the C library when a process starts, and set by supervisors for their training processes.
-    environment = {**os.environ, **variables, **supervisor.HEAP_VARIABLES}
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
-    theirs.close()
-    templates.append(Template(ours, *pickle.loads(ours.recv(LONGEST))))
-
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    return end
+    environment = variables | supervisor.HEAP_VARIABLES
+    with theirs:
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+    return Template(ours, *pickle.loads(ours.recv(LONGEST)), process)
 
 
 def use(function: Callable[..., int] | None = None) -> None:
@@ -153,6 +179,7 @@ def fork_exec(*given: Any) -> int:
         or not (gid is gids is uid is None and umask == -1)
         or not (preexec_fn is None or dies_with_parent)
         or not _kind(words)
+        or words[1] == __file__  # a template
         or "resource_tracker" in words[-1]  # of multiprocessing, which imports nothing
     ):
         return execute(*given)

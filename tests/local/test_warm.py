@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +51,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 HOWS = {"-c": ["-c", PROBE], "-m": ["-m", "probe"], "script": ["probe.py"]}
 ENDS = ["0", "3", "why", "raise", "kill", "interrupt"]
-
-
-@pytest.fixture(scope="module")
-def template() -> Iterator[None]:
-    """A template of this module's own: earlier tests of the session may have killed theirs, or set variables."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm, "templates", [])
-        end = warm.start()
-        yield
-        end()
 
 
 def _ended(how: list[str], end: str, options: dict[str, Any]) -> tuple[int, dict[str, Any], str]:
@@ -112,3 +101,14 @@ def test_a_forked_process_ends_like_an_executed_one(end: str, template: None) ->
     finally:
         warm.use(warm.execute)
     assert (forked, forked_error) == (code, error)
+
+
+def test_a_template_that_was_killed_is_started_again(template: None) -> None:
+    killed = next(each for each in warm.templates if each.fits(dict(os.environ)))
+    assert killed.process
+    killed.process.kill()
+    warm.use()
+    try:
+        assert _ended(HOWS["-c"], "0", {})[1]["tensorflow"]
+    finally:
+        warm.use(warm.execute)
