@@ -154,7 +154,8 @@ def _class_faults(recipe: Recipe, classes: Collection[str]) -> Iterator[str]:
 
 
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
-    classes = {source.label(file.name) for file in source.files if not file.reason} - {None}
+    labels = {source.label(file.name) for file in source.files if not file.reason}
+    classes = {label for label in labels if label is not None}
     faults = _lacking_splits(source) if source.has_splits else []
     if len(classes) < 2:
         faults.append(
