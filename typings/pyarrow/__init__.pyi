@@ -1,7 +1,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from io import RawIOBase
-from typing import IO, Any, Literal, SupportsIndex, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +37,6 @@ class NativeFile(AbstractContextManager[NativeFile]):
 
 class BufferReader:
     def __init__(self, obj: bytes | Buffer) -> None: ...
-
-class PythonFile(NativeFile):
-    def __init__(self, handle: IO[bytes] | RawIOBase, mode: Literal["r", "w"]) -> None: ...
 
 class OSFile(NativeFile):
     def __init__(self, path: str, mode: Literal["rb", "wb"]) -> None: ...

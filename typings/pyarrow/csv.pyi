@@ -1,10 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-from pyarrow import BufferReader, DataType, PythonFile, RecordBatch, Schema, Table
-
-class CSVStreamingReader:
-    def read_next_batch(self) -> RecordBatch: ...
+from pyarrow import BufferReader, DataType, RecordBatch, Schema, Table
 
 class ReadOptions:
     def __init__(self, *, use_threads: bool, block_size: int, column_names: Sequence[str]) -> None: ...
@@ -41,9 +38,3 @@ def read_csv(
     parse_options: ParseOptions,
     convert_options: ConvertOptions,
 ) -> Table: ...
-def open_csv(
-    input_file: PythonFile,
-    read_options: ReadOptions,
-    parse_options: ParseOptions,
-    convert_options: ConvertOptions,
-) -> CSVStreamingReader: ...
