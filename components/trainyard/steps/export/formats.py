@@ -55,17 +55,14 @@ class TrainedFiles:
 class ExportFormat:
     """One format.
 
-    path: below the output. magic: what the file `magic_file` of it, or it itself, holds from the byte `magic_at` on.
-    exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. border: what the file takes and
-    gives, for preprocessing.json, if it is a file for devices, which takes what the transform puts out.
+    path: below the output. exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. border: what
+    the file takes and gives, for preprocessing.json, if it is a file for devices, which takes what the transform puts
+    out.
     """
 
     path: str
     write: Callable[[TrainedFiles, Path], None]
     open: Callable[[Format, Path, Examples], ExportedModel]
-    magic: bytes
-    magic_at: int = 0
-    magic_file: str = ""
     exact: bool = False
     border: Callable[[Path], Border] | None = None
 
@@ -121,8 +118,6 @@ def _lite(format: LiteFormat, path: str) -> ExportFormat:
         path,
         write=lambda files, path: _write_lite(format, files, path),
         open=_open_lite,
-        magic=b"TFL3",
-        magic_at=4,
         border=lite.border,
     )
 
@@ -194,15 +189,11 @@ def _open_onnx(format: Format, path: Path, document: Examples) -> ExportedModel:
 
 
 FORMATS: dict[Format, ExportFormat] = {
-    # The first field of a SavedModel is its schema version, 1.
-    "saved_model": ExportFormat(
-        "saved_model", _write_saved_model, _open_saved_model, b"\x08\x01", magic_file="saved_model.pb", exact=True
-    ),
-    "keras": ExportFormat("model.keras", _write_keras, _open_keras, b"PK\x03\x04", exact=True),
+    "saved_model": ExportFormat("saved_model", _write_saved_model, _open_saved_model, exact=True),
+    "keras": ExportFormat("model.keras", _write_keras, _open_keras, exact=True),
     "litert_float32": _lite("litert_float32", "model_float32.tflite"),
     "litert_float16": _lite("litert_float16", "model_float16.tflite"),
     "litert_dynamic": _lite("litert_dynamic", "model_dynamic.tflite"),
     "litert_int8": _lite("litert_int8", "model_int8.tflite"),
-    # The first field of an ONNX file is the version of its representation, which is 8 with `onnx_file.OPSET`.
-    "onnx": ExportFormat("model.onnx", _write_onnx, _open_onnx, b"\x08\x08", border=onnx_file.border),
+    "onnx": ExportFormat("model.onnx", _write_onnx, _open_onnx, border=onnx_file.border),
 }
