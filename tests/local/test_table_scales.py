@@ -1,9 +1,12 @@
 """Logarithms, lists in a cell and computed features, as train says and as a device without TensorFlow computes them."""
 
+import io
 import json
 import math
 import random
+import runpy
 from collections import Counter
+from contextlib import redirect_stdout
 from functools import partial
 from itertools import chain
 
@@ -159,7 +162,18 @@ def test_values_of_a_list_have_ids_by_frequency_as_they_are_written(made):
                 assert value_id == vocabulary.index(value) + 1 if value in vocabulary else value_id in (5, 6)
 
 
-def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, tmp_path):
+def asked(exported, row, monkeypatch):
+    """Return what the example for the SavedModel prints for a row."""
+    script, argument = exported / "examples" / "ask_saved_model.py", exported / "examples" / "asked.json"
+    argument.write_text(json.dumps(row))
+    monkeypatch.setattr("sys.argv", [str(script), str(argument)])
+    with redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(script), run_name="__main__")
+    assert len(script.read_text().splitlines()) <= 20 and "probabilities" in printed.getvalue()
+    return printed.getvalue()
+
+
+def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, tmp_path, monkeypatch):
     import export_folders
     import keras
     import tensorflow as tf
@@ -190,6 +204,10 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     columns = {name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
     transformed = load_transform(examples.uri)(as_read(columns, recipe.data))
     assert device_folder.largest_difference(device_folder.features(exported, raw), transformed) <= 1e-6
+    row = json.loads((exported / "examples" / "row.json").read_text())
+    assert row["tags"] == "Rock;rock;hip hop"
+    assert device_folder.features(exported, [row])["tags"].tolist() == [[1, 2, 3]]
+    assert asked(exported, row, monkeypatch) == asked(exported, row | {"tags": row["tags"].split(";")}, monkeypatch)
     content = json.loads((exported / "preprocessing.json").read_text())
     assert {column["name"]: column["formula"] for column in content["computed_features"]} == {
         name: formula for name, (formula, _) in COMPUTED.items()

@@ -14,6 +14,7 @@ from trainyard.contract.version import VOCABULARIES
 from trainyard.data.trained import output_name
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Format, Recipe
+from trainyard.spec.tables.columns import Text
 from trainyard.steps.export.outputs import Border
 
 _SIGNATURE, _EXAMPLES, _ROW = "signature.json", "examples", "row.json"
@@ -51,6 +52,8 @@ _IMAGE = """inputs = {"image": tf.constant([Path(sys.argv[1]).read_bytes()])}
 _COLUMNS = """inputs, row = {}, json.loads(Path(sys.argv[1]).read_text())
 for column in json.loads((folder / "signature.json").read_text())["columns"]:
     value = column["missing"] if row.get(column["name"]) is None else row[column["name"]]
+    if isinstance(value, list):
+        value = column["separator"].join(value)
     inputs[column["input"]] = tf.constant([float(value) if column["dtype"] == "float32" else str(value)])
 """
 _KERAS = """outputs = keras.models.load_model(folder / "model.keras")(inputs)
@@ -126,19 +129,23 @@ def _column(feature: RawFeature, recipe: Recipe, train: FeatureStatistics | None
     """Return one raw input of the SavedModel, with a made `example` value."""
     settings = (recipe.data.features | recipe.data.inputs).get(feature.name)
     kind = "image" if recipe.data.is_image else settings.type if settings else None
+    separator = settings.separator if isinstance(settings, Text) else None
     known = train is not None and train.min is not None and feature.dtype != "string"
     return {
         "name": feature.name,
         "input": input_name(feature.name),
         "dtype": feature.dtype,
         "type": kind,
+        "separator": separator,
         "missing": None if kind == "image" else _MISSING[feature.dtype],
         "range": [train.min, train.max] if train and known else None,
-        "example": _made(feature, kind, train, folder),
+        "example": _made(feature, kind, separator, train, folder),
     }
 
 
-def _made(feature: RawFeature, kind: str | None, train: FeatureStatistics | None, folder: Path) -> Any:
+def _made(
+    feature: RawFeature, kind: str | None, separator: str | None, train: FeatureStatistics | None, folder: Path
+) -> Any:
     if feature.dtype != "string":
         return train.mean if train and train.mean is not None else 0.0
     if kind == "date":
@@ -147,7 +154,7 @@ def _made(feature: RawFeature, kind: str | None, train: FeatureStatistics | None
         return ""
     lines = (folder / VOCABULARIES / feature.learned.vocabulary).read_text(encoding="utf-8").split("\n")[:-1]
     values = [line for line in lines if line != feature.learned.missing]
-    return " ".join(values[:_WORDS]) if kind == "text" else next(iter(values), "")
+    return (separator or " ").join(values[:_WORDS]) if kind == "text" else next(iter(values), "")
 
 
 def _border(format: Format, document: Examples, columns: list[dict[str, Any]]) -> Border:
