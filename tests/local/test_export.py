@@ -47,7 +47,7 @@ data: {format: csv, path: x.csv, features: {age: {type: numeric}, net worth: {ty
 model: {name: mlp}
 """
 
-
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -440,6 +440,32 @@ def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
     done = ask(exported_table, str(tmp_path / "rows.json"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
+
+
+def test_the_pages_on_devices_and_onnx_run_as_they_are_written(
+    digits: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (raw, labels) = next(iter(open_examples(str(digits / "examples")).raw_batches("eval", 2)))
+    names = [f"digit {label}" for label in labels.numpy()]
+    shutil.copytree(exported, tmp_path / "pets", ignore=shutil.ignore_patterns("saved_model", "demo.html"))
+    for file, encoded in zip(("photo.jpg", "other.jpg"), raw["image"].numpy(), strict=True):
+        (tmp_path / file).write_bytes(encoded)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "pets"), *sys.path])
+    monkeypatch.delitem(sys.modules, "preprocess", raising=False)
+    pages = [(HOW_TO / page).read_text(encoding="utf-8") for page in ("devices.md", "onnx.md")]
+    lines = re.findall(r"python pets/(predict\.py.*)", "".join(pages))
+    assert len(lines) == 4
+    for line in lines:
+        script, *arguments = line.split()
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        runpy.run_path(str(tmp_path / "pets" / script), run_name="__main__")
+        printed = capsys.readouterr().out.strip()
+        assert (json.loads(printed)["label"] if "--json" in line else printed) == names[0]
+    (program,) = re.findall(r"```python\n(.*?)```", pages[1], re.DOTALL)
+    exec(compile(program, "onnx.md", "exec"), {})
+    sys.modules.pop("preprocess", None)
+    assert capsys.readouterr().out == f"(2, 10) {names[1]}\n"
 
 
 @pytest.fixture(scope="module")

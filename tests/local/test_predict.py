@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import queue
+import re
 import secrets
 import shutil
 import signal
@@ -71,6 +72,7 @@ from trainyard.storage.buckets import objects
 from trainyard_control.api.model import Predictions
 from trainyard_control.cli.main import app
 
+SERVE_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
 name: table
@@ -574,7 +576,9 @@ def tensor(name: str, datatype: str, values: list[Any]) -> triton.InferInput:
     return made.set_data_from_numpy(np.array(texts, object) if floats is None else floats)
 
 
-def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests_are_batched(table: Path) -> None:
+def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests_are_batched(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [
         {
             "age": float(row["age"]),
@@ -633,6 +637,9 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
         one_by_one = np.concatenate([reply.as_numpy("probabilities") for reply in replies])
         np.testing.assert_allclose(one_by_one, probabilities[:10], atol=1e-6)
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
+        (program,) = re.findall(r"```python\n(.*?)```", SERVE_PAGE, re.DOTALL)
+        exec(program.replace("127.0.0.1:9000", addresses.rpc).replace('"churn"', '"m"'), {})
+        assert re.search(r"\[b'(rich|poor)' b'(rich|poor)'\]\n$", capsys.readouterr().out)
         assert 'trainyard_requests_total{code="OK",route="ModelInfer"} 12.0' in metrics
         assert 'trainyard_requests_total{code="400",route="predict"} 1.0' in metrics
         assert f"trainyard_batch_rows_sum {200 * 5 + 199 + 10}.0" in metrics
@@ -733,6 +740,11 @@ def test_a_server_answers_images_as_predict_does_and_knows_the_version_of_a_copy
         assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["version"] == "7"
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": instances})
         assert [one["label"] for one in answer["predictions"]] == expected["prediction"]
+        (tmp_path / "seven.png").write_bytes(images[0])
+        (command,) = re.findall(r"^curl (.*)$", SERVE_PAGE, re.MULTILINE)
+        command = command.replace("localhost:8080", url.removeprefix("http://")).replace("/digits:", "/m:")
+        printed = subprocess.run(["bash", "-c", f"curl -s {command}"], cwd=tmp_path, capture_output=True, check=True)
+        assert json.loads(printed.stdout)["predictions"][0]["label"] == expected["prediction"][0]
         client = triton.InferenceServerClient(addresses.rpc)
         reply = client.infer("m", [tensor("image", "BYTES", images)]).as_numpy("label")
         assert [text.decode() for text in reply] == expected["prediction"]

@@ -173,7 +173,7 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(bod
         *(
             ({"name": "city", "shape": [2], "datatype": datatype, "data": [None, value]}, f"inputs[0].data[1]: {said}")
             for datatype, value, said in [
-                ("INT8", 128, "a value of INT8 is expected, '128' was found"),
+                ("INT8", 128, "a value of INT8 is expected for 'city', '128' was found"),
                 ("INT8", -129, "a value of INT8"),
                 ("INT16", 32768, "a value of INT16"),
                 ("INT32", 2**31, "a value of INT32"),
@@ -187,11 +187,11 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(bod
                 ("FP16", 65520, "a value of FP16"),
                 ("BF16", 3.4e38, "a value of BF16"),
                 ("FP32", 3.5e38, "a value of FP32"),
-                ("FP64", math.inf, "a value of FP64 is expected, 'Infinity' was found"),
-                ("INT8", "5", "a value of INT8 is expected, '5' was found"),
-                ("FP32", "Bern", "a value of FP32 is expected, 'Bern' was found"),
-                ("BYTES", 5, "a value of BYTES is expected, '5' was found"),
-                ("BOOL", 1, "a value of BOOL is expected, '1' was found"),
+                ("FP64", math.inf, "a value of FP64 is expected for 'city', 'Infinity' was found"),
+                ("INT8", "5", "a value of INT8 is expected for 'city', '5' was found"),
+                ("FP32", "Bern", "a value of FP32 is expected for 'city', 'Bern' was found"),
+                ("BYTES", 5, "a value of BYTES is expected for 'city', '5' was found"),
+                ("BOOL", 1, "a value of BOOL is expected for 'city', '1' was found"),
             ]
         ),
     ],
@@ -307,12 +307,16 @@ def test_the_numbers_of_one_tensor_keep_their_digits() -> None:
         ({"datatype": "FP32"}, [b"abcd"] * 2, "raw_input_contents: one for each of the 1 inputs is expected, 2 were"),
         ({"datatype": "FP32"}, [b"abcde"], "inputs[0]: 4 raw bytes for each value of FP32 are expected, 5 were found"),
         ({"datatype": "FP32"}, [b"abcd" * 2], "inputs[0].shape: [2] or [2, 1] is expected for its data, [1] was"),
-        ({"datatype": "BOOL", "shape": [2]}, [b"\1\2"], "inputs[0]: raw element 1: a value of BOOL is expected, 2 was"),
+        (
+            {"datatype": "BOOL", "shape": [2]},
+            [b"\1\2"],
+            "inputs[0]: raw element 1: a value of BOOL is expected for 'city', 2 was",
+        ),
         *(
             (
                 {"datatype": datatype, "shape": [2], "contents": {field: [0, value]}},
                 [],
-                f"inputs[0].contents.{field}[1]: a value of {datatype} is expected, {value} was found",
+                f"inputs[0].contents.{field}[1]: a value of {datatype} is expected for 'city', {value} was found",
             )
             for datatype, field, value in [
                 ("INT8", "int_contents", 128),

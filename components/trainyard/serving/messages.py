@@ -83,10 +83,10 @@ def columns(request: Any, decimals: Collection[str]) -> list[tuple[str, list[Any
     found: list[tuple[str, list[Any]]] = []
     for index, tensor in enumerate(request.inputs):
         place = f"inputs[{index}]"
-        datatype = require_datatype(tensor.datatype, place)
+        require_datatype(tensor.datatype, place)
         if raw and tensor.HasField("contents"):
             raise BadRequest(f"{place}.contents: stands beside raw_input_contents. Send one of them.")
-        values = _from_raw(raw[index], datatype, place) if raw else _from_contents(tensor.contents, datatype, place)
+        values = _from_raw(raw[index], tensor, place) if raw else _from_contents(tensor, place)
         require_shape(tensor.shape, len(values), place)
         if isinstance(values, np.ndarray):
             values = values.astype(float).tolist() if tensor.name in decimals else _texts(values)
@@ -110,7 +110,8 @@ def response(model: str, version: str, request: Any, outputs: Sequence[Output]) 
     return answer
 
 
-def _from_contents(contents: Any, datatype: str, place: str) -> Any:
+def _from_contents(tensor: Any, place: str) -> Any:
+    contents, datatype = tensor.contents, tensor.datatype
     expected = _TENSORS[datatype][1]
     found = [field.name for field, _ in contents.ListFields()]
     if not expected:
@@ -124,11 +125,12 @@ def _from_contents(contents: Any, datatype: str, place: str) -> Any:
     if datatype in INTEGERS:
         low, high = INTEGERS[datatype]
         for index in np.flatnonzero((numbers < low) | (numbers > high))[:1].tolist():
-            raise mistyped(f"{place}.contents.{expected}[{index}]", datatype, values[index])
+            raise mistyped(f"{place}.contents.{expected}[{index}]", tensor.name, datatype, values[index])
     return numbers
 
 
-def _from_raw(content: bytes, datatype: str, place: str) -> Any:
+def _from_raw(content: bytes, tensor: Any, place: str) -> Any:
+    datatype = tensor.datatype
     if datatype == "BYTES":
         return _elements(content, place)
     dtype = np.dtype(_TENSORS[datatype][0])
@@ -139,7 +141,7 @@ def _from_raw(content: bytes, datatype: str, place: str) -> Any:
     values = np.frombuffer(content, dtype)
     if datatype == "BOOL":
         for index in np.flatnonzero(values.view("u1") > 1)[:1].tolist():
-            raise mistyped(f"{place}: raw element {index}", datatype, content[index])
+            raise mistyped(f"{place}: raw element {index}", tensor.name, datatype, content[index])
         return values.tolist()
     return (values.astype("<u4") << 16).view("<f4") if datatype == "BF16" else values
 

@@ -223,7 +223,7 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
     datatype = require_datatype(tensor.get("datatype"), place)
     for index, value in enumerate(values):
         if value is not None and not _is_of(datatype, value):
-            raise mistyped(f"{place}.data[{index}]", datatype, value)
+            raise mistyped(f"{place}.data[{index}]", tensor.get("name"), datatype, value)
     return values
 
 
@@ -242,9 +242,9 @@ def require_datatype(datatype: Any, place: str) -> str:
     return datatype
 
 
-def mistyped(place: str, datatype: str, value: object) -> BadRequest:
-    """Return the error for a `value` that is none of the `datatype` of its tensor."""
-    return BadRequest(f"{place}: a value of {datatype} is expected, {_shown(value)} was found.")
+def mistyped(place: str, name: object, datatype: str, value: object) -> BadRequest:
+    """Return the error for a `value` that is none of the `datatype` of the tensor `name`."""
+    return BadRequest(f"{place}: a value of {datatype} is expected for {_shown(name)}, {_shown(value)} was found.")
 
 
 def _is_of(datatype: str, value: Any) -> bool:

@@ -26,8 +26,9 @@ async function start() {
     drawing.setPointerCapture(event.pointerId);
     line(pointOf(event), pointOf(event));
   });
-  drawing.addEventListener("pointermove", (event) => event.buttons && line(last, pointOf(event)));
-  drawing.addEventListener("pointerup", () => askCanvas(drawing, "the drawing"));
+  const draws = (event) => drawing.hasPointerCapture(event.pointerId); // not what began beside the drawing
+  drawing.addEventListener("pointermove", (event) => draws(event) && line(last, pointOf(event)));
+  drawing.addEventListener("pointerup", (event) => draws(event) && askCanvas(drawing, "the drawing"));
   clear();
 }
 
