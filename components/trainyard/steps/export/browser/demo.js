@@ -128,7 +128,7 @@ async function check() {
   const isSame = furthest <= MOST_DIFFERENCE;
   byId("check").className = isSame ? "note" : "alert warn";
   byId("check").textContent = isSame
-    ? `This browser answers a test example as the exported model does (largest difference ${furthest.toExponential(0)}).`
+    ? `This browser answers a test example as the exported model does (largest difference ${furthest && furthest.toExponential(0)}).`
     : `This browser answers a test example otherwise than the exported model (difference ${furthest.toExponential(1)}). ` +
       "Do not rely on its answers; try another browser.";
   document.documentElement.dataset.checked = String(isSame);

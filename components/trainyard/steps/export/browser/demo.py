@@ -41,7 +41,7 @@ DIGESTS = {
 }
 """SHA-256 of the runtime's files; they lie in `RUNTIME` compressed."""
 
-SOURCES_DIGEST = "3699a0ef1ed771c9ec98013e6887eed768bb61d901911fd30eac608fd5dbeff7"
+SOURCES_DIGEST = "6474e3a60f3d5411d672a5f5dbc33d4b57a9d0597de8788a4172c58bda550978"
 """SHA-256 of the template and the scripts, so that the keys of exports change with them; a test holds it."""
 
 _FOLDER = Path(__file__).parent
@@ -132,7 +132,11 @@ def scripts(*names: str) -> str:
 
 
 def _as_global(library: str) -> str:
-    """Return the module `library` as a script that defines `ort`: no page of a file may import another file."""
+    """Return the module `library` as a script that defines `ort`: no page of a file may import another file.
+
+    It takes the origin as the base of a URL, and in Firefox that of a file is "null", which is none.
+    """
+    library = library.replace("location.origin", "location.href")
     (exports,) = re.findall(r"export\{([^}]*)\};", library)
     names = (pair.split(" as ") for pair in exports.split(","))
     fields = ",".join(f"{name}:{own}" for own, name in names)
