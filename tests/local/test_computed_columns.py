@@ -17,7 +17,7 @@ from trainyard.values.columns import canonical_texts
 from trainyard.values.text import canonical
 
 NUMBERS = ["3", "0", "", "-4.5", "17", "1e30", "0.25", "-0", "0.1", "0.7"]
-TEXTS = ["ride", "", " ride ", "pool", "größe", "", "x & y", "3"]
+TEXTS = ["ride", "", " ride ", "pool", "größe", "", "x & y", "3", "3.0", "TRUE"]
 
 
 @pytest.mark.parametrize(
