@@ -57,8 +57,8 @@ def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = No
     # libpng makes an opaque pixel of fewer bits 1, 3 or 15: https://github.com/pnggroup/libpng, png_set_add_alpha.
     opaque = tf.bitwise.left_shift(1, tf.cast(bits, tf.int32)) - 1
     is_gray, is_opaque_palette = tf.equal(color, 0), tf.equal(color, 3) & tf.reduce_all(tf.equal(alpha, opaque))
-    of_fewer_bits = tf.where(is_gray & (alpha > 0) | is_opaque_palette, 255, tf.where(is_gray, 0, alpha))
-    alpha = tf.where(bits < 8, of_fewer_bits, alpha)
+    small_alpha = tf.where(is_gray & (alpha > 0) | is_opaque_palette, 255, tf.where(is_gray, 0, alpha))
+    alpha = tf.where(bits < 8, small_alpha, alpha)
     return tf.cast((values * alpha + 255 * (255 - alpha) + 127) // 255, tf.uint8)
 
 
