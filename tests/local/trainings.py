@@ -2,7 +2,7 @@
 
 Its workers, each with so many logical CPUs, start TensorFlow once: that costs more than such a training. A recipe that
 is refused leaves the exit code and the sentence in `FOLDER/refused`. In the folder `slow_input` a batch of worker 1
-comes 20 ms late.
+comes 50 ms late.
 """
 
 import functools
@@ -30,7 +30,7 @@ from trainyard.steps.train.process import train_in_process
 
 
 def late(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(0.02), [], [])]):
+    with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(0.05), [], [])]):
         return tf.nest.map_structure(tf.identity, batch)
 
 
