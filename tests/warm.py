@@ -20,6 +20,7 @@ import io
 import os
 import pickle
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainyard.contract.provenance import provenance
+from trainyard.graph import STEPS
+from trainyard.spec import recipe as recipes
+from trainyard.steps.train.engines import probe
 from trainyard.steps.train.gang import supervisor
 
 COMMON = [
@@ -42,6 +47,7 @@ COMMON = [
     "trainyard_control.cli.main",
     "trainyard.steps.train.run",
     "trainyard.steps.train.session",
+    "tensorboard.summary",
 ]
 JAX = {"TRAINYARD_ENGINE": "jax", "KERAS_BACKEND": "jax"}
 IMPORTED_FOR_JAX = [*COMMON, "trainyard.steps.train.engines.jax.jax_engine"]
@@ -54,6 +60,7 @@ IMPORTED = [
     "sklearn.ensemble",
     "trainyard.serving.run",
     "trainyard_control.api.run",
+    "kfp.dsl.executor",
     *(f"trainyard.steps.{step}.run" for step in ("preprocess", "evaluate", "export", "push")),
 ]
 # Variables that are read when a library is loaded, but for those of TensorFlow and Python that are read later.
@@ -171,6 +178,8 @@ def fork_exec(*given: Any) -> int:
     if words[1:2] == ["-B"] and sys.dont_write_bytecode:
         del words[1]
     environment = dict(os.environ) if env is None else dict(os.fsdecode(pair).split("=", 1) for pair in env)
+    if words[0] == "python" and shutil.which("python", path=environment.get("PATH")) == sys.executable:
+        words[0] = sys.executable
     dies_with_parent = getattr(preexec_fn, "__qualname__", "") == "end_with_parent.<locals>.ask_kernel"
     fitting = [each for each in templates if each.owner == os.getpid() and each.fits(environment)]
     if (
@@ -358,12 +367,21 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def _prepare() -> None:
+    """Do what each step would do alike: read the sources that its key is of, and measure the device, but shortly."""
+    recipe = recipes.load("digits")
+    for step in STEPS:
+        provenance(recipe, step)
+    probe._SECONDS, probe.SIZES["CPU"] = 0.01, (64, 1 << 20)
+
+
 def _main() -> None:
     for name in supervisor.HEAP_VARIABLES:
         del os.environ[name]
     before = set(os.environ)
     for name in IMPORTED_FOR_JAX if JAX.items() <= os.environ.items() else IMPORTED:
         importlib.import_module(name)
+    _prepare()
     gc.freeze()
     variables, optional = dict(os.environ), os.environ.keys() - (before - {"KERAS_BACKEND"})  # which JAX's engine sets
     asking: socket.socket | None = socket.socket(fileno=int(sys.argv[1]))
