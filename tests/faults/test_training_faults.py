@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,14 +163,14 @@ def test_a_gang_that_never_has_memory_enough_ends_with_exit_code_40(
 def test_a_run_killed_out_of_memory_says_so_with_the_knob_to_raise(tmp_path: Path, small_memory: Path) -> None:
     gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
     add_hog(tmp_path, "once")
-    command = [sys.executable, "-m", "trainyard_control.cli.main", "run", str(tmp_path / "recipe.yaml")]
-    command += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
-    enter = ["sh", "-c", f'echo $$ > {small_memory}/cgroup.procs && exec "$@"', "sh"]
-    ended = subprocess.run([*enter, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    program = ["trainyard_control.cli.main", "run", str(tmp_path / "recipe.yaml")]
+    program += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
+    command = gang_processes.python(*program, cgroup=small_memory)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 40, ended.stderr[-2000:]
     message = " ".join(ended.stderr.split())
     assert "train: was killed, out of memory at" in message and "the limit is 2560 MiB" in message
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    again = subprocess.run(gang_processes.python(*program), cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr[-2000:]
 
 

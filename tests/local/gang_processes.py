@@ -57,6 +57,14 @@ train:
 """
 
 
+ENTER = """
+import os, pathlib, runpy, sys
+group, module = sys.argv.pop(1), sys.argv.pop(1)
+children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()  # what forks its processes
+for process in (os.getpid(), *children):
+    pathlib.Path(group, "cgroup.procs").write_text(str(process))
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
 NOBODY = "http://127.0.0.1:9"
 """A proxy for the outside, which no process of a gang may ask for another one."""
 
@@ -97,8 +105,7 @@ class Gang(Trained):
         return (self.folder / "log").read_text()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith('{"event"')]
-        return [line for line in lines if line["event"] == kind]
+        return [json.loads(line) for line in self.log.splitlines() if line.startswith(f'{{"event": "{kind}"')]
 
     def wait_for(self, what: Callable[[], bool], seconds: float = 240) -> None:
         """Return as soon as `what()` holds; fails where the run ends or the time passes before."""
@@ -297,6 +304,11 @@ def training_process(supervisor: int) -> int:
     raise AssertionError(f"supervisor {supervisor} has no training process")
 
 
+def python(module: str, *arguments: str, cgroup: Path | None = None) -> list[str]:
+    """Return the command that runs a module, in a control group if one is given."""
+    return [sys.executable, *(("-c", ENTER, str(cgroup)) if cgroup else ("-m",)), module, *arguments]
+
+
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
@@ -304,12 +316,10 @@ def kill(pid: int) -> None:
 def _step(
     folder: Path, root: str, examples: str, module: list[str], environment: dict[str, str], cgroup: Path | None = None
 ) -> subprocess.Popen[str]:
-    enter = ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh"] if cgroup else []
     with (folder / "log").open("a") as log:
         return subprocess.Popen(
             [
-                *enter,
-                *(sys.executable, "-m", *module, "--recipe", str(folder / "recipe.yaml"), "--examples", examples),
+                *(*python(*module, cgroup=cgroup), "--recipe", str(folder / "recipe.yaml"), "--examples", examples),
                 *("--checkpoints", f"{root}/checkpoints", "--output", f"{root}/output"),
             ],
             stderr=subprocess.STDOUT,

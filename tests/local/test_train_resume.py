@@ -17,6 +17,8 @@ from gang_processes import resume_here
 from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 RECIPE = """
 name: tiny
 seed: 3

@@ -29,6 +29,8 @@ from trainyard.steps.train.input.service import client
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 WORKERS = 2
 TOKEN = "known"
 EPOCHS = 15
