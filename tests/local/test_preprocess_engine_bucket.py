@@ -24,6 +24,8 @@ from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16, "near_duplicates": True}
 COLUMNS = {"visits": {"type": "numeric"}, "color, or none": {"type": "category"}, "note": {"type": "text"}}
 TABLE = {"format": "csv", "label": "bought", "features": COLUMNS, "shard_examples": 50, "split": {"by": "class"}}

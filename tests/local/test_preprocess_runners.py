@@ -17,6 +17,8 @@ from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 
 def preprocess(output: Path, beam_options: str) -> dict[str, storage.File]:
     from trainyard.steps.preprocess.run import run

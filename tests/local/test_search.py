@@ -22,6 +22,8 @@ from trainyard_control.search.search_space import parse
 from trainyard_control.search.study import Sweep
 from trainyard_control.search.trials import Trial
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 SHORT = ["train.epochs=3", "train.batch_size=64", "evaluate.boosted=false", "evaluate.bootstrap=20"]
 
 
