@@ -13,6 +13,7 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 _FAST = [Path(__file__).parent / "unit", Path(__file__).parent / "golden"]
+_LONG = {"test_taxi", "test_train_jax", "test_values_in_formats"}
 _HEAVY = {"tensorflow", "keras", "jax", "apache_beam", "tensorflow_transform"}
 
 
@@ -63,6 +64,11 @@ def warm_processes(template: None) -> Iterator[None]:
     warm.use()
     yield
     warm.use(warm.execute)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with modules that take a minute or two and come late in the alphabet: the other processes would wait."""
+    items.sort(key=lambda item: item.path.stem not in _LONG)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
