@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from kfp import local
-from kfp.local import subprocess_task_handler
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
@@ -28,21 +26,11 @@ from trainyard.spec.recipe import Recipe
 from trainyard_control.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
 from trainyard_control.catalog.train import train_pipeline
 
-pytestmark = pytest.mark.usefixtures("warm_processes")
+# The first run is prepared for all of the module, and so uses KFP's shell.
+pytestmark = pytest.mark.usefixtures("warm_processes", "first", "without_shell")
 
 QUICK = ["train.epochs=2", "evaluate.bootstrap=20", "export.formats=[saved_model, litert_float32]"]
 QUICK += ["threshold={maximize: f1, class: '3'}"]
-
-
-# As the shell script of KFP's components, which the first run uses.
-RUN_COMPONENT = """
-import os, pathlib, runpy, sys, tempfile
-program = pathlib.Path(tempfile.mkdtemp()) / "ephemeral_component.py"
-program.write_text(sys.argv[1])
-os.environ["_KFP_RUNTIME"] = "true"
-sys.argv[1:2] = ["--component_module_path", str(program)]
-runpy.run_module("kfp.dsl.executor_main", run_name="__main__", alter_sys=True)
-"""
 
 
 @dataclass
@@ -93,19 +81,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def first(folder: Path) -> Ended:
     return run(folder, "first", gate=0.1)
-
-
-@pytest.fixture(autouse=True)
-def without_shell(first: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the runs after the first start Python themselves, which is forked then: half of the CPU-seconds."""
-    run_process = subprocess_task_handler.run_local_subprocess
-
-    def run_component(full_command: list[str], env_vars: dict[str, str] | None = None) -> int:
-        shell, _, script, *program = full_command
-        assert shell == "sh" and "kfp.dsl.executor_main" in script
-        return run_process([sys.executable, "-c", RUN_COMPONENT, *program], env_vars)
-
-    monkeypatch.setattr(subprocess_task_handler, "run_local_subprocess", run_component)
 
 
 def test_raw_digits_become_a_pushed_model(first: Ended) -> None:

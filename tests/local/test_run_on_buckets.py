@@ -97,6 +97,7 @@ def steps(root: str) -> list[str]:
 
 
 @GS
+@pytest.mark.usefixtures("without_shell")
 def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(store: Store, tmp_path: Path) -> None:
     from kfp import local
 
