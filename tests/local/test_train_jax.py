@@ -19,6 +19,8 @@ from gang_processes import Gang, Trained, relative_difference, resume, start
 
 from trainyard.data.examples import open_examples
 
+pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
+
 JAX = {"TRAINYARD_ENGINE": "jax"}
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32; measured: 8e-8 to 3e-7
 ENGINES_TOLERANCE = 1e-5  # the same between the engines, whose convolutions add in another order
@@ -221,5 +223,6 @@ def test_tensorflow_trains_without_jax_and_imports_nothing_else_that_no_step_cal
         "print(made, *{'jax', 'sklearn'} & sys.modules.keys())"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_ENGINE"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-u", "-c", program]  # with an option, so that nothing forks it that has imported more
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["TensorFlowEngine"]
