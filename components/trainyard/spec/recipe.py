@@ -507,8 +507,8 @@ def left_out(name: str, overrides: Sequence[str]) -> list[tuple[str, Any]]:
     named = [each.partition("=")[2] for each in overrides if each.partition("=")[0].strip() == "model.name"]
     if not named:
         return []
-    others = [each for each in overrides if each.partition("=")[0].strip() != "model.name"]
-    for own in ([], others):  # some recipes are complete with overrides alone
+    remaining = [each for each in overrides if each.partition("=")[0].strip() != "model.name"]
+    for own in ([], remaining):  # some recipes are complete with overrides alone
         with suppress(ConfigurationError):
             name_wanted = str(plain_yaml.YamlText(named[-1], "model.name").content)
             return list(trees.foreign_settings(load(name, own), name_wanted))

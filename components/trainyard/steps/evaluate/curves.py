@@ -33,7 +33,7 @@ def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[Clas
         counted = (actual[right], weights[right]), (actual, weights), (predicted, weights)
         found, has, got = (np.bincount(ids, part, len(labels)) for ids, part in counted)
     precision, recall, f1 = (
-        part / np.where(part > 0, of, 1) for part, of in ((found, got), (found, has), (2 * found, has + got))
+        part / np.where(part > 0, whole, 1) for part, whole in ((found, got), (found, has), (2 * found, has + got))
     )
     return [
         ClassMetrics(

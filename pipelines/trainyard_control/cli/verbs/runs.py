@@ -153,7 +153,7 @@ def note(
 
 @app.command("cancel")
 def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> None:
-    """Cancel a run with everything that it started, and wait until it has ended."""
+    """Cancel a run with all that it started, and wait for its end."""
     runs = _runs(environment)
     run_id = runs.find(run)
     if dry_run:
