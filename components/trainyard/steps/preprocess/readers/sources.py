@@ -21,7 +21,7 @@ from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.files import Files, image_limit, read_at_most, table_format, too_many_bytes
 from trainyard.steps.preprocess.readers.images import image_limits, image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, in_batches
-from trainyard.steps.preprocess.readers.tables.judged import judged_rows
+from trainyard.steps.preprocess.readers.tables.columns import judged_rows
 from trainyard.steps.preprocess.readers.tables.rows import typed_label
 from trainyard.steps.preprocess.readers.tar import tar_pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
