@@ -474,7 +474,10 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     If an override names the model, the file's settings that this model lacks are those of `left_out`. Raises
     `ConfigurationError`, `TransientError` if the bucket does not answer.
     """
-    overrides = [f"{key}={json.dumps(value)}" for key, value in left_out(name, overrides or [])] + (overrides or [])
+    overrides = [
+        *(f"{key}={json.dumps(value)}" for key, value in left_out(name, overrides or [])),
+        *(overrides or []),
+    ]
     if uris.is_bucket(name):
         recipe, folder = _load_from_bucket(name, overrides), _NO_FOLDER
     elif uris.scheme(name):
