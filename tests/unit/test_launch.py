@@ -264,6 +264,18 @@ def watched(monkeypatch: pytest.MonkeyPatch, gang: Gang, *scenes: list[dict[str,
     return now
 
 
+def test_workers_give_up_their_nodes_for_worker_0_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that ends takes some seconds, in which fewer run than the Job has completions."""
+    lost, ending = [pending(0, "no node"), running(1), running(2)], [pending(0, "no node"), running(1)]
+    back, done = [running(0), running(1), pending(2, "no node")], [succeeded(0), succeeded(1), pending(2, "no node")]
+    gang = replace(TRAINING, workers=3, min_workers=1)
+    watched(monkeypatch, gang, *[lost] * 8, *[ending] * 3, back, done)
+    resized = [line for line in capsys.readouterr().err.splitlines() if '"gang_resized"' in line]
+    assert [json.loads(line)["workers"] for line in resized] == [2, 3]
+
+
 NO_NODE, STARTING = [pending(0, "no node")], [pod(0, "Pending")]
 
 

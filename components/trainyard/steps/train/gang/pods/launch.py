@@ -180,6 +180,9 @@ class _Watch:
             body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": spec}
             self._cluster.patch(self._cluster.path("jobs", gang.name, JOBS), body)
             events.emit("gang_resized", job=gang.name, workers=wanted, of=gang.workers)
+            # Worker 0 gets its whole time for the node that becomes free, before another gives up its own.
+            self._missing_since.pop(0, None)
+            self._unplaced_since.pop(0, None)
 
     def _missing_seconds(self, worker: int) -> float:
         now = time.monotonic()
