@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trainyard import uris
+from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
@@ -365,17 +366,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_own_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(tmp_path / "gang" / "launcher"))
+def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_own_loss(tmp_path: Path) -> None:
     restart = {"reason": "worker 1 is lost", "step": 7, "resumed_at": 5, "lost_steps": 2, "seconds": 3.0}
     kept = tmp_path / "gang" / "launcher.past"
 
-    def first_start(token: str) -> tuple[Caller, dict[str, Any]]:
+    def first_start(token: str, **more: Any) -> tuple[Caller, dict[str, Any]]:
         port = free_port()
-        Rendezvous("127.0.0.1", port, [1], 60, token, lambda: None).open()
-        chief = Caller(port, token).ready(0)
+        Rendezvous("127.0.0.1", port, [1], 60, token, lambda: None, past_uri=str(kept)).open()
+        chief = Caller(port, token).ready(0, **more)
         return chief, chief.hears("start")
 
     chief, start = first_start(TOKEN)
@@ -388,7 +386,10 @@ def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_
         time.sleep(0.02)
     _, start = first_start(TOKEN)  # on another node; the first one is gone
     assert start["past"]["restarts"] == [restart] and start["past"]["began_at"] == 0
-    assert start["past"]["last_break"][:2] == ["worker 0 was lost, and its pod was started again", 8]
+    assert start["past"]["last_break"][:2] == ["worker 0 was lost, and started again", 8]
+    _, start = first_start(TOKEN, step=13, away=30.0)  # as one says that has trained on since
+    assert start["past"]["last_break"][1] == 13
+    assert 29 < time.monotonic() - start["past"]["last_break"][2] < 40
     _, start = first_start("of a later gang")
     assert start["past"]["restarts"] == []
 
@@ -396,10 +397,10 @@ def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_
 class Elastic:
     """An elastic meeting of four, of whom two can train, and those who have come to it."""
 
-    def __init__(self, replace_seconds: float) -> None:
+    def __init__(self, replace_seconds: float, past_uri: str = "") -> None:
         self.port = free_port()
-        counts, patience = [2, 4], replace_seconds
-        self.thread = Rendezvous("127.0.0.1", self.port, counts, 30, TOKEN, lambda: None, patience).open()
+        rest = (30, TOKEN, lambda: None, replace_seconds, past_uri)
+        self.thread = Rendezvous("127.0.0.1", self.port, [2, 4], *rest).open()
         self.callers: dict[int, Caller] = {}
 
     def come(self, *workers: int) -> None:
@@ -429,7 +430,7 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     gang.come(0, 1, 2, 3)
     starts = gang.hear("start", 0, 1, 2, 3)
     assert [start["rank"] for start in starts] == [0, 1, 2, 3] and starts[0]["past"]["max_workers"] == 4
-    gang.callers[0].send(type="began", generation=1, step=3, began_at=0)
+    gang.callers[0].send(type="began", generation=1, step=9, began_at=0)
     gang.go(1, 2)
     gang.ready_again(0, 3, save=False)
     lost = time.monotonic()
@@ -452,9 +453,9 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     past = starts[0]["past"]
     assert other["past"]["team"] == [[0, "node-0"], [3, "node-3"]] and [*past["team"]][1] == [1, "node-1"]
     assert past["stragglers"] == [slow | {"until": 4}]  # the next team finds it again, if it still is one
-    assert past["worker_counts"] == [count] and past["last_break"][0] == (
-        "workers 1, 2 are there again: training continues with 4 of 4 workers"
-    )
+    reason = "workers 1, 2 are there again: training continues with 4 of 4 workers"
+    assert past["worker_counts"] == [count]
+    assert past["last_break"][:2] == [reason, 4]  # the second generation had not come to the 9 of the first
     gang.end(generation=3)
 
 
@@ -494,6 +495,19 @@ def test_workers_of_an_elastic_gang_wait_for_the_chief_however_long_it_takes() -
     gang.end(generation=1)
 
 
+def test_a_new_worker_0_does_not_wait_anew_for_workers_that_were_missing_before_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rendezvous, "_GATHER_SECONDS", 0.5)
+    gang = Elastic(replace_seconds=60)
+    gang.come(0)
+    gang.callers[2] = Caller(gang.port).ready(2, away=61.0)
+    came = time.monotonic()
+    assert [start["rank"] for start in gang.hear("start", 0, 2)] == [0, 1]
+    assert time.monotonic() - came > 0.4  # those that are about to come back are waited for
+    gang.end(generation=1)
+
+
 @pytest.mark.parametrize(("counts", "missing"), [([3], "2 of 3"), ([3, 4], "2, 3 of 4")])
 def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(counts: list[int], missing: str) -> None:
     port = free_port()
@@ -506,18 +520,16 @@ def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(counts: list[i
     assert not thread.is_alive()
 
 
-def test_the_numbers_of_workers_are_kept_for_another_node_whoever_says_first_that_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(tmp_path / "gang" / "launcher"))
-    gang = Elastic(replace_seconds=0.2)
+def test_the_numbers_of_workers_are_kept_for_another_node_whoever_says_first_that_it_began(tmp_path: Path) -> None:
+    kept = tmp_path / "gang" / "launcher.past"
+    gang = Elastic(replace_seconds=0.2, past_uri=str(kept))
     gang.come(0, 1)
     gang.hear("start", 0, 1)
     gang.callers[1].send(type="began", generation=1, step=1, began_at=0)
     count = {"workers": 2, "maximum": 4, "step": 0, "seconds": 7.0}
     gang.callers[0].send(type="workers", generation=1, step=1, count=count)
     gang.callers[0].send(type="began", generation=1, step=1, began_at=0)
-    kept, deadline = tmp_path / "gang" / "launcher.past", time.monotonic() + 5
+    deadline = time.monotonic() + 5
     while not kept.exists() or json.loads(kept.read_text())["past"]["worker_counts"] != [count]:
         assert time.monotonic() < deadline, kept.read_text()
         time.sleep(0.02)

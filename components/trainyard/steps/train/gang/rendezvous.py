@@ -13,7 +13,6 @@ next step, saved, once a larger team is there.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import traceback
@@ -27,20 +26,19 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.peers import handshake, settings
+from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
 
-_LOST = "worker 0 was lost, and its pod was started again"
+_LOST = "worker 0 was lost, and started again"
 
 
-def _read_past(token: str) -> Past:
+def _read_past(uri: str, token: str) -> Past:
     """Return the gang's history with the loss of worker 0 as its last break, or a new one.
 
-    It lies beside the launcher's heartbeat, so that it survives the loss of worker 0's node. The time in between
-    compares the clocks of two machines; no decision depends on it.
+    It lies beside the checkpoints, so that it survives the loss of worker 0's node. The time in between compares the
+    clocks of two machines; no decision depends on it.
     """
-    uri = _past_uri()
     try:
         kept = storage.read_json(uri) if uri else None
         if not kept or kept["token"] != token:
@@ -56,24 +54,11 @@ def _read_past(token: str) -> Past:
         return Past()
 
 
-def _keep_past(token: str, past: Past, step: int, writer: Executor) -> None:
-    """Write `past` and the newest `step` by `writer`, because the caller must answer the workers."""
-    if uri := _past_uri():
-        elapsed = time.monotonic() - past.started
-        kept = {"token": token, "past": past.model_dump(), "step": step, "elapsed": elapsed, "time": time.time()}
-        writer.submit(_write_past, uri, json.dumps(kept))
-
-
 def _write_past(uri: str, text: str) -> None:
     try:
         storage.write_text(uri, text)
     except Exception as error:  # noqa: BLE001 - as above
         events.emit("warning", message=f"{uri}: the gang's restarts were not noted ({error}).")
-
-
-def _past_uri() -> str:
-    heartbeat = os.environ.get(settings.LAUNCHER_HEARTBEAT, "")
-    return f"{heartbeat}.past" if heartbeat else ""
 
 
 _MAX_STARTS_WITHOUT_STEP = 3  # chosen: starts in a row without one new step before the gang gives up
@@ -101,7 +86,8 @@ class Rendezvous:
     """The rendezvous of supervisors at host:port, in its own thread until the gang has ended.
 
     counts: the numbers of workers that may train, ascending; the last is that of the gang. replace_seconds: how long a
-    smaller team waits for the others. on_failure: called in that thread if it ends because of a bug.
+    smaller team waits for the others. on_failure: called in that thread if it ends because of a bug. past_uri: where
+    the gang's history is kept for the next worker 0, '' for nowhere.
     """
 
     host: str
@@ -111,6 +97,7 @@ class Rendezvous:
     token: str
     on_failure: Callable[[], None]
     replace_seconds: float = 0.0
+    past_uri: str = ""
     _members: dict[int, _Member] = field(default_factory=dict)
     _unidentified: list[MessageStream] = field(default_factory=list)
     _generation: int = 0
@@ -119,6 +106,7 @@ class Rendezvous:
     _running: bool = False
     _trains: bool = False  # the generation has taken a new step, and the chief has told what its start cost
     _joined_at: float = 0.0
+    _away: float = 0.0  # how long others had waited for this worker 0
     _waiting_since: float = field(default_factory=time.monotonic)
     _past: Past = field(default_factory=Past)
     _writer: Executor = field(
@@ -126,6 +114,7 @@ class Rendezvous:
     )  # one, so that the last is the newest
     _beat_at: float = 0.0
     _step: int = 0
+    _reached: int = 0  # the newest step of this generation, which may repeat steps of one before
     _step_at_start: int = 0
     _starts_without_step: int = 0
     _oom_kills: int = 0
@@ -155,7 +144,7 @@ class Rendezvous:
             acceptor.close()
 
     def _serve(self, acceptor: handshake.Acceptor) -> None:
-        self._past = _read_past(self.token)
+        self._past = _read_past(self.past_uri, self.token)
         self._past.max_workers = self.workers if len(self.counts) > 1 else 0
         stall_guard = StallGuard()
         while self._end is None:
@@ -191,9 +180,11 @@ class Rendezvous:
             return
         if stream in self._unidentified:
             raise ValueError(kind)
-        self._step = max(self._step, _natural_number(message.get("step", 0)))
+        step = _natural_number(message.get("step", 0))
+        self._step = max(self._step, step)
         if message.get("generation") != self._generation or self._worker(stream) not in self._team:
             return
+        self._reached = max(self._reached, step)
         # A team that was told to stop may have finished, and the cause of its end may be told late.
         if not self._running and kind != "done" and not (kind == "broke" and message.get("cause")):
             return
@@ -201,18 +192,18 @@ class Rendezvous:
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "workers":
             self._past.worker_counts.append(WorkerCount.model_validate(message["count"]))
-            _keep_past(self.token, self._past, self._step, self._writer)
+            self._keep_past()
         elif kind == "straggler":
             self._past.keep_straggler(Straggler.model_validate(message["straggler"]))
-            _keep_past(self.token, self._past, self._step, self._writer)
+            self._keep_past()
         elif kind == "began":
             if self._past.began_at is None:  # every start of a worker other than the chief says that it began
                 self._past.began_at = _natural_number(message["began_at"])
-                _keep_past(self.token, self._past, self._step, self._writer)
+                self._keep_past()
         elif kind == "recovered":
             self._past.restarts.append(Restart.model_validate(message["restart"]))
             self._past.last_break = None
-            _keep_past(self.token, self._past, self._step, self._writer)
+            self._keep_past()
         elif kind == "broke":
             self._handle_break(message)
         if kind in ("began", "recovered") and self._worker(stream) == 0:
@@ -221,6 +212,7 @@ class Rendezvous:
     def _handle_ready(self, stream: MessageStream, message: Message) -> None:
         worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
         address, node = str(message["address"]), str(message.get("node", ""))
+        away = float(message.get("away", 0.0))
         if worker >= self.workers or any(m.stream is stream for w, m in self._members.items() if w != worker):
             raise ValueError(worker)
         if stream in self._unidentified:
@@ -232,6 +224,20 @@ class Rendezvous:
             self._joined_at = time.monotonic()
         self._members[worker] = _Member(stream, address, node)
         self._newest = max(self._newest, generation)
+        step = _natural_number(message.get("step", 0))
+        self._step = max(self._step, step)
+        self._away = max(self._away, away)
+        if away and self._past.last_break and self._past.last_break[0] == _LOST:
+            # The others have trained since the history was kept, and know when worker 0 was lost.
+            _, kept, at = self._past.last_break
+            self._past.last_break = (_LOST, max(kept, step), min(at, time.monotonic() - away))
+
+    def _keep_past(self) -> None:
+        """Write the history and the step in a thread, because the workers wait for answers."""
+        if self.past_uri:
+            past, now = self._past, {"elapsed": time.monotonic() - self._past.started, "time": time.time()}
+            kept = {"token": self.token, "past": past.model_dump(), "step": self._reached, **now}
+            self._writer.submit(_write_past, self.past_uri, json.dumps(kept))
 
     def _worker(self, stream: MessageStream) -> int | None:
         return next((worker for worker, member in self._members.items() if member.stream is stream), None)
@@ -280,9 +286,9 @@ class Rendezvous:
             return
         self._running, self._waiting_since, self._failed = False, time.monotonic(), None
         if self._past.last_break is None:
-            self._past.last_break = (reason, self._step, time.monotonic())
+            self._past.last_break = (reason, self._reached, time.monotonic())
             self._symptom_of = 0 if cause else self._generation
-        events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
+        events.emit("restarting", generation=self._generation + 1, step=self._reached, reason=reason)
         for member in self._members.values():
             member.address = None
             member.stream.send("stop", grace_seconds=grace_seconds, save=save)
@@ -326,7 +332,8 @@ class Rendezvous:
             return bool(count)
         # A spare replaces a lost worker at once; those that are stopping are about to be ready.
         as_before = self._team and count >= len(self._team) and len(ready) == len(self._members)
-        return bool(as_before) or waited > self.replace_seconds
+        gathered = time.monotonic() - self._joined_at > min(_GATHER_SECONDS, self.replace_seconds)
+        return bool(as_before) or (gathered and waited + self._away > self.replace_seconds)
 
     def _grow(self, ready: list[int]) -> None:
         """Stop a team that trains, at a step that it saves, if the workers `ready` make a larger one."""
@@ -340,11 +347,11 @@ class Rendezvous:
 
     def _start(self, team: list[int], missing: list[int]) -> None:
         self._generation = max(self._generation, self._newest) + 1
-        self._team, self._trains = team, False
-        self._running, self._step_at_start = True, self._step
+        self._team, self._trains, self._away = team, False, 0.0
+        self._past.end_stragglers(self._reached)
+        self._running, self._step_at_start, self._reached = True, self._step, 0
         self._past.spent = self._past.spent or {"meet": time.monotonic() - self._past.started}
         addresses = [self._members[worker].address for worker in team]
-        self._past.end_stragglers(self._step)
         self._past.team = [(worker, self._members[worker].node) for worker in team]
         smaller: dict[str, Any] = {}
         if len(team) < self.workers:

@@ -27,7 +27,7 @@ from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.rendezvous import Rendezvous
 from trainyard.steps.train.gang.training_process import TrainingProcess
 from trainyard.steps.train.loop.watchdog import call_seconds
-from trainyard.steps.train.peers import handshake, settings
+from trainyard.steps.train.peers import handshake, launcher_heartbeat, settings
 from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
@@ -86,6 +86,7 @@ class Supervisor:
         self._stop_requested_at = 0.0
         self._generation = 0
         self._step = 0
+        self._alone_since = 0.0  # when worker 0's supervisor was lost
 
     def run(self) -> int:
         """Keep the worker training until the whole gang has ended."""
@@ -100,6 +101,7 @@ class Supervisor:
                 self.membership.token,
                 _exit_after_failed_rendezvous,
                 settings.replace_seconds(),
+                f"{launcher_heartbeat.heartbeat_uri(self.options['checkpoints'])}.past",
             ).open()
         try:
             code = self._work()
@@ -121,6 +123,7 @@ class Supervisor:
                 stream.close()
             if code is not None:
                 return code
+            self._alone_since = self._alone_since or time.monotonic()
             events.emit("warning", message=f"worker {self.membership.worker}: lost worker 0's supervisor.")
             self._stop_training()
 
@@ -152,8 +155,9 @@ class Supervisor:
     def _send_ready(self, stream: MessageStream) -> None:
         host, _, port = self.membership.addresses[self.membership.worker].rpartition(":")
         address = f"{host}:{_free_port(int(port) + 1)}"
-        own = {"worker": self.membership.worker, "node": settings.node()}
-        stream.send("ready", **own, address=address, generation=self._generation)
+        own = {"worker": self.membership.worker, "node": settings.node(), "address": address}
+        away = time.monotonic() - self._alone_since if self._alone_since else 0.0
+        self._send(stream, "ready", **own, away=away)
 
     def _follow_rendezvous(self, stream: MessageStream) -> int | None:
         """Follow the rendezvous; return the exit code, None if the connection is lost."""
@@ -185,6 +189,7 @@ class Supervisor:
     def _handle(self, message: Message, stream: MessageStream) -> int | None:
         kind = message["type"]
         if kind == "start" and not self._stop_requested_at:
+            self._step, self._alone_since = 0, 0.0  # before the generation, with which the heartbeats send it
             self._generation = int(message["generation"])
             past = json.dumps(message["past"])
             self._training = TrainingProcess(message["rank"], message["addresses"], self.options, past)

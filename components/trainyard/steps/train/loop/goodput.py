@@ -50,7 +50,8 @@ class Past(BaseModel):
         reason, step, at = self.last_break
         self.last_break = None
         seconds = round(time.monotonic() - at, 3)
-        lost = max(0, step - resumed_at)
+        step = max(step, resumed_at)  # it may have saved a step that it had not told
+        lost = step - resumed_at
         restart = Restart(reason=reason, step=step, resumed_at=resumed_at, lost_steps=lost, seconds=seconds)
         self.restarts.append(restart)
         events.emit("recovered", **restart.model_dump())
