@@ -14,7 +14,8 @@ from gang_processes import Gang, start
 pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
 JAX = {"TRAINYARD_ENGINE": "jax"}
-EPOCHS = 15  # 8 steps each
+EPOCHS = 20  # 8 steps each
+ELASTIC = '{"counts": [1, 2], "replace_seconds": 2, "start_deadline_seconds": 300}'
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 
 
@@ -48,14 +49,25 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
     gang_processes.kill(gang.process.pid)
     gang.finish(code=-signal.SIGKILL)
 
-    gang = gang_processes.resume(tmp_path, examples, **JAX)
-    for worker, step in ((1, 64), (0, 84)):
-        gang.wait_for(lambda step=step: gang.step() >= step)  # type: ignore[misc]
-        gang_processes.kill(gang.training_process(4 + worker))  # the log names the four supervisors before as well
+    gang = gang_processes.resume(tmp_path, examples, elastic=ELASTIC, **JAX)
+    gang.wait_for(lambda: gang.step() >= 64)
+    gang_processes.kill(gang.training_process(4))  # the log names the four supervisors before as well
+    gang.wait_for(lambda: gang.step() >= 84)
+    with gang.descriptors(0):
+        gang_processes.kill(gang.events("supervisor")[-1]["process"])
+        gang.wait_for(lambda: gang.events("started_together")[-1]["workers"] == 1)
     gang.finish()
     stopped, killed, *_ = (event["step"] for event in gang.events("resumed"))
     assert stopped == saved and killed >= 40 - INTERVAL
-    for worker, restart in zip((1, 0), gang.training.restarts, strict=True):
-        assert restart.lost_steps <= INTERVAL and f"worker {worker}'s training process" in restart.reason
-    np.testing.assert_array_equal(gang.weights(), unkilled.weights())
+    training = gang.training
+    reasons = ("worker 0's training process", "worker 1 is lost", "worker 1 is there again")
+    for reason, restart in zip(reasons, training.restarts, strict=True):
+        assert restart.lost_steps <= INTERVAL and reason in restart.reason
+    assert [count.workers for count in training.worker_counts] == [2, 1, 2]
+    losses, expected = (
+        [(epoch.train_loss, epoch.eval_loss) for epoch in run.history] for run in (training, unkilled.training)
+    )
+    with_two = training.worker_counts[1].step // 8
+    assert losses[:with_two] == expected[:with_two] and with_two >= 9
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert not gang_processes.processes_of(tmp_path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -11,8 +13,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,21 @@ class Gang(Trained):
         while not what():
             assert self.process.poll() is None and time.monotonic() < end, self.log[-3000:]
             time.sleep(0.02)
+
+    @contextmanager
+    def descriptors(self, spare: int) -> Iterator[None]:
+        """Let the step's process open no more than `spare` files in the block."""
+        files, used = (
+            resource.RLIMIT_NOFILE,
+            {int(name.name) for name in Path(f"/proc/{self.process.pid}/fd").iterdir()},
+        )
+        free = (number for number in itertools.count() if number not in used)
+        limits = resource.prlimit(self.process.pid, files)
+        resource.prlimit(self.process.pid, files, (next(itertools.islice(free, spare, None)), limits[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.process.pid, files, limits)
 
     def step(self) -> int:
         return max((event["done"] for event in self.events("progress")), default=0)

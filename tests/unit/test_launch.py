@@ -276,6 +276,18 @@ def test_workers_give_up_their_nodes_for_worker_0_one_after_the_other(
     assert [json.loads(line)["workers"] for line in resized] == [2, 3]
 
 
+def test_no_worker_gives_up_its_node_for_a_worker_0_that_kubernetes_does_not_replace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its node has lost power and is listed still, so that its pod never ends."""
+    stuck = running(0)
+    stuck["metadata"]["deletionTimestamp"] = "2026-11-25T03:01:00Z"
+    gang = replace(TRAINING, workers=2, min_workers=1)
+    with pytest.raises(TransientError, match=r"waiting for worker 0 of 2 \(pod is ending\) for 90[01] s"):
+        watched(monkeypatch, gang, [stuck, running(1)])
+    assert "gang_resized" not in capsys.readouterr().err
+
+
 NO_NODE, STARTING = [pending(0, "no node")], [pod(0, "Pending")]
 
 

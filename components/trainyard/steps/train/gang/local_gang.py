@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -64,7 +64,8 @@ def run(
 class _LocalGang:
     """The supervisors and input workers of one gang, and the first failure that one of them reported.
 
-    An elastic gang trains without a worker that cannot be started, and tries to start it again.
+    An elastic gang trains without a worker that cannot be started, and tries to start it again. If that is worker 0,
+    which the others need, it gets the place of the last worker.
     """
 
     workers: int
@@ -75,6 +76,8 @@ class _LocalGang:
     stopping: bool = False
     _processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     _absent: dict[int, float] = field(default_factory=dict)  # time of the next attempt to start each worker
+    _chief_absent_since: float = 0.0
+    _readers: dict[int, threading.Thread] = field(default_factory=dict)
     _input_processes: dict[int, InputProcess] = field(default_factory=dict)
     _starts: Counter[str] = field(default_factory=Counter)
 
@@ -116,17 +119,45 @@ class _LocalGang:
             process = start_program(command, own, first=end_with_parent())
         except OSError as error:
             text = f"worker {worker}: could not be started ({error})"
-            if not self.elastic or worker == 0:
+            if not self.elastic or (worker == 0 and self._last_spare() is None):
                 raise TransientError(f"train: {text}. Free what it needs, and run the same command again.") from error
             if worker not in self._absent:
                 events.emit("warning", message=f"{text}; it is tried every {_AGAIN_SECONDS:g} s.")
+                if worker == 0:
+                    self._chief_absent_since = time.monotonic()
             self._absent[worker] = time.monotonic() + _AGAIN_SECONDS
             return
         self._absent.pop(worker, None)
         self._processes[worker] = process
         self._starts[f"worker {worker}"] += 1
         events.emit("supervisor", worker=worker, process=process.pid)
-        threading.Thread(target=self._read, args=(worker, process), daemon=True).start()
+        self._readers[worker] = threading.Thread(target=self._read, args=(worker, process), daemon=True)
+        self._readers[worker].start()
+
+    def _last_spare(self) -> int | None:
+        """Return the last worker if worker 0 and the workers before it can train, otherwise None."""
+        running = [worker for worker, process in self._processes.items() if worker and process.poll() is None]
+        return max(running) if self.elastic and len(running) >= self.elastic.counts[0] else None
+
+    def _start_absent(self, environment: dict[str, str]) -> None:
+        """Try to start the workers that could not be started; nobody takes the place of worker 0."""
+        if self.stopping:
+            return
+        spare = self._last_spare()
+        patience = self.elastic.replace_seconds if self.elastic else 0
+        if 0 in self._absent and spare and time.monotonic() - self._chief_absent_since > patience:
+            self._give_place(spare)
+            self._absent |= {0: 0.0, spare: 0.0}
+            self._chief_absent_since = time.monotonic()
+        for worker in [0] if 0 in self._absent else [*self._absent]:
+            if self._absent[worker] < time.monotonic():
+                self._start(worker, environment)
+
+    def _give_place(self, worker: int) -> None:
+        """End `worker`, so that worker 0 can be started in its place."""
+        events.emit("warning", message=f"worker {worker}: gives its place to worker 0, without which no other trains.")
+        end_programs([self._processes.pop(worker)], _GRACE_SECONDS)
+        self._readers.pop(worker).join()
 
     def _start_input(self, number: int, environment: dict[str, str]) -> None:
         own = {**environment, settings.WORKER_INDEX: str(number)}
@@ -141,15 +172,19 @@ class _LocalGang:
         failed = 0.0
         while self._processes.keys() - codes.keys() and not (failed and time.monotonic() - failed > _LAST_SECONDS):
             self._keep_input(environment)
-            for worker in [worker for worker, due in self._absent.items() if due < time.monotonic()]:
-                self._start(worker, environment)
+            self._start_absent(environment)
             for worker, process in list(self._processes.items()):
                 code = process.poll()
-                if code is None or worker in codes:
+                if code is None or worker in codes or worker not in self._processes:
                     continue
                 crashed = code < 0 or code in (ExitCode.PEER_LOST, ExitCode.PREEMPTED)
-                if crashed and not self.stopping and self._starts[f"worker {worker}"] < _STARTS:
+                again = crashed and not self.stopping
+                if again and not worker and self._starts["worker 0"] >= _STARTS and (spare := self._last_spare()):
+                    self._give_place(spare)
+                    self._starts["worker 0"] = 0
+                if again and self._starts[f"worker {worker}"] < _STARTS:
                     del self._processes[worker]
+                    self._readers[worker].join(_AGAIN_SECONDS)  # it holds a descriptor
                     events.emit(
                         "warning",
                         message=f"worker {worker}: its supervisor was killed or stopped; it is started again.",
@@ -187,18 +222,19 @@ class _LocalGang:
 
     def _read(self, worker: int, process: subprocess.Popen[str]) -> None:
         """Pass on a worker's output: the chief's events, all warnings, and other lines with the worker's number."""
-        for line in process.stdout or ():
-            event = events.parse(line)
-            kind = str(event.pop("event", ""))
-            if failure := events.failure(line):
-                if failure.code != ExitCode.PEER_LOST:
-                    self.failure = self.failure or failure
-            elif not kind:
-                print(f"worker {worker}: {line}", end="", file=sys.stderr, flush=True)
-            elif worker == 0 and kind not in ("started", "done"):
-                events.emit(kind, **event)
-            elif kind == "warning":
-                events.emit(kind, worker=worker, **event)
+        with process.stdout or nullcontext(()) as lines:
+            for line in lines:
+                event = events.parse(line)
+                kind = str(event.pop("event", ""))
+                if failure := events.failure(line):
+                    if failure.code != ExitCode.PEER_LOST:
+                        self.failure = self.failure or failure
+                elif not kind:
+                    print(f"worker {worker}: {line}", end="", file=sys.stderr, flush=True)
+                elif worker == 0 and kind not in ("started", "done"):
+                    events.emit(kind, **event)
+                elif kind == "warning":
+                    events.emit(kind, worker=worker, **event)
 
     def _stop(self) -> None:
         self.stopping = True

@@ -163,17 +163,18 @@ class _Watch:
             self._reported = state
 
     def _resize(self, job: Manifest, workers: list[Worker]) -> None:
-        """Give a missing worker 0 the node of the last worker: without worker 0 no other trains.
+        """Give a worker 0 without a node that of the last worker: without worker 0 no other trains.
 
         A Job with fewer completions deletes the pods of the highest indexes. It gets all of them again once worker 0
         runs. Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#elastic-indexed-jobs.
         """
         gang, size = self._gang, job["spec"]["completions"]
         running = [worker.index for worker in workers if worker.state == "running"]
+        starved = not workers[0].placed and self._missing_seconds(0) > gang.pool.replace_seconds
         wanted = size
         if 0 in running:
             wanted = gang.workers
-        elif gang.min_workers <= len(running) < size and self._missing_seconds(0) > gang.pool.replace_seconds:
+        elif starved and gang.min_workers <= len(running) < size:
             wanted = len(running)
         if wanted != size:
             spec = {"completions": wanted, "parallelism": wanted}

@@ -1,0 +1,32 @@
+"""A gang on this machine whose supervisors are small shell scripts."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.contract.training.gang import ElasticGang
+from trainyard.errors import TransientError
+from trainyard.spec import recipe as recipes
+from trainyard.steps.train.gang import local_gang
+
+KILLED_THREE_TIMES = "echo >> starts; [ $(wc -l < starts) -gt 3 ] || kill -9 $$; touch done"
+UNTIL_WORKER_0_IS_DONE = "until [ -e done ]; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize(("counts", "codes"), [([1, 2, 3], "0 with 0, worker 1 with 0"), ([3], "0 with -9")])
+def test_a_worker_0_that_is_killed_again_and_again_gets_the_place_of_the_last_worker_of_an_elastic_gang(
+    counts: list[int], codes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_script(_: list[str], environment: dict[str, str], **__: Any) -> subprocess.Popen[str]:
+        script = UNTIL_WORKER_0_IS_DONE if int(environment["TRAINYARD_WORKER_INDEX"]) else KILLED_THREE_TIMES
+        return subprocess.Popen(["sh", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(local_gang, "start_program", start_script)
+    monkeypatch.setattr(local_gang, "_LAST_SECONDS", 0.2)
+    elastic = ElasticGang(counts=counts, replace_seconds=1, start_deadline_seconds=9)
+    with pytest.raises(TransientError, match=rf"ended without a model \(worker {codes}\)"):
+        local_gang.run(recipes.load("digits"), "", f"{tmp_path}/checkpoints", tmp_path / "output", elastic=elastic)
