@@ -56,6 +56,17 @@ def test_a_gang_is_admitted_by_its_queue_and_trains(queues: Namespace) -> None:
     until(lambda: not queues.left_of(gang(plan).name), 10)
 
 
+def test_an_elastic_gang_is_admitted_with_the_workers_that_its_queue_has_room_for(queues: Namespace) -> None:
+    plan = plans.plan("partly", plans.WORK, queue="full", min_workers=1)
+    launcher = queues.launch(plan)
+    launcher.says('"event": "progress"')
+    (job,) = [item for item in queues.get("jobs") if item["metadata"]["name"] == gang(plan).name]
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (1, 1)
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+    until(lambda: not queues.left_of(gang(plan).name), 10)
+
+
 def test_a_gang_that_its_queue_has_no_room_for_waits_as_a_whole_and_past_its_start_deadline(queues: Namespace) -> None:
     plan = plans.plan("waits", plans.MEET, "0", queue="full", start_deadline_seconds=2)
     launcher = queues.launch(plan)

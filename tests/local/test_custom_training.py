@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import gang_processes
 import keras
+import numpy as np
 import pytest
 import train_folders
 from gang_processes import Gang
@@ -32,31 +35,89 @@ name: own
 data: {{format: image_folder, bundled: digits, channels: 1}}
 train: {{command: [python, my_train.py{arguments}], workers: {workers}, epochs: 5}}
 """
-BREAKS = """
-import json, os, shutil, socket, sys, time
+ELASTIC = """
+import json, os, pathlib, shutil, signal, socket, sys, time
+import numpy as np
+from regression import EPOCH, STEPS, batch, learn, squares
+
+rank, workers, address = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
+port, folder = int(os.environ["MASTER_PORT"]), pathlib.Path(os.environ["TRAINYARD_CHECKPOINTS"])
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 tell = lambda event, **fields: print(json.dumps({"event": event, **fields}), flush=True)
-if os.environ["TRAINYARD_RESTARTS"] == "0":
-    tell("progress", done=1, total=5)
-    workers = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
-    host, port = workers[1].split(":")
-    if os.environ["RANK"] == "1":
-        with socket.create_server((host, int(port))) as server:
-            peer, _ = server.accept()
-            time.sleep(600)
+
+def connected():
     while True:
         try:
-            peer = socket.create_connection((host, int(port)))
-            break
+            return socket.create_connection((address, port))
         except OSError:
             time.sleep(0.05)
-    print("connected", flush=True)
-    if not peer.recv(1):
-        raise ConnectionError("the other worker is gone")
-tell("resumed", step=1)
-tell("progress", done=5, total=5)
-if os.environ["RANK"] == "0":
-    shutil.copy(sys.argv[1], os.environ["TRAINYARD_OUTPUT"] + "/model.keras")
-    open(os.environ["TRAINYARD_OUTPUT"] + "/notes.txt", "w").write("kept")
+
+if rank == 0:
+    server = socket.create_server((address, port))
+    peers = [server.accept()[0].makefile("rwb") for _ in range(1, workers)]
+else:
+    peers = [connected().makefile("rwb")]
+
+def send(peer, values):
+    peer.write(values.tobytes())
+    peer.flush()
+
+def receive(peer, count):
+    data = peer.read(8 * count)
+    if len(data) < 8 * count:
+        raise ConnectionError("another worker is gone")
+    return np.frombuffer(data)
+
+def summed(values):
+    if rank:
+        send(peers[0], values)
+        return receive(peers[0], len(values))
+    values = values + sum(receive(peer, len(values)) for peer in peers)
+    for peer in peers:
+        send(peer, values)
+    return values
+
+def save():
+    np.savez(folder / "new.npz", step=step, weights=weights, loss=loss)
+    (folder / "new.npz").rename(folder / "state.npz")
+
+step, weights, loss = 0, np.zeros(5), 0.0
+if (folder / "state.npz").exists():
+    with np.load(folder / "state.npz") as state:
+        step, weights, loss = int(state["step"]), state["weights"], float(state["loss"])
+    tell("resumed", step=step)
+while step < STEPS:
+    part = slice(rank * 32 // workers, (rank + 1) * 32 // workers)
+    gradient, error, stop = np.split(summed(np.append(squares(weights, *batch(step), part), len(stopped))), [5, 6])
+    weights, loss, step = learn(weights, gradient), loss + float(error[0]), step + 1
+    if step % 10 == 0:
+        tell("progress", done=step, total=STEPS)
+    if step % EPOCH == 0:
+        tell("epoch", epoch=step // EPOCH, step=step, train_loss=loss / EPOCH, eval_loss=0, metric=0)
+        loss = 0.0
+    if rank == 0 and (step % EPOCH == 0 or stop[0]):
+        save()
+    if stop[0]:
+        sys.exit()
+    time.sleep(0.01 if workers > 1 else 0.1)  # alone until the other one is back
+if rank == 0:
+    output = os.environ["TRAINYARD_OUTPUT"]
+    shutil.copy(sys.argv[1], output + "/model.keras")
+    pathlib.Path(output, "weights.json").write_text(json.dumps([*weights]))
+"""
+REGRESSION = """
+import numpy as np
+STEPS, EPOCH = 600, 60
+def batch(step):
+    drawn = np.random.default_rng([3, step])
+    rows = drawn.normal(size=(32, 5))
+    return rows, rows @ np.arange(5) + drawn.normal(size=32)
+def squares(weights, rows, targets, part):
+    rest = rows[part] @ weights - targets[part]
+    return np.append(2 * rows[part].T @ rest / 32, rest @ rest / 32)
+def learn(weights, gradient):
+    return weights - 0.003 * gradient
 """
 STOPPED = """
 import os, pathlib, signal, subprocess, sys, time
@@ -201,15 +262,40 @@ def test_a_program_goes_on_from_a_bucket_on_another_node_and_after_sigterm(
     assert "LookupError: found 3" in third.log
 
 
-def test_a_program_that_fails_for_want_of_another_worker_is_started_again(tmp_path: Path, examples: str) -> None:
+def test_an_elastic_gang_of_a_program_loses_a_process_and_a_worker_and_takes_it_in_again_with_every_batch_once(
+    tmp_path: Path, examples: str
+) -> None:
     network(named=False).save(tmp_path / "made.keras")
-    gang = start(tmp_path, examples, BREAKS, workers=2, arguments=f", {tmp_path / 'made.keras'}")
-    gang.wait_for(lambda: "connected" in gang.log)
-    gang_processes.kill(program_of(gang, 1))
+    (tmp_path / "regression.py").write_text(REGRESSION)
+    (tmp_path / "my_train.py").write_text(ELASTIC)
+    recipe = RECIPE.format(workers=1, arguments=f", {tmp_path / 'made.keras'}")
+    (tmp_path / "recipe.yaml").write_text(recipe.replace("epochs:", "files: [regression.py], epochs:"))
+    elastic = '{"counts": [1, 2], "replace_seconds": 2, "start_deadline_seconds": 300}'
+    gang = gang_processes.resume(tmp_path, examples, elastic=elastic)
+    gang.wait_for(lambda: len(gang.events("checkpoints_saved")) == 2)
+    gang_processes.kill(program_of(gang, 1))  # the other one fails for want of it
+    gang.wait_for(lambda: bool(gang.events("recovered")) and len(gang.events("checkpoints_saved")) >= 4)
+    with gang.descriptors(0):
+        gang_processes.kill(gang.events("supervisor")[1]["process"])
+        gang.wait_for(lambda: gang.events("started_together")[-1]["workers"] == 1)
     gang.finish()
-    assert len(gang.training.restarts) == 1 and gang.training.steps == 5
-    output = storage.local(f"{tmp_path}/output", made_by="train")
-    assert (output / "files" / "notes.txt").read_text() == "kept"
+
+    space: dict[str, Any] = {}
+    exec(REGRESSION, space)  # as the program imports it
+    weights, losses = np.zeros(5), []
+    for step in range(space["STEPS"]):
+        *gradient, loss = space["squares"](weights, *space["batch"](step), slice(None))
+        weights, losses = space["learn"](weights, np.array(gradient)), [*losses, loss]
+    training, output = gang.training, storage.local(f"{tmp_path}/output", made_by="train")
+    np.testing.assert_allclose(json.loads((output / "files" / "weights.json").read_text()), weights, rtol=1e-9)
+    told = [(epoch.step, epoch.train_loss) for epoch in training.history]
+    expected = [(end, np.mean(losses[end - 60 : end])) for end in range(60, 601, 60)]
+    np.testing.assert_allclose(told, expected, rtol=1e-9)
+    assert [count.workers for count in training.worker_counts] == [2, 1, 2] and training.steps == 600
+    killed, lost, growth = training.restarts
+    assert "was killed by SIGKILL" in killed.reason and "worker 1 is lost" in lost.reason, gang.log[-3000:]
+    assert growth.reason == "worker 1 is there again: training continues with 2 of 2 workers"
+    assert growth.lost_steps == 0 and max(killed.lost_steps, lost.lost_steps) <= 120
     # It took an image without a name, and takes a dict now, as evaluate gives one.
     assert list(keras.saving.load_model(output / "model.keras").input) == ["image"]
 

@@ -453,7 +453,7 @@ def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("workers", "sentence"),
     [
-        ("{min: 4, max: 2}", "workers: min is 4, more than max, 2. Give min at most max."),
+        ("{min: 4, max: 2}", "workers: min is 4, more than max, 2. Give {min: 2, max: 4}."),
         ("{min: 0, max: 2}", "pools.here.workers.min: Input should be greater than or equal to 1. Received: '0'."),
         ("{max: 2}", "pools.here.workers.min: is required and missing."),
         ("{min: 2, max: 2, mean: 2}", "pools.here.workers.mean: unknown key. Allowed here: max, min."),
@@ -473,12 +473,9 @@ RANGE = f"pools:{CPU}\nplacement: {{train: here}}\n".replace("cpu:", "here:", 1)
 
 def test_a_range_of_workers_is_refused_with_what_has_a_fixed_number(tmp_path: Path) -> None:
     assert load(tmp_path, LOCAL + RANGE).pools["here"].max_workers == 4
-    message = refusal(tmp_path, LOCAL + RANGE + "input_workers: {count: 2}\n")
-    assert "pools.here.workers: input workers prepare batches for a fixed number of workers" in message
+    assert load(tmp_path, LOCAL + RANGE + "input_workers: {count: 2}\n").input_count == 2
     ranged = KUBEFLOW.replace("    kind: cpu\n", "    kind: cpu\n    workers: {min: 2, max: 4}\n")
     assert load(tmp_path, ranged).pools["cpu"].min_workers == 2
-    message = refusal(tmp_path, ranged.replace("    kind: cpu\n", "    kind: cpu\n    queue: research\n"))
-    assert "workers: a queue admits a fixed number of pods. Give 4, or leave queue out." in message
     tpu = "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4"
     message = refusal(tmp_path, ranged.replace("kind: cpu", tpu))
     assert (
@@ -499,6 +496,8 @@ def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_pat
     assert gang is not None and (gang.counts, gang.replace_seconds) == ([1, 2, 4, 8], 60)
     in_parts = elastic(tmp_path, "{min: 2, max: 6}", batch_size=240, accumulation_steps=2)
     assert in_parts is not None and in_parts.counts == [2, 3, 4, 5, 6]
+    program = elastic(tmp_path, "{min: 1, max: 4}", batch_size=64, command=["a"])
+    assert program is not None and program.counts == [1, 2, 4]
     mixed = elastic(tmp_path, "{min: 2, max: 6}", batch_size=60, augment={"mixup": 0.2})
     assert mixed is not None and mixed.counts == [2, 3, 5, 6]
 
@@ -515,7 +514,7 @@ def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_pat
         ("{min: 3, max: 8}", {"batch_size": 64}, "Give min: 4, or a batch of 72."),
         ("{min: 5, max: 7}", {"batch_size": 64}, "Give a batch of 70."),
         ("{min: 2, max: 4}", {"batch_size": 64, "workers": 2}, "train.workers: 2 processes were asked for"),
-        ("{min: 2, max: 4}", {"command": ["a"]}, "train.command: a custom program has a fixed number of workers"),
+        ("{min: 2, max: 3}", {"batch_size": 32, "command": ["a"]}, "Give max: 2, or a batch of 30."),
     ],
 )
 def test_a_recipe_that_a_range_of_workers_cannot_train_is_refused(

@@ -138,5 +138,9 @@ def test_a_queue_suspends_the_job_until_it_is_admitted() -> None:
     queued = worker_job(dataclasses.replace(GANG, pool=pool(queue="research")))
     assert queued["spec"]["suspend"] is True
     assert queued["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert "parallelism" not in str(queued["metadata"])
+    elastic = worker_job(dataclasses.replace(GANG, min_workers=1, pool=pool(queue="research")))["metadata"]
+    assert elastic["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "1"
+    assert elastic["annotations"]["kueue.x-k8s.io/job-completions-equal-parallelism"] == "true"
     assert worker_job(GANG)["spec"]["suspend"] is False
     assert "kueue.x-k8s.io/queue-name" not in worker_job(GANG)["metadata"]["labels"]

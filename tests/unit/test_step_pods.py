@@ -12,10 +12,10 @@ from trainyard.kubernetes import labels
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment, Volume
-from trainyard.spec.hardware.pools import GANG_ONLY, Pool
+from trainyard.spec.hardware.pools import GANG_ONLY, Pool, WorkerRange
 from trainyard.steps.train.gang.pods import pods
 from trainyard.steps.train.gang.pods.job import worker_job
-from trainyard_control.cluster.checks import pool_pod
+from trainyard_control.cluster.checks import pool_pod, queued_pods
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.placement import place
 
@@ -102,6 +102,11 @@ def test_a_pool_that_trains_in_a_gang_is_tried_with_a_worker_and_a_pool_of_anoth
     worker = pool_pod(environment, "gang")
     assert main(worker)["command"][2] == "trainyard.steps.train.gang.pods.pod"
     assert main(worker)["securityContext"]["readOnlyRootFilesystem"]
+    ranged = {
+        name: pool.model_copy(update={"workers": WorkerRange(min=3, max=5)}) for name, pool in environment.pools.items()
+    }
+    elastic = environment.model_copy(update={"pools": ranged})
+    assert pool_pod(elastic, "gang")["spec"] and queued_pods(elastic, "gang") == 3
     assert pool_pod(environment, "training")["metadata"]["labels"]["app.kubernetes.io/component"] == "my-step"
 
 

@@ -307,7 +307,6 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield the location and the reason of each value that contradicts others."""
     yield from _placement_faults(environment)
     yield from _input_faults(environment)
-    yield from _elastic_faults(environment)
     yield from _gang_only_faults(environment)
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
@@ -406,18 +405,6 @@ def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
             "the tpu image has an older TensorFlow than the cpu image, and both exchange graphs. "
             "Leave it out, or have JAX train (engine: jax of the pool)",
         )
-
-
-def _elastic_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
-    """Yield the pools with a range of workers that no gang can have."""
-    for name, pool in environment.pools.items():
-        if not pool.is_elastic:
-            continue
-        at = ("pools", name, "workers")
-        if pool.queue:
-            yield at, f"a queue admits a fixed number of pods. Give {pool.max_workers}, or leave queue out"
-        elif environment.input_workers is not None and name in environment.pool_names(TRAIN):
-            yield at, "input workers prepare batches for a fixed number of workers. Leave min and max or them out"
 
 
 def _gang_only_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

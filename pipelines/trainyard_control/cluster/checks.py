@@ -235,9 +235,9 @@ def has_step_pods(environment: Environment, name: str) -> bool:
 
 
 def queued_pods(environment: Environment, name: str) -> int:
-    """Return the largest number of pods of the pool that its queue admits together."""
+    """Return the largest number of pods of the pool that its queue must admit together."""
     workers = environment.input_workers
-    gang_pods = environment.pools[name].max_workers if name in environment.pool_names(TRAIN) else 1
+    gang_pods = environment.pools[name].min_workers if name in environment.pool_names(TRAIN) else 1
     return max(gang_pods, workers.count if workers and workers.pool == name else 1)
 
 
@@ -264,7 +264,9 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
     if plan and (name in environment.pool_names(TRAIN) or not step):
         options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "doctor")
         attempt = next((attempt for attempt in plan.attempts if attempt.name == name), plan)
-        training = gang(attempt, recipes.load("digits"), "doctor", options)
+        # The batch of a recipe that is not known here divides any number of workers.
+        fixed = attempt.pool.model_copy(update={"workers": attempt.workers})
+        training = gang(attempt.model_copy(update={"pool": fixed}), recipes.load("digits"), "doctor", options)
         job = worker_job(training if step or training.input is None else training.input)
         template = job["spec"]["template"]
         return _pod(template["metadata"]["labels"], template["spec"])

@@ -85,16 +85,11 @@ def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
     """Return the elastic gang that trains `recipe` on `pool`, None without a range of workers.
 
     Raises `ConfigurationError` if the batch cannot be divided by the fewest or by the most workers, or if the recipe
-    cannot change its number of workers.
+    asks for another number of workers.
     """
     if pool is None or not pool.is_elastic:
         return None
     bounds = f"the pool's workers: {{min: {pool.min_workers}, max: {pool.max_workers}}}"
-    if recipe.train.command is not None:
-        raise ConfigurationError(
-            f"{recipe.name}: train.command: a custom program has a fixed number of workers, not {bounds}. "
-            "Give one number there."
-        )
     if recipe.train.workers not in (1, pool.max_workers):
         raise ConfigurationError(
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {bounds} says how "

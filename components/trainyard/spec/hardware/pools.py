@@ -376,7 +376,8 @@ class Pool(Strict):
     def _room(self) -> Self:
         if self.min_workers > self.max_workers:
             raise ValueError(
-                f"workers: min is {self.min_workers}, more than max, {self.max_workers}. Give min at most max"
+                f"workers: min is {self.min_workers}, more than max, {self.max_workers}. "
+                f"Give {{min: {self.max_workers}, max: {self.min_workers}}}"
             )
         if self.nodes is not None and self.max_workers > self.nodes:
             raise ValueError(f"workers: {self.max_workers} on a pool of {self.nodes} nodes. Give at most nodes")

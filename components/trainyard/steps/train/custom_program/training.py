@@ -93,7 +93,13 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
         split = _goodput(gang_past, record, seconds)
         return training.model_copy(
-            update={"seconds": seconds, "restarts": gang_past.restarts, "metrics": metrics, **split}
+            update={
+                "seconds": seconds,
+                "restarts": gang_past.restarts,
+                "worker_counts": gang_past.worker_counts,
+                "metrics": metrics,
+                **split,
+            }
         )
     return None
 

@@ -116,6 +116,8 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
     own = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
     metadata: Manifest = {"name": gang.name, "labels": own}
     metadata["annotations"] = {labels.RUN: gang.run, labels.PLAN: digest[:16]}
+    if gang.is_elastic and gang.pool.queue:
+        metadata["annotations"] |= {labels.QUEUE_MINIMUM: str(gang.min_workers), labels.QUEUE_COMPLETIONS: "true"}
     if owner is not None:
         metadata["ownerReferences"] = [owner]
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

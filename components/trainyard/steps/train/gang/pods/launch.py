@@ -119,7 +119,7 @@ class _Watch:
         if self._check_end(job, workers, pods):
             return True
         self._check_preemptions()
-        if self._gang.is_elastic:
+        if self._gang.is_elastic and not self._gang.pool.queue:  # Kueue stops a Job of another size than it admitted
             self._resize(job, workers)
         if self._input and not outcome.suspended(job):
             self._input.keep_input(uid)
