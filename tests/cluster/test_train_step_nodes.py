@@ -44,7 +44,7 @@ def test_an_elastic_gang_trains_on_the_node_that_is_left_and_on_both_once_the_ot
     """The node of worker 0 is lost, so that worker 1 has to give up its own, of which each has room for one."""
     run.epochs = 120  # the training must outlast both changes
     resources = POOL["resources"] | {"requests": {"cpu": "5", "memory": "3Gi"}}
-    run.pool = {"workers": {"min": 1, "max": 2}, "replace_seconds": 5, "resources": resources}
+    run.pool = {"workers": {"min": 1, "max": 2}, "replace_seconds": 5, "resources": resources, "price_per_hour": 3.6}
     run.start().reaches(2 * INTERVAL)
     pool = run.namespace.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool=cpu", "-o", "name").split()
     kept = run.namespace.kubectl("get", "pod", run.worker(1), "-o", "jsonpath={.spec.nodeName}")
@@ -62,6 +62,9 @@ def test_an_elastic_gang_trains_on_the_node_that_is_left_and_on_both_once_the_ot
     counts = [(count["workers"], count["maximum"]) for count in training["worker_counts"]]
     assert counts[:2] == [(2, 2), (1, 2)] and counts[2:] in ([], [(2, 2)]), run.log  # a fast training ends before
     assert [event["workers"] for event in run.event("gang_resized")] == [1, 2]
+    (attempt,) = desk.attempts(run)
+    assert (attempt["pool"], attempt["workers"], attempt["why"]) == ("train", 2, "")
+    assert attempt["cost_usd"] == pytest.approx(attempt["worker_seconds"] / 1000, rel=0.01) and attempt["cost_usd"] > 0
     print("restarts:", json.dumps(training["restarts"], indent=1))
     assert not any(restart["lost_steps"] for restart in training["restarts"])
     assert [epoch["epoch"] for epoch in training["history"]] == list(range(1, 121))  # tests/faults compares the losses

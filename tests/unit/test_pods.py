@@ -127,6 +127,7 @@ def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() ->
 def test_a_gang_with_a_range_of_workers_knows_the_numbers_that_divide_its_batch() -> None:
     plan = gang_spec(environment(workers=WorkerRange(min=1, max=4), queue="", replace_seconds=20))
     assert plan is not None and parse(to_parameter(plan), GangSpec, name="gang") == plan
+    assert plan.name  # so that its workers' time and its cost are noted
     gang = pods.gang(plan, recipes.load("digits", ["train.batch_size=96"]), "run-1", OPTIONS)
     assert (gang.workers, gang.min_workers, gang.is_elastic) == (4, 1, True)
     values = {variable["name"]: variable.get("value") for variable in made_container(gang)["env"]}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import has_list
+from trainyard.contract.training.gang import notes_attempts
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
@@ -297,9 +297,8 @@ class KubeflowRuns:
         return storage.join(self.environment.storage, recipe, "runs", run_id)
 
     def _attempts(self, folder: str, record: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Return the attempts of a training on a list of pools, from its run's record or the note of the step."""
-        listed = has_list(self.environment)
-        known = record or (self._json(folder, TRAIN) if listed else None) or {}
+        """Return the attempts of a training that notes them, from its run's record or the note of the step."""
+        known = record or (self._json(folder, TRAIN) if notes_attempts(self.environment) else None) or {}
         return list(known.get("attempts", []))
 
     def _json(self, folder: str, name: str) -> dict[str, Any] | None:

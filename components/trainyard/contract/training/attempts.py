@@ -1,4 +1,4 @@
-"""The attempts of a training on a list of pools: which ran where, how long each waited, and what it cost."""
+"""The attempts of a training on a list of pools or an elastic one: where each ran, how long it waited, and its cost."""
 
 from __future__ import annotations
 

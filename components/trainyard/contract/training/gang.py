@@ -35,7 +35,7 @@ class InputPods(Strict):
 class PlacedGang(Strict):
     """A gang on one pool.
 
-    name: the pool, '' without a list of pools. usd_per_hour: of one worker, with its share of input workers.
+    name: the pool, '' if attempts are not noted. usd_per_hour: of one worker, with its share of input workers.
     """
 
     image: str
@@ -136,6 +136,11 @@ def has_list(environment: Environment) -> bool:
     return isinstance(environment.placement.get(STEP), list)
 
 
+def notes_attempts(environment: Environment) -> bool:
+    """Return True if a run notes where its training ran, and what it cost: on a list of pools, or an elastic one."""
+    return has_list(environment) or environment.pool_of(STEP).is_elastic
+
+
 def gang_spec(environment: Environment) -> GangSpec | None:
     """Return the gang that trains in `environment`, or None if the train step's own pod does.
 
@@ -167,12 +172,13 @@ def gang_spec(environment: Environment) -> GangSpec | None:
 
 def _placed(environment: Environment, name: str) -> PlacedGang:
     pool = environment.pools[name]
-    price = usd_per_hour(environment, pool) if has_list(environment) else None
+    noted = notes_attempts(environment)
+    price = usd_per_hour(environment, pool) if noted else None
     return PlacedGang(
         image=environment.images[pool.variant],
         workers=pool.max_workers,
         pool=_bare(pool, environment.platform),
-        name=name if has_list(environment) else "",
+        name=name if noted else "",
         usd_per_hour=None if price is None else price / pool.max_workers,
     )
 
