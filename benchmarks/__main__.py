@@ -57,7 +57,7 @@ def _process_output(module: str, *options: str) -> str:
 def _scaling() -> dict[str, str]:
     from benchmarks.training import scaling
 
-    return scaling.sections([scaling.measure(*case) for case in scaling.CASES])
+    return scaling.sections([scaling.measure(*case) for case in scaling.CASES]) | {"elastic": scaling.elastic()}
 
 
 # What gives a benchmark's part of the page, or its parts by name.

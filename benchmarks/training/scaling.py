@@ -1,15 +1,18 @@
 """Two workers on a core each against one worker on one core, with the same batch a worker, and what checkpoints cost.
 
-    python -m benchmarks.training.scaling
+    python -m benchmarks.training.scaling [MODEL]
+    python -m benchmarks.training.scaling elastic
 
-prints its two parts of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
+prints its parts of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
 priority where that is allowed. All are started first and measured in turn, so that another load meets all of them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
 import secrets
 import statistics
 import subprocess
@@ -19,10 +22,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainyard.contract.artifacts.train import Training
+from trainyard.spec import plain_yaml
+from trainyard.spec import recipe as recipes
 from trainyard.steps.train.gang.supervisor import HEAP_VARIABLES
 from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS, MAX_OVERHEAD
 
 ROUNDS = 5
+_RANGE = '{"counts": [1, 2], "replace_seconds": 60, "start_deadline_seconds": 300}'
+_SUBREAPER = 36  # prctl(2)
 CASES = [
     ("cnn_small", 32, 1, 8, "global"),
     ("resnet50", 8, 1, 5, "global"),
@@ -122,6 +130,42 @@ then cost.
 {rows}"""
 
 
+def elastic() -> str:
+    """Return the part of the page about a range of workers, for a gang of two that nothing disturbs."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # the time of processes whose parent was killed counts here, too
+    options = {"fixed": [], "elastic": ["--elastic", _RANGE]}
+    seconds: dict[str, list[float]] = {name: [] for name in options}
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = recipes.load("digits", ["train.workers=2", "train.epochs=120"]).model_dump(mode="json")
+        Path(folder, "recipe.yaml").write_text(plain_yaml.dump(recipe), encoding="utf-8")
+        recipe_file, step = f"--recipe={folder}/recipe.yaml", [sys.executable, "-m", "trainyard.steps"]
+        examples = f"{folder}/examples"
+        subprocess.run([*step, "preprocess", recipe_file, "--output", examples], check=True, stderr=subprocess.DEVNULL)
+        for pair in range(2 * ROUNDS):
+            for name in sorted(options, reverse=bool(pair % 2)):
+                output, before = f"{folder}/{name}-{pair}", _cpu_seconds()
+                uris = ["--examples", examples, "--checkpoints", f"{output}-checkpoints", "--output", output]
+                command = [*step, "train", recipe_file, *uris, *options[name]]
+                subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+                seconds[name].append(_cpu_seconds() - before)
+        steps = Training.read(output).steps
+    ratios = [one / two for one, two in zip(seconds["elastic"], seconds["fixed"], strict=True)]
+    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+    each = {name: 1000 * statistics.median(values) / steps for name, values in seconds.items()}
+    return f"""CPU time of a gang of two that nothing disturbs, `digits` for {steps:,} steps, start-up included:
+`workers: {{min: 1, max: 2}}` against `workers: 2`: **{100 * (mean - 1):+.1f} %** (standard error {100 * error:.1f} %,
+{len(ratios)} interleaved pairs), {each["elastic"]:.1f} against {each["fixed"]:.1f} ms per step."""
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of all processes that were started here and have ended."""
+    with suppress(ChildProcessError):
+        while os.wait():
+            pass
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class _Worker:
     """A process that takes steps when it is told to."""
 
@@ -166,5 +210,5 @@ def _spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    found = sections([measure(*case) for case in CASES if case[0] in (sys.argv[1:] or case)])
-    print("\n\n".join(found.values()))
+    chosen = [measure(*case) for case in CASES if case[0] in (sys.argv[1:] or case)]
+    print("\n\n".join(sections(chosen).values()) if chosen else elastic())
