@@ -108,7 +108,7 @@ if rank == 0:
 """
 REGRESSION = """
 import numpy as np
-STEPS, EPOCH = 600, 60
+STEPS, EPOCH = 900, 60
 def batch(step):
     drawn = np.random.default_rng([3, step])
     rows = drawn.normal(size=(32, 5))
@@ -289,9 +289,9 @@ def test_an_elastic_gang_of_a_program_loses_a_process_and_a_worker_and_takes_it_
     training, output = gang.training, storage.local(f"{tmp_path}/output", made_by="train")
     np.testing.assert_allclose(json.loads((output / "files" / "weights.json").read_text()), weights, rtol=1e-9)
     told = [(epoch.step, epoch.train_loss) for epoch in training.history]
-    expected = [(end, np.mean(losses[end - 60 : end])) for end in range(60, 601, 60)]
+    expected = [(end, np.mean(losses[end - 60 : end])) for end in range(60, 901, 60)]
     np.testing.assert_allclose(told, expected, rtol=1e-9)
-    assert [count.workers for count in training.worker_counts] == [2, 1, 2] and training.steps == 600
+    assert [count.workers for count in training.worker_counts] == [2, 1, 2] and training.steps == 900
     killed, lost, growth = training.restarts
     assert "was killed by SIGKILL" in killed.reason and "worker 1 is lost" in lost.reason, gang.log[-3000:]
     assert growth.reason == "worker 1 is there again: training continues with 2 of 2 workers"
