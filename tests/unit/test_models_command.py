@@ -125,6 +125,7 @@ def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path
     for name, sentence in (
         ("chrn", r"no model 'chrn'. Pushed to .*: churn, digits. Did you mean 'churn'.$"),
         ("chrn@2", r"no model 'chrn'"),
+        (RUN[:13], rf"no model '{RUN[:13]}'. Pushed to .*: churn, digits. Did you mean '{RUN}'.$"),
         ("unlike", r"no recipe 'unlike'. Known: .*, or the path of a YAML file. Pushed to .*: churn, digits.$"),
         (f"{models}/9", r"no version '9'. Versions: 1, 2; aliases: canary. The nearest is 2.$"),
         (

@@ -193,7 +193,7 @@ def _unknown(base: str, root: str, error: ConfigurationError) -> ConfigurationEr
         )
     pushed = [name for name in storage.children(root) if version_numbers(storage.join(root, name, "models"))]
     have = f" Pushed to {root}: {listed(pushed, _SHOWN)}." if pushed else ""
-    near = did_you_mean(base, pushed)
+    near = did_you_mean(base, [*pushed, *local_runs.recipes_by_run(root)])
     return ConfigurationError(f"no model '{documents.safe(base)}'.{have}{near}" if near else f"{error}{have}")
 
 
