@@ -137,6 +137,7 @@ class Bench:
     _undisturbed: dict[str, Undisturbed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
         programs.write_recipes(self.folder)
