@@ -1,8 +1,7 @@
 """`python trainings.py WORKERS DEVICES EXAMPLES FOLDER...`: a gang trains the recipe of each FOLDER, one after another.
 
 Its workers, each with so many logical CPUs, start TensorFlow once: that costs more than such a training. A recipe that
-is refused leaves the exit code and the sentence in `FOLDER/refused`. In the folder `slow_input` a batch of worker 1
-comes 50 ms late.
+is refused leaves the exit code and the sentence in `FOLDER/refused`.
 """
 
 import functools
@@ -11,7 +10,6 @@ import multiprocessing
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import trainyard.data  # noqa: F401 - chooses Keras 3
@@ -24,14 +22,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.runtime import step
 from trainyard.spec import recipe
 from trainyard.steps.train.engines.tensorflow import strategy
-from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop import stragglers
 from trainyard.steps.train.process import train_in_process
-
-
-def late(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(0.05), [], [])]):
-        return tf.nest.map_structure(tf.identity, batch)
 
 
 def work(worker: int, addresses: list[str], devices: int, examples: str, folders: list[str]) -> None:
@@ -41,11 +32,7 @@ def work(worker: int, addresses: list[str], devices: int, examples: str, folders
     cpus = [tf.config.LogicalDeviceConfiguration()] * devices
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
     strategy.create_strategy = functools.cache(strategy.create_strategy)  # a process makes one of a gang
-    stragglers.WINDOW_CALLS, stragglers.WINDOW_SECONDS = 3, 0.1
-    on_time = Input.train
     for folder in folders:
-        slow = worker == 1 and Path(folder).name == "slow_input"
-        Input.train = (lambda data, step: on_time(data, step).map(late)) if slow else on_time
         inputs = {"recipe": recipe.load(f"{folder}/recipe.yaml"), "examples": examples}
         inputs["checkpoints"] = f"{folder}/checkpoints"
         try:
