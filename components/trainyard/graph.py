@@ -120,6 +120,10 @@ ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argumen
 """The arguments that name the committed output of another step, with that step."""
 
 
+LAUNCHER = "trainyard.steps.train.gang.pods.pods"
+"""The module whose `run_step_in_pod` runs a step on a list of pools."""
+
+
 def entry_point(step: str) -> str:
     """Return the module whose `run` is the program of `step`."""
     return f"trainyard.steps.{step}.run"

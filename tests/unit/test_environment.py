@@ -576,11 +576,17 @@ def test_a_training_has_pools_in_the_order_in_which_they_are_tried(tmp_path: Pat
             "placement.train: 'infer' cannot train: its pool says trains: false. The nearest that trains is 'spot'",
         ),
         (
-            {"evaluate": ["spot", "l4"]},
-            "placement.evaluate: only train takes a list of pools: Kubeflow starts the pods of other steps, and places "
-            "each once. Give one, such as l4.",
+            {"preprocess": ["spot", "l4"]},
+            "placement.preprocess: only train, evaluate, export and predict take a list of pools: Kubeflow starts the "
+            "pods of other steps, and places each once. Give one, such as l4.",
         ),
-        ({"default": ["cpu"]}, "placement.default: only train takes a list of pools"),
+        ({"default": ["cpu"]}, "placement.default: only train, evaluate, export and predict take a list of pools"),
+        (
+            {"evaluate": ["spot", "v5e-8", "l4"]},
+            "placement.evaluate: 'v5e-8' has TensorFlow of the tpu image, and the launcher on a cpu pool names the "
+            "output by its own libraries. Give [spot, l4], or one pool.",
+        ),
+        ({"predict": ["jax"]}, "libraries. Give pools of kind cpu or gpu, or one pool."),
         ({"train": ["spot", 1]}, "placement.train.1: Input should be a valid string. Received: '1'."),
     ],
 )
@@ -599,10 +605,11 @@ def test_only_kubeflow_has_a_list_of_pools(tmp_path: Path, target: str) -> None:
     )
 
 
-def test_a_pool_is_not_waited_for_longer_than_the_training_may_take(tmp_path: Path) -> None:
-    message = refusal(tmp_path, listed({"train": ["spot", "l4"]}, timeout_seconds={"train": 600}))
-    assert "'spot' may be waited for 600 s (pending_seconds), and timeout_seconds.train ends the training" in message
-    assert load(tmp_path, listed({"train": ["spot", "l4"]}, timeout_seconds={"train": 601}))
+def test_a_pool_is_not_waited_for_longer_than_the_step_may_take(tmp_path: Path) -> None:
+    for step in ("train", "export"):
+        message = refusal(tmp_path, listed({step: ["spot", "l4"]}, timeout_seconds={step: 600}))
+        assert f"'spot' may be waited for 600 s (pending_seconds), and timeout_seconds.{step} ends the step" in message
+        assert load(tmp_path, listed({step: ["spot", "l4"]}, timeout_seconds={step: 601}))
 
 
 @pytest.mark.parametrize("key", ["preemptions", "pending_seconds"])

@@ -50,7 +50,7 @@ class PipelineRun:
             if this.unfinished():
                 if name in ("train", "export"):
                     this.assign("r1")
-                if name == "train" and self.attempts:
+                if name in ("train", "export") and self.attempts:
                     this.note_attempts(self.attempts)
                 if error:
                     raise error
@@ -88,13 +88,14 @@ def test_a_run_that_pushes_is_recorded_as_a_success_with_the_seconds_of_every_st
     assert "✓ Blessed" in page and "✗ Failed" not in page and "5 steps" in page
 
 
-def test_a_training_on_a_list_of_pools_is_recorded_with_its_attempts(run: PipelineRun) -> None:
+def test_steps_on_lists_of_pools_are_recorded_with_their_attempts(run: PipelineRun) -> None:
     why = "waiting for worker 0 of 1 (pod pending: no node) for 600 s"
     spot = Attempt(pool="l4-spot", spot=True, usd_per_hour=1.0, why=why, waited_seconds=600.2)
     last = Attempt(pool="l4", usd_per_hour=3.0, worker_seconds=7200.0, preempted=["a"])
     run.attempts = [attempt.as_dict() for attempt in (spot, last)]
     pages = [run.step(name) for name in OUTPUTS]
-    assert run.record()["attempts"] == run.attempts and run.record()["seconds"] == report_folders.SECONDS
+    steps = [{"step": step} | attempt for step in ("train", "export") for attempt in run.attempts]
+    assert run.record()["attempts"] == steps and run.record()["seconds"] == report_folders.SECONDS
     for page in (pages[OUTPUTS.index("evaluate")], pages[-1]):
         assert "l4-spot (Spot)" in page and why in page and '<td class="n">6</td>' in page and "7200 s" in page
 
@@ -104,7 +105,7 @@ def test_the_pools_of_a_training_that_failed_are_reported_too(run: PipelineRun) 
     run.step("preprocess")
     with pytest.raises(SystemExit):
         run.step("train", TransientError("no node."))
-    assert run.record()["attempts"] == run.attempts
+    assert run.record()["attempts"] == [{"step": "train"} | run.attempts[0]]
     page = (run.folder / "report.html").read_text()
     assert "preempted 4 times, and 3 are allowed" in page and "no price" in page
 

@@ -1,4 +1,4 @@
-"""A training on a list of pools: its launcher tries one after the other, and notes what became of each."""
+"""A step on a list of pools: its launcher tries one after the other, and notes what became of each."""
 
 from __future__ import annotations
 
@@ -11,34 +11,41 @@ from typing import Any
 import pytest
 import yaml
 from tests.unit.test_launch import Server, disrupted, running, succeeded
-from tests.unit.test_outcome import pending
+from tests.unit.test_outcome import ended, pending
 from tests.unit.test_place import documents
 
+from trainyard.contract.keys import code_digest
 from trainyard.contract.training.attempts import Attempt
-from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
+from trainyard.contract.training.gang import VARIABLE, GangSpec, gang_spec, to_parameter
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes.client import JOBS, Cluster
+from trainyard.runtime import step, task
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
-from trainyard.steps.train.gang.pods import pods
+from trainyard.steps.evaluate import run as evaluate
+from trainyard.steps.train.gang.pods import pods, step_pod
+from trainyard.steps.train.peers import liveness
+from trainyard.storage import storage
 from trainyard_control.catalog.train import train_pipeline
-from trainyard_control.compiler.compilation import compiled
+from trainyard_control.cluster.checks import pool_pod
+from trainyard_control.compiler.compilation import compiled, compiled_prediction
 from trainyard_control.compiler.gang_objects import gang_objects
 from trainyard_control.compiler.placement import place, table
 
 SPOT = {"spot": True, "price_per_hour": 1.0, "pending_seconds": 20}
 
 
-def environment(*names: str, **spot: Any) -> Environment:
-    """The environment kind, whose training has a list of pools: spot, which is preempted, and calm."""
+def environment(*names: str, steps: tuple[str, ...] = ("train",), **spot: Any) -> Environment:
+    """The environment kind, whose `steps` have a list of pools: spot, which is preempted, and calm."""
     kind = environments.load("kind")
     own = {
         "spot": kind.pools["cpu"].model_copy(update=SPOT | {"node_selector": {"pool": "spot"}} | spot),
         "calm": kind.pools["cpu"].model_copy(update={"price_per_hour": 3.0, "node_selector": {"pool": "calm"}}),
     }
-    return kind.model_copy(update={"pools": kind.pools | own, "placement": kind.placement | {"train": [*names]}})
+    placement = kind.placement | {step: [*names] for step in steps}
+    return kind.model_copy(update={"pools": kind.pools | own, "placement": placement})
 
 
 class Trial:
@@ -64,8 +71,11 @@ class Trial:
                 pool = job["spec"]["template"]["spec"]["nodeSelector"]["pool"]
                 lived = self.now - self.since.setdefault(job["metadata"]["uid"], self.now)
                 self.server.pods = self.pods[pool](lived)
+                self.command = job["spec"]["template"]["spec"]["containers"][0]["command"]
                 if self.server.pods == [succeeded(0)]:
                     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+                elif self.server.pods[-1]["status"]["phase"] == "Failed":
+                    job["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
 
     def train(self, environment: Environment) -> list[dict[str, Any]]:
         """Return the attempts as noted at the end. Raises as `run_in_pods`."""
@@ -81,6 +91,22 @@ class Trial:
             note=self.notes.append,
         )
         return self.notes[-1]
+
+    def evaluate(self) -> Path:
+        """Execute evaluate as its component does, once more if it is done; return the folder of the run's record.
+
+        Its pod commits the output.
+        """
+        folder = self.folder / "digits" / "runs" / "run-1"
+        with task.opened("evaluate", TEXT, str(self.folder), "", "run-1") as this:
+            this.place(examples="a", model="b")
+            self.output = this.uri
+            if this.unfinished():
+                this.execute(evaluate.run)
+        return folder
+
+
+TEXT = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 
 
 @pytest.fixture
@@ -168,6 +194,61 @@ def test_the_time_between_two_launchers_counts_as_what_the_first_saw(monkeypatch
     assert again.as_dict()["preemptions"] == 1
 
 
+def test_evaluate_runs_in_a_pod_on_the_next_pool_and_its_run_notes_both(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(lived: float) -> list[dict[str, Any]]:
+        if lived >= 10 and storage.committed(trial.output) is None:
+            with storage.stage(trial.output, producer="trainyard.evaluate") as staging:
+                (staging / "file").write_text("content")
+        return [running(0)] if lived < 10 else [succeeded(0)]
+
+    monkeypatch.setenv(VARIABLE, to_parameter(gang_spec(environment("spot", "calm", steps=("evaluate",)), "evaluate")))
+    trial.pods = {"spot": none, "calm": judged}
+    folder = trial.evaluate()
+    note = json.loads((folder / "evaluate.json").read_text())
+    spot, calm = note["attempts"]
+    assert (spot["step"], spot["pool"], calm["step"], calm["pool"]) == ("evaluate", "spot", "evaluate", "calm")
+    assert spot["waited_seconds"] >= 20 and calm["cost_usd"] > 0 and note["seconds"] > 20
+    options = dict(option.removeprefix("--").split("=", 1) for option in trial.command[3:])
+    assert trial.command[2].endswith("step_pod") and options["step"] == "evaluate"
+    assert json.loads(options["arguments"]) == {"examples": "a", "model": "b", "champion": ""}
+    assert not trial.server.objects and not list(trial.folder.rglob("*.checkpoints"))
+    trial.pods = {}  # a Job would look for those of its pool
+    trial.evaluate()
+    assert json.loads((folder / "evaluate.json").read_text())["seconds"] == 0.0
+
+
+def test_the_exit_code_and_the_sentence_of_the_pod_are_those_of_the_run(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.dumps({"event": "failed", "step": "evaluate", "code": 10, "error": "DataError", "message": "no rows."})
+    monkeypatch.setenv(VARIABLE, to_parameter(gang_spec(environment("calm", steps=("evaluate",)), "evaluate")))
+    trial.pods = {"calm": lambda _: [ended(0, 10, said)]}
+    with pytest.raises(SystemExit) as end:
+        trial.evaluate()
+    record = json.loads((trial.folder / "digits" / "runs" / "run-1" / "run.json").read_text())
+    assert (end.value.code, record["exit_code"], record["failed_step"]) == (10, 10, "evaluate")
+    assert record["failure"].endswith("ended with exit code 10: no rows.")
+    assert [(attempt["step"], attempt["pool"]) for attempt in record["attempts"]] == [("evaluate", "calm")]
+
+
+def test_the_pod_of_a_step_gives_its_arguments_to_the_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+    output, arguments = str(tmp_path / "out"), {"examples": "a", "thresholds": '{"$(HOME)": 0.5}'}
+    options = pods.step_options(code_digest(), output, arguments)
+    assert "$" not in options["arguments"]  # Kubernetes would expand it
+    argv = ["step_pod", "--step=export", *(f"--{name}={value}" for name, value in options.items())]
+    monkeypatch.setattr("sys.argv", argv)
+    monkeypatch.setenv("TRAINYARD_RECIPE", TEXT)
+    monkeypatch.setattr(liveness, "answer", lambda: None)
+    monkeypatch.setattr(step, "run_as_program", lambda *_: _[2]())
+    monkeypatch.setattr(step, "execute", lambda run, output, **given: seen.update(given, run=run, output=output))
+    step_pod.main()
+    assert seen.pop("recipe").name == "digits" and seen.pop("run").__module__ == "trainyard.steps.export.run"
+    assert seen == arguments | {"output": output}
+
+
 def test_the_plan_of_a_list_of_pools_comes_through_the_pipelines_parameter() -> None:
     plan = gang_spec(environment("spot", "calm"))
     assert plan is not None and parse(to_parameter(plan), GangSpec, name="gang") == plan
@@ -192,6 +273,51 @@ def test_a_list_of_pools_is_launched_from_the_default_pool_and_may_take_the_time
     assert [made["kind"] for made in objects] == ["Job", "NetworkPolicy", "Service"] * 2
     selectors = [job["spec"]["template"]["spec"]["nodeSelector"] for job in (objects[0], objects[3])]
     assert selectors == [{"pool": "spot"}, {"pool": "calm"}]
+
+
+def test_a_step_that_does_not_train_carries_its_pools_where_no_cache_key_of_kubeflow_is() -> None:
+    recipe, steps = recipes.load("digits"), ("evaluate", "export")
+    placed, plain = (compiled(recipe, environment("spot", "calm", steps=some)) for some in (steps, ()))
+    executors, others = (one.pipeline["deploymentSpec"]["executors"] for one in (placed, plain))
+    for name, executor in executors.items():
+        container, other = executor["container"], others[name]["container"]
+        plan = {entry["name"]: entry["value"] for entry in container["env"]}.get(VARIABLE)
+        assert bool(plan) == (name.removeprefix("exec-") in steps)
+        assert (container["command"], container["args"]) == (other["command"], other["args"])
+        assert not plan or container["resources"]["resourceMemoryLimit"] == "1Gi"
+        assert plan or executor == others[name]
+    assert placed.pipeline["components"] == plain.pipeline["components"]
+    assert placed.pipeline["root"] == plain.pipeline["root"]
+    objects = gang_objects(yaml.safe_dump(placed.pipeline))
+    assert [made["kind"] for made in objects] == ["Job", "NetworkPolicy", "Service"] * 4
+    jobs = [job["spec"]["template"] for job in objects[::3]]
+    assert [job["spec"]["nodeSelector"]["pool"] for job in jobs] == ["spot", "calm"] * 2
+    assert [job["metadata"]["labels"]["app.kubernetes.io/component"] for job in jobs] == [
+        *["evaluate"] * 2,
+        *["export"] * 2,
+    ]
+    assert '"champion": "<champion>"' in str(jobs[0]["spec"]["containers"][0]["command"])
+    pod = pool_pod(environment("spot", "calm", steps=steps), "spot")  # as doctor tries it
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "evaluate"
+
+
+def test_a_prediction_has_pools_in_turn_too() -> None:
+    listed = environment("spot", "calm", steps=("predict",))
+    placed = compiled_prediction("s3://a/m", "s3://a/in", "s3://a/out", "id", listed)
+    job, *_ = gang_objects(yaml.safe_dump(placed.pipeline))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert '"inputs": "s3://a/in", "key": "id"' in str(container["command"]) and job["metadata"]["name"].startswith(
+        "ty-predict-run-out-predict"
+    )
+    assert not {"TRAINYARD_RECIPE", VARIABLE} & {entry["name"] for entry in container["env"]}
+
+
+def test_a_step_of_somebody_elses_pipeline_keeps_its_resources() -> None:
+    executors = {"exec-evaluate": {"container": {"image": "trainyard/cpu", "command": ["python", "mine.py"]}}}
+    spec = {"root": {}, "components": {}, "deploymentSpec": {"executors": executors}}
+    placed = place(spec, environment("spot", "calm", steps=("evaluate",))).pipeline
+    container = placed["deploymentSpec"]["executors"]["exec-evaluate"]["container"]
+    assert container["resources"]["resourceMemoryLimit"] == "3Gi" and VARIABLE not in str(container["env"])
 
 
 def test_every_pool_of_a_list_has_to_divide_the_batch() -> None:

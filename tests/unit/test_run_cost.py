@@ -203,6 +203,10 @@ def test_a_training_on_a_list_of_pools_costs_what_its_workers_ran_on_each(
     assert going.steps[1].sentence.endswith("After 600 s without a node the pool pair is tried")
     notes = {"train": {"attempts": attempts}}
     assert "is tried" not in runs(environment, launcher, worker, notes=notes, state="RUNNING").view("r").reason
+    judged = {"step": "evaluate", "pool": "pair", "why": "", "cost_usd": 1.0}
+    pods = (launcher, node_pod("judge", "evaluate", "cpu", 0, 120))
+    both = runs(environment, *pods, notes={"run": {"attempts": [*attempts, judged]}}).view("r")
+    assert costs(both) == {"train": Cost(4.0), "evaluate": Cost(1.0)}
     attempts[0]["cost_usd"] = None
     unpriced = runs(environment, launcher, notes={"run": {"attempts": attempts}}).view("r")
     assert unpriced.cost == Cost(None, unpriced=("l4-spot",))

@@ -85,6 +85,11 @@ def variables(values: Mapping[str, str], secrets: Mapping[str, SecretKey]) -> li
     ]
 
 
+def literal_json(text: str) -> str:
+    """Return the JSON `text` without $, which Kubernetes expands in variables and commands: $(NAME)."""
+    return text.replace("$", r"\u0024")
+
+
 def variable(spec: Manifest, name: str) -> str:
     """Return the value of an environment variable of the pod's containers, '' if none has it."""
     entries = [entry for container in spec["containers"] for entry in container.get("env") or []]

@@ -16,7 +16,7 @@ from trainyard.contract.pipeline import Pipeline
 from trainyard.graph import CHECK, LAST, OUTPUTS, STEPS
 from trainyard.report.outputs import read
 from trainyard.report.summary import run_title, write
-from trainyard.spec.environment import TRAIN
+from trainyard.spec.environment import LISTED
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -54,7 +54,8 @@ def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
 
 def _attempts(folder: str) -> dict[str, Any]:
     """Return `attempts` of the record of the run with this `folder`, nothing without a list of pools."""
-    attempts = (storage.read_json(f"{folder}/{TRAIN}.json") or {}).get("attempts")
+    notes = (storage.read_json(f"{folder}/{name}.json") or {} for name in LISTED)
+    attempts = [attempt for note in notes for attempt in note.get("attempts", [])]
     return {"attempts": attempts} if attempts else {}
 
 

@@ -62,8 +62,8 @@ PACKAGES = (
 class Ending:
     """The end of a run before its last step: the sentence of its failure, or why a scheduled run was not due.
 
-    predicted: the forecast of its training, None without one or if an earlier training was reused. attempts: those of a
-    training on a list of pools, each as `Attempt.as_dict`.
+    predicted: the forecast of its training, None without one or if an earlier training was reused. attempts: those of
+    the steps on lists of pools, each as `StepTask.note_attempts`.
     """
 
     failure: str | None = None

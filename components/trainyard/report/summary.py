@@ -57,10 +57,10 @@ def write(
 
     run.json also holds the time (`ended`, in UTC) and the fields of `ended`: at least `failure`, the sentence that the
     run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; `predicted`, the
-    forecast of its training as in `Prediction`; and `attempts` of a training on a list of pools, each as
-    `Attempt.as_dict`. usd_per_hour: of all workers of the training together, if known. If report or record cannot be
-    written, a run that failed already logs it, and any other run fails with that error. The record is written even
-    after a bug in Trainyard.
+    forecast of its training as in `Prediction`; and `attempts` of the steps on lists of pools, each as
+    `StepTask.note_attempts`. usd_per_hour: of all workers of the training together, if known. If report or record
+    cannot be written, a run that failed already logs it, and any other run fails with that error. The record is written
+    even after a bug in Trainyard.
     """
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 

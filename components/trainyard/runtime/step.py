@@ -128,6 +128,16 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
             parser.add_argument(option, default=parameter.default)
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
+
+    def load_and_execute() -> None:
+        arguments["recipe"] = recipes.load(arguments["recipe"])
+        execute(run, output, unfetched, **arguments)
+
+    run_as_program(step, output, load_and_execute)
+
+
+def run_as_program(step: str, output: str, work: Callable[[], None]) -> NoReturn:
+    """Exit with the exit code of `work`, which leaves the `output` of `step`."""
     signal.signal(signal.SIGTERM, handle_sigterm)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and it is not ignored
         signal.signal(signal.SIGINT, handle_sigint)
@@ -135,8 +145,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
     code: int = ExitCode.DONE
     try:
         with recorded(step, lambda: output):
-            arguments["recipe"] = recipes.load(arguments["recipe"])
-            execute(run, output, unfetched, **arguments)
+            work()
     except SystemExit as end:
         code = int(end.code or 0)
     sys.stdout.flush()

@@ -6,7 +6,9 @@ folder, records its failures, and notes its folder for the run record.
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,9 +20,10 @@ from typing import Any, Protocol
 from trainyard import events, uris
 from trainyard.contract import keys
 from trainyard.contract.pipeline import Pipeline
+from trainyard.contract.training import gang
 from trainyard.contract.training.warm_start import TrainingPlan
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError
-from trainyard.graph import ARGUMENTS, STEPS, is_from
+from trainyard.graph import ARGUMENTS, LAUNCHER, STEPS, is_from
 from trainyard.report import pipeline_run, summary
 from trainyard.runtime import step
 from trainyard.runtime.step import remove_for
@@ -109,9 +112,13 @@ class StepTask:
         return False
 
     def execute(self, run: Callable[..., None], **arguments: Any) -> None:
-        """Leave the committed folder that `place` returned, as `step.execute`; `arguments` are those beside its own."""
-        start = time.monotonic()
-        step.execute(run, self.uri, recipe=self.recipe, **self.arguments | arguments)
+        """Leave the committed folder that `place` returned, as `step.execute`; `arguments` are those beside its own.
+
+        On a list of pools a pod of its own executes it.
+        """
+        start, arguments = time.monotonic(), self.arguments | arguments
+        if not launched(self.name, self.uri, arguments, self.recipe, self.note_attempts):
+            step.execute(run, self.uri, recipe=self.recipe, **arguments)
         self._note(round(time.monotonic() - start, 2))
 
     def delegate(self, run: Callable[..., None], **arguments: Any) -> None:
@@ -120,11 +127,7 @@ class StepTask:
         This process takes no lease on the folder; the writer does.
         """
         start = time.monotonic()
-        step.assume_killed(self.name, self.uri)
-        run(recipe=self.recipe, output=self.uri, **arguments)
-        if storage.committed(self.uri) is None:
-            raise TransientError(f"{self.uri}: was not committed by its workers. Run the same command again.")
-        storage.remove(keys.failure_record(self.uri))
+        _delegate(self.name, self.uri, run, recipe=self.recipe, **arguments)
         self._note(round(time.monotonic() - start, 2))
 
     def plan_training(self, examples: str, first: str) -> TrainingPlan:
@@ -172,8 +175,8 @@ class StepTask:
         return "due" if due else "not due"
 
     def note_attempts(self, attempts: list[dict[str, Any]]) -> None:
-        """Note the attempts on a list of pools in the run record; each is `Attempt.as_dict`."""
-        self.attempts = attempts
+        """Note the attempts on a list of pools in the run record; each is `Attempt.as_dict`, and gets its `step`."""
+        self.attempts = [{"step": self.name} | attempt for attempt in attempts]
         self._note(None)
 
     def _note(self, seconds: float | None) -> None:
@@ -185,6 +188,34 @@ class StepTask:
             folder = keys.run_folder(self.root, self.recipe, self.run_id)
             note = note | {"time": datetime.now(UTC).isoformat(timespec="seconds")}
             storage.write_text(f"{folder}/{name}.json", json.dumps(note))
+
+
+def launched(
+    name: str,
+    output: str,
+    arguments: dict[str, str],
+    recipe: Recipe | None = None,
+    note: Callable[[list[dict[str, Any]]], None] | None = None,
+) -> bool:
+    """Have a pod execute the step `name` on the first pool of its list that has nodes; False if it has no list.
+
+    arguments: those of the step's `run` besides `recipe` and `output`. note: as in `pods.run_in_pods`.
+    """
+    plan = os.environ.get(gang.VARIABLE)
+    if not plan:
+        return False
+    run = importlib.import_module(LAUNCHER).run_step_in_pod
+    code = keys.code_digest(recipe.module if recipe else None)
+    _delegate(name, output, run, recipe=recipe, plan=plan, code=code, arguments=arguments, note=note)
+    return True
+
+
+def _delegate(name: str, output: str, run: Callable[..., None], **arguments: Any) -> None:
+    step.assume_killed(name, output)
+    run(output=output, **arguments)
+    if storage.committed(output) is None:
+        raise TransientError(f"{output}: was not committed by its workers. Run the same command again.")
+    storage.remove(keys.failure_record(output))
 
 
 @contextmanager

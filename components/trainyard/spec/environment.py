@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.graph import STEPS
+from trainyard.graph import PREDICT, STEPS
 from trainyard.spec import beam, documents
 from trainyard.spec.beam import Beam, Text, Variable
 from trainyard.spec.credentials import is_secret
@@ -24,6 +24,7 @@ from trainyard.uris import Image, Output, is_bucket, resolve
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
 TRAIN = "train"  # the step that needs a pool on which a training can run
+LISTED = (TRAIN, "evaluate", "export", PREDICT)  # the steps that a launcher can run on one pool after the other
 
 # Chosen: time for nodes, images and locks beyond the steps' own time.
 WAIT_SECONDS = 86400
@@ -178,8 +179,8 @@ class Environment(Strict):
     placement: dict[Step, Pools] = Field(
         {},
         max_length=1000,
-        description="Pool of each step; default is for all others. train takes a list too: the next pool is tried if "
-        "one has no nodes or loses them.",
+        description="Pool of each step; default is for all others. train, evaluate, export and predict also take a "
+        "list: the next pool is tried if one has no nodes or loses them.",
     )
     input_workers: InputWorkers | None = Field(
         None, description="Processes that prepare batches for train. Default: none."
@@ -345,23 +346,37 @@ def _list_faults(environment: Environment, step: str, names: list[str]) -> Itera
         yield f"the list names no pool. Give one or more of {', '.join(environment.pools)}"
     elif environment.target != "kubeflow":
         yield f"a list of pools is for target kubeflow, and this is {environment.target}. Give one, such as {names[0]}"
-    elif step != TRAIN:
+    elif step not in LISTED:
         yield (
-            f"only {TRAIN} takes a list of pools: Kubeflow starts the pods of other steps, and places each once. "
-            f"Give one, such as {names[-1]}"
+            f"only {', '.join(LISTED[:-1])} and {LISTED[-1]} take a list of pools: Kubeflow starts the pods of other "
+            f"steps, and places each once. Give one, such as {names[-1]}"
         )
     if (once := list(dict.fromkeys(names))) != names:
         twice = next(name for name in once if names.count(name) > 1)
         yield f"names '{twice}' {names.count(twice)} times, and no pool is tried again. Give [{', '.join(once)}]"
-    limit = environment.timeout_of(TRAIN) or LONGEST_SECONDS
+    limit = environment.timeout_of(step) or LONGEST_SECONDS
     for name in once[:-1]:
         pool = environment.pools.get(name)
         if pool and pool.pending_seconds >= limit:
             yield (
-                f"'{name}' may be waited for {pool.pending_seconds} s (pending_seconds), and timeout_seconds.{TRAIN} "
-                f"ends the training after {limit} s. Give less than {limit}"
+                f"'{name}' may be waited for {pool.pending_seconds} s (pending_seconds), and timeout_seconds.{step} "
+                f"ends the step after {limit} s. Give less than {limit}"
             )
     known = {name: _trainer(environment.pools[name]) for name in once if name in environment.pools}
+    if step == TRAIN:
+        yield from _mixture(known)
+        return
+    for name, image in known.items():
+        if image != _TENSORFLOW:
+            fitting = ", ".join(name for name in known if known[name] == _TENSORFLOW)
+            yield (
+                f"'{name}' has {image}, and the launcher on a cpu pool names the output by its own libraries. "
+                f"Give {f'[{fitting}]' if fitting else 'pools of kind cpu or gpu'}, or one pool"
+            )
+
+
+def _mixture(known: dict[str, str]) -> Iterator[str]:
+    """Yield the reason against a training on all pools of `known`, whose values are as `_trainer`."""
     first = next(iter(known), "")
     if other := next((name for name in known if known[name] != known[first]), ""):
         fitting = ", ".join(name for name in known if known[name] == known[first])
@@ -371,10 +386,13 @@ def _list_faults(environment: Environment, step: str, names: list[str]) -> Itera
         )
 
 
+_TENSORFLOW = "TensorFlow of the cpu and gpu images"
+
+
 def _trainer(pool: Pool) -> str:
     """Return the framework that trains on `pool` and its image: cpu and gpu images have the same TensorFlow."""
     if pool.variant in ("cpu", "gpu"):
-        return "TensorFlow of the cpu and gpu images"
+        return _TENSORFLOW
     return f"{'TensorFlow' if pool.trained_by == 'tensorflow' else 'JAX'} of the {pool.variant} image"
 
 
@@ -413,9 +431,9 @@ def _gang_only_faults(environment: Environment) -> Iterator[tuple[Location, str]
         return
     inputs = environment.input_workers
     for name, pool in environment.pools.items():
-        listed = isinstance(environment.placement.get(TRAIN), list) and name in environment.pool_names(TRAIN)
-        trains = listed or (inputs and name in (inputs.pool, environment.pool_name(TRAIN)))
-        gang = trains or pool.max_workers > 1
+        listed = any(isinstance(pools, list) and name in pools for pools in environment.placement.values())
+        trains = inputs and name in (inputs.pool, environment.pool_name(TRAIN))
+        gang = listed or trains or pool.max_workers > 1
         for key in GANG_ONLY if not gang else ():
             if getattr(pool, key) != Pool.model_fields[key].default:
                 why = (

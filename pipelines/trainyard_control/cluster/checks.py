@@ -9,14 +9,14 @@ from typing import Literal
 import yaml
 
 from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.contract.training.gang import gang_spec
+from trainyard.contract.training.gang import gang_spec, launches
 from trainyard.errors import ExitCode
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.pod_spec import pod_spec, variables
 from trainyard.spec import recipe as recipes
-from trainyard.spec.environment import DEFAULT, Environment
+from trainyard.spec.environment import DEFAULT, LISTED, Environment
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard.steps.train.gang.pods.pods import gang
@@ -230,8 +230,8 @@ def used_pools(environment: Environment) -> list[str]:
 
 def has_step_pods(environment: Environment, name: str) -> bool:
     """Return True if the pool runs pods that Kubeflow starts for steps; workers of a gang do not count."""
-    gang_steps = {TRAIN} if gang_spec(environment) else set()
-    return any(environment.pool_name(step) == name for step in _steps(environment) if step not in gang_steps)
+    steps = (step for step in _steps(environment) if not launches(environment, step))
+    return any(environment.pool_name(step) == name for step in steps)
 
 
 def queued_pods(environment: Environment, name: str) -> int:
@@ -260,8 +260,8 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
     Pipelines 2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
     """
     step = next((step for step in _steps(environment) if name in environment.pool_names(step)), "")
-    plan = gang_spec(environment)
-    if plan and (name in environment.pool_names(TRAIN) or not step):
+    launched = next((one for one in LISTED if launches(environment, one) and name in environment.pool_names(one)), "")
+    if plan := gang_spec(environment, launched or TRAIN) if launched or not step else None:
         options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "doctor")
         attempt = next((attempt for attempt in plan.attempts if attempt.name == name), plan)
         # The batch of a recipe that is not known here divides any number of workers.

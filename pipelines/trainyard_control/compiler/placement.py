@@ -16,12 +16,12 @@ from typing import Any
 
 from trainyard import quantity
 from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.contract.training.gang import gang_spec, to_parameter
+from trainyard.contract.training.gang import VARIABLE, GangSpec, gang_spec, to_parameter, trainer_variables
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.kubernetes.pod_spec import DISK, USER, pod_spec
+from trainyard.kubernetes.pod_spec import DISK, USER, literal_json, pod_spec
 from trainyard.runtime.step import TIMEOUT_VARIABLE
 from trainyard.spec import documents
 from trainyard.spec.environment import (
@@ -35,7 +35,7 @@ from trainyard.spec.environment import (
 )
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.machines import allocatable, machine_of
-from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, Resources, device_variables
+from trainyard.spec.hardware.pools import Pool, Resources, device_variables
 from trainyard.spec.recipe import Recipe
 from trainyard_control.compiler.flattening import flattened
 
@@ -71,7 +71,8 @@ class PlacedSpec:
 def place(spec: Spec, environment: Environment, platform: Spec | None = None) -> PlacedSpec:
     """Return `spec` with every container step placed on its pool of `environment`; the arguments stay as they are.
 
-    A step that launches a gang goes to the default pool, and the pipeline's parameter `gang` says where the gang goes.
+    A step that launches a gang goes to the default pool. Where the gang goes say the pipeline's parameter `gang` for
+    train, and the variable `VARIABLE` for other steps.
     `platform` is the platform spec that the pipeline was compiled with. What the pipeline's author set stays: the
     environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
     environment's `run_as_user`, if it names one. A recipe's `train.image` is for the pod that trains. A launcher
@@ -87,9 +88,9 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     _check_names(environment, set(steps.values()))
     placements = _placements(spec, steps, environment)
     _check_requests(spec, platform or {}, placements, environment)
-    if any(placement.launches for placement in placements.values()):
-        text = to_parameter(gang_spec(environment))
-        spec["root"]["inputDefinitions"]["parameters"][GANG] |= {"defaultValue": text, "isOptional": True}
+    if training := next((one.plan for one in placements.values() if one.step == TRAIN and one.plan), None):
+        default = {"defaultValue": to_parameter(training), "isOptional": True}
+        spec["root"]["inputDefinitions"]["parameters"][GANG] |= default
     platform = copy.deepcopy(platform or {})
     configs = platform.setdefault("platforms", {}).setdefault("kubernetes", {})
     executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
@@ -118,7 +119,7 @@ class _StepPlacement:
     """The placement of one step's pod.
 
     seconds: the longest time that it may run. use: '2' for the step's second task, and so on.
-    ours: whether it is a step of Trainyard; launches: whether it is one that starts a gang.
+    ours: whether it is a step of Trainyard; plan: the gang that it starts, None if it starts none.
     image: what the recipe names for it, if it names one.
     """
 
@@ -128,7 +129,7 @@ class _StepPlacement:
     seconds: int | None
     ours: bool
     use: str = ""
-    launches: bool = False
+    plan: GangSpec | None = None
     image: str | None = None
 
 
@@ -149,7 +150,8 @@ def _step_placement(spec: Spec, executor: str, step: str, use: str, environment:
     image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
     own = _train_image(spec) if step == TRAIN else None
     ours = image in (IMAGE, own, *environment.images.values())
-    plan = gang_spec(environment) if step == TRAIN and _takes_gang(spec, executor) else None
+    takes_gang = _takes_gang(spec, executor) if step == TRAIN else ours and _is_task(spec, executor)
+    plan = gang_spec(environment, step) if takes_gang else None
     if plan is None:
         name = environment.pool_name(step)
         return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own)
@@ -158,7 +160,7 @@ def _step_placement(spec: Spec, executor: str, step: str, use: str, environment:
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
     queues = any(attempt.pool.queue for attempt in plan.attempts)
     longest = None if queues else len(plan.attempts) * (plan.timeout_seconds + LAUNCHER_SECONDS)
-    return _StepPlacement(step, name, pool, longest, ours, use, launches=True)
+    return _StepPlacement(step, name, pool, longest, ours, use, plan)
 
 
 def _train_image(spec: Spec) -> str | None:
@@ -175,6 +177,11 @@ def _train_image(spec: Spec) -> str | None:
 def _takes_gang(spec: Spec, executor: str) -> bool:
     parts = [spec["root"], *(part for part in spec["components"].values() if part.get("executorLabel") == executor)]
     return all(GANG in part.get("inputDefinitions", {}).get("parameters", {}) for part in parts)
+
+
+def _is_task(spec: Spec, executor: str) -> bool:
+    """Return True if the step runs by `trainyard.runtime.task`, which launches a gang if `VARIABLE` plans one."""
+    return "trainyard.runtime" in str(spec["deploymentSpec"]["executors"][executor]["container"].get("command"))
 
 
 def _container_steps(spec: Spec) -> dict[str, str]:
@@ -220,9 +227,9 @@ def table(spec: Spec, environment: Environment) -> list[tuple[str, str, str, str
     rows = []
     for task, step in _tasks(spec, steps):
         placement = placements[spec["components"][task["componentRef"]["name"]]["executorLabel"]]
-        pool = environment.pool_of(step) if placement.launches else placement.pool
+        pool = environment.pool_of(step) if placement.plan else placement.pool
         pools = ", then ".join(environment.pool_names(step))
-        name = f"{placement.name} (launches a gang on {pools})" if placement.launches else ""
+        name = f"{placement.name} (launches a gang on {pools})" if placement.plan else ""
         accelerators = f"{pool.count} x {pool.accelerator}" if pool.accelerator else "none"
         rows.append((task["taskInfo"]["name"], step, name or placement.name, accelerators))
     return rows
@@ -313,9 +320,10 @@ def _place_container(container: Spec, placement: _StepPlacement, environment: En
         container["image"] = placement.image or environment.images[placement.pool.variant]
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
     added = device_variables(placement.pool) if placement.step == TRAIN else {}
-    trainer = environment.pool_of(TRAIN).variant
-    if placement.ours and trainer in ("tpu", "jax", "jax-gpu"):
-        added = added | {TRAINER_VARIABLE: trainer}
+    if placement.ours:
+        added = added | trainer_variables(environment)
+    if placement.plan and placement.step != TRAIN:
+        added = added | {VARIABLE: literal_json(to_parameter(placement.plan))}
     if environment.target == "vertex" and placement.seconds:
         added = added | {TIMEOUT_VARIABLE: str(placement.seconds)}  # it has no timeout of a task: the step ends itself
     if environment.run_as_user and not placement.ours:

@@ -11,7 +11,7 @@ from trainyard.contract.training import gang
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster, Manifest
-from trainyard.spec.environment import Environment
+from trainyard.spec.environment import LISTED, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.cluster import argo, checks
@@ -129,7 +129,7 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         )
     else:
         yield good("your rights", "all that runs and explain need")
-    if not gang.launches(environment):
+    if not any(gang.launches(environment, step) for step in LISTED):
         return
     account = environment.service_accounts.run
     if not account:

@@ -132,7 +132,8 @@ def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
     """Return a sentence on what restarts the work of a failed pod: its gang's Job, or Argo."""
     job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
     if job and not _ends_job(job, pod):
-        return "Its Job replaces it, and training resumes from its last checkpoint"
+        resumes = ", and training resumes from its last checkpoint" if task_of(pod).step == TRAIN else ""
+        return f"Its Job replaces it{resumes}"
     return "It is retried" if argo.node_id(pod) in nodes else ""
 
 

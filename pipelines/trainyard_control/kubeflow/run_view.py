@@ -18,7 +18,6 @@ from typing import Any
 from trainyard.contract import refusal
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.training import gang
-from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.durations import seconds_between
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
@@ -325,16 +324,17 @@ def _text(moment: datetime | None) -> str:
 
 
 def with_attempts(step: StepView, attempts: Sequence[dict[str, Any]], environment: Environment) -> StepView:
-    """Return a step of a run that trains on a list of pools.
+    """Return a step of a run with steps on lists of pools.
 
-    The step that launches the training has its earlier pools and their cost; a waiting worker has the next pool.
-    attempts: each as `Attempt.as_dict`. A pool costs the time of its running workers at the price when the run was
-    submitted.
+    The pod that launches such a step has the earlier pools and their cost; a waiting worker has the next pool.
+    attempts: those of all steps, each as `StepTask.note_attempts`. A pool costs the time of its running workers at the
+    price when the run was submitted.
     """
-    if step.task.step != gang.STEP or (step.task.worker and step.state != "waiting"):
+    attempts = [each for each in attempts if each.get("step", gang.STEP) == step.task.step]
+    if not attempts or (step.task.worker and step.state != "waiting"):
         return step
     if step.task.worker:
-        pool, names = attempts[-1]["pool"], environment.pool_names(gang.STEP)
+        pool, names = attempts[-1]["pool"], environment.pool_names(step.task.step)
         if pool not in names[:-1]:
             return step
         after = f"{environment.pools[pool].pending_seconds} s without a node"
@@ -357,7 +357,7 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     step that only Kubeflow reports. On a list of pools whose attempts are not known here (`with_attempts`), it counts
     on the most expensive.
     """
-    launches = ours and step.task == PodTask(gang.STEP) and gang.launches(environment)
+    launches = ours and step.task == PodTask(step.task.step) and gang.launches(environment, step.task.step)
     placed = environment.pool_name(step.task.step) if ours else ""
     name = step.pool if step.pod and not launches else placed
     if step.task.worker or not name:
@@ -366,12 +366,16 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
     if not seconds:
         return Cost(0.0, so_far=so_far)
-    input_pools = [environment.input_workers.pool] if launches and environment.input_workers else []
-    pools = environment.pool_names(gang.STEP) if launches else [name]
+    inputs = environment.input_workers if launches and step.task.step == gang.STEP else None
+    input_pools = [inputs.pool] if inputs else []
+    pools = environment.pool_names(step.task.step) if launches else [name]
     prices = {pool: _usd_per_hour(pool, environment) for pool in [*pools, *input_pools]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
-    hourly = [usd_per_hour(environment, environment.pools[pool]) if launches else prices[pool] for pool in pools]
+    own = step.task.step
+    hourly = [
+        gang.hourly_price(environment, own, environment.pools[pool]) if launches else prices[pool] for pool in pools
+    ]
     return Cost(_rounded(seconds / 3600 * max(each or 0.0 for each in hourly)), at_most, so_far)
 
 

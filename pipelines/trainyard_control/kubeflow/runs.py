@@ -20,7 +20,7 @@ from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
 from trainyard.report.local_runs import ALL_RUNS, RunFilter
-from trainyard.spec.environment import TRAIN, Environment
+from trainyard.spec.environment import LISTED, TRAIN, Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
 from trainyard_control.compiler import about
@@ -297,9 +297,10 @@ class KubeflowRuns:
         return storage.join(self.environment.storage, recipe, "runs", run_id)
 
     def _attempts(self, folder: str, record: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Return the attempts of a training that notes them, from its run's record or the note of the step."""
-        known = record or (self._json(folder, TRAIN) if notes_attempts(self.environment) else None) or {}
-        return list(known.get("attempts", []))
+        """Return the attempts of the steps that note them, from the run's record or the notes of the steps."""
+        noted = (step for step in LISTED if notes_attempts(self.environment, step))
+        known = [record] if record else [self._json(folder, step) or {} for step in noted]
+        return [attempt for one in known for attempt in one.get("attempts", [])]
 
     def _json(self, folder: str, name: str) -> dict[str, Any] | None:
         """Read a JSON file in a run's folder, None if it does not exist or cannot be read from here."""

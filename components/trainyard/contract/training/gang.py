@@ -1,7 +1,8 @@
-"""A training gang as a pipeline carries it: the parameter `gang` of the train step, made when the pipeline is compiled.
+"""A gang as a pipeline carries it, made when the pipeline is compiled: as parameter `gang` of the train step.
 
-A recipe knows no hardware and the launcher knows no environment, so what the environment says of the pool that trains
-travels with the pipeline.
+Other steps on a list of pools carry theirs as the variable `VARIABLE`, which is in no cache key of Kubeflow's. A recipe
+knows no hardware and the launcher knows no environment, so what the environment says of the pools travels with the
+pipeline.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
+from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform
-from trainyard.spec.hardware.pools import Pool, placement
+from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, placement
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN
+VARIABLE = "TRAINYARD_GANG"  # JSON text of the `GangSpec` of a step that a launcher runs in a pod
 
 
 class InputPods(Strict):
@@ -46,11 +49,12 @@ class PlacedGang(Strict):
 
 
 class GangSpec(PlacedGang):
-    """Pods that train together, or one: what they run as, where, and for how long at most.
+    """Pods that train together, or one of any `step`: what they run as, where, and for how long at most.
 
-    fallbacks: where they train next if the pool before has no nodes or loses them.
+    fallbacks: where they run next if the pool before has no nodes or loses them.
     """
 
+    step: str = TRAIN
     platform: Platform
     service_account: str
     timeout_seconds: int
@@ -124,63 +128,79 @@ def check_one_cpu(recipe: Recipe, environment: Environment) -> None:
             )
 
 
-def launches(environment: Environment) -> bool:
-    """Return True if the train step in `environment` only starts a gang and waits for it."""
-    return environment.target == "kubeflow" and (
-        environment.input_workers is not None or has_list(environment) or environment.pool_of(STEP).max_workers > 1
-    )
+def launches(environment: Environment, step: str = TRAIN) -> bool:
+    """Return True if the pod of `step` in `environment` only starts a gang and waits for it."""
+    if environment.target != "kubeflow" or has_list(environment, step):
+        return environment.target == "kubeflow"
+    return step == TRAIN and (environment.input_workers is not None or environment.pool_of(TRAIN).max_workers > 1)
 
 
-def has_list(environment: Environment) -> bool:
-    """Return True if the environment names a list of pools for the train step."""
-    return isinstance(environment.placement.get(STEP), list)
+def has_list(environment: Environment, step: str = TRAIN) -> bool:
+    """Return True if the environment names a list of pools for `step`."""
+    return isinstance(environment.placement.get(step), list)
 
 
-def notes_attempts(environment: Environment) -> bool:
-    """Return True if a run notes where its training ran, and what it cost: on a list of pools, or an elastic one."""
-    return has_list(environment) or environment.pool_of(STEP).is_elastic
+def notes_attempts(environment: Environment, step: str = TRAIN) -> bool:
+    """Return True if a run notes where `step` ran, and what it cost: on a list of pools, or an elastic training."""
+    return has_list(environment, step) or (step == TRAIN and environment.pool_of(TRAIN).is_elastic)
 
 
-def gang_spec(environment: Environment) -> GangSpec | None:
-    """Return the gang that trains in `environment`, or None if the train step's own pod does.
+def trainer_variables(environment: Environment) -> dict[str, str]:
+    """Return the variable that tells Trainyard's steps which image trains, if it holds another TensorFlow, or JAX."""
+    trainer = environment.pool_of(TRAIN).variant
+    return {TRAINER_VARIABLE: trainer} if trainer in ("tpu", "jax", "jax-gpu") else {}
+
+
+def gang_spec(environment: Environment, step: str = TRAIN) -> GangSpec | None:
+    """Return the gang that executes `step` in `environment`, or None if the step's own pod does.
 
     Raises `ConfigurationError` if the launcher would wait on accelerators.
     """
-    if not launches(environment):
+    if not launches(environment, step):
         return None
-    name = environment.pool_name(STEP)
+    name = environment.pool_name(step)
     launcher = environment.pool_name(DEFAULT)
     if environment.pools[launcher].kind != "cpu":
         raise ConfigurationError(
             f"{environment.name}: placement.{DEFAULT}: '{launcher}' is a {environment.pools[launcher].kind} pool, and "
             f"the launcher of the gang on '{name}' would wait there. Name a cpu pool."
         )
-    first, *fallbacks = (_placed(environment, name) for name in environment.pool_names(STEP))
+    first, *fallbacks = (_placed(environment, step, name) for name in environment.pool_names(step))
+    trains = step == TRAIN
     return GangSpec(
         **dict(first),
         fallbacks=fallbacks,
+        step=step,
         platform=environment.platform,
         service_account=environment.service_accounts.worker,
-        timeout_seconds=environment.timeout_of(STEP) or STEPS[STEP].timeout_seconds,
+        timeout_seconds=environment.timeout_of(step) or STEPS[step].timeout_seconds,
         volume=environment.volume,
-        variables=environment.variables,
+        variables=environment.variables | ({} if trains else trainer_variables(environment)),
         secrets=environment.secrets,
         image_pull_secrets=environment.image_pull_secrets,
-        input_workers=_input_pods(environment),
+        input_workers=_input_pods(environment) if trains else None,
     )
 
 
-def _placed(environment: Environment, name: str) -> PlacedGang:
-    pool = environment.pools[name]
-    noted = notes_attempts(environment)
-    price = usd_per_hour(environment, pool) if noted else None
+def _placed(environment: Environment, step: str, name: str) -> PlacedGang:
+    pool, noted = environment.pools[name], notes_attempts(environment, step)
+    workers = pool.max_workers if step == TRAIN else 1
+    price = hourly_price(environment, step, pool) if noted else None
     return PlacedGang(
         image=environment.images[pool.variant],
-        workers=pool.max_workers,
+        workers=workers,
         pool=_bare(pool, environment.platform),
         name=name if noted else "",
-        usd_per_hour=None if price is None else price / pool.max_workers,
+        usd_per_hour=None if price is None else price / workers,
     )
+
+
+def hourly_price(environment: Environment, step: str, pool: Pool) -> float | None:
+    """Return the price of `step` on `pool` for an hour, None without a known price: one node if it does not train."""
+    if step == TRAIN:
+        return usd_per_hour(environment, pool)
+    price = machines.price(pool, environment.platform)
+    return price.usd_per_hour if price else None
 
 
 def _input_pods(environment: Environment) -> InputPods | None:

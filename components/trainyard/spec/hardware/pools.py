@@ -252,12 +252,12 @@ class Pool(Strict):
     )
     pending_seconds: Annotated[int, Field(ge=1, le=7 * 86400)] = Field(
         600,
-        description="Seconds that a training on a list of pools waits for nodes, or for its queue, before it goes to "
-        "the next pool.",
+        description="Seconds that a step on a list of pools waits for nodes, or for its queue, before it goes to the "
+        "next pool.",
     )
     preemptions: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None,
-        description="Preemptions per worker, of a gang or of a training on a list of pools, before the next pool is "
+        description="Preemptions per worker, of a gang or of a step on a list of pools, before the next pool is "
         "tried; the last pool then fails. Default: 3, and no limit on the last pool.",
     )
     resources: Resources

@@ -41,6 +41,7 @@ _SLUG = 36  # longest part of the run's name in a Job's: pod names, <job>-<index
 class Gang:
     """One gang: `workers` pods that run `command` in `image`, one on each node of `pool`.
 
+    step: what they execute; one pod if it does not train.
     min_workers: it trains with so many too, if the others do not come; 0 if it needs all.
     pending_seconds: how long a worker may have no node before another pool is tried; None on the last pool.
     preemptions: how many for each worker; None without a limit.
@@ -80,6 +81,11 @@ class Gang:
     def is_elastic(self) -> bool:
         """True if it trains with fewer than `workers` too."""
         return 0 < self.min_workers < self.workers
+
+    @property
+    def resumes(self) -> str:
+        """': it resumes from its last checkpoint' for a training, '' for a step that starts anew."""
+        return ": it resumes from its last checkpoint" if self.step == "train" else ""
 
     @property
     def addresses(self) -> list[str]:

@@ -243,7 +243,7 @@ class _Watch:
             raise PassedOver(why)
         raise InfrastructureError(
             f"{gang.name}: {why}. Raise preemptions of the pool, or name a pool without Spot nodes after it in "
-            f"placement.{gang.step}; then run the same command again: it resumes from its last checkpoint."
+            f"placement.{gang.step}; then run the same command again{gang.resumes}."
         )
 
     def _with_reason(self, worker: Worker) -> Worker:

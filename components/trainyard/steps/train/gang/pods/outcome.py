@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from trainyard import events
+from trainyard import events, memory
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError, from_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
@@ -100,7 +100,7 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
     if condition.get("reason") == "DeadlineExceeded":
         return InfrastructureError(
             f"{gang.name}: the gang ran for more than {gang.timeout_seconds} s. "
-            f"Raise timeout_seconds.{gang.step} in the environment and run again: it resumes from its last checkpoint."
+            f"Raise timeout_seconds.{gang.step} in the environment and run again{gang.resumes}."
         )
     cause = _cause(ended)
     if cause is None:
@@ -159,7 +159,7 @@ def _memory_error(gang: Gang, pod: Manifest) -> InfrastructureError:
     limit = gang.pool.resources.limits.memory
     return InfrastructureError(
         f"{gang.name}: {_worker_name(gang, pod)} was killed for exceeding its memory limit of {limit}. "
-        "Raise resources.limits.memory of the pool, or lower train.batch_size in the recipe."
+        f"Raise resources.limits.memory of the pool{memory.less_memory_advice(gang.step)}."
     )
 
 

@@ -1,7 +1,8 @@
-"""Trains in a gang of pods, if the pool of the environment has several workers."""
+"""Trains in a gang of pods if the pool of the environment has several workers; runs steps on lists of pools."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,10 +13,12 @@ from typing import Any
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.training.attempts import Attempt
+from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.contract.training.gang import GangSpec, InputPods, elastic_gang
 from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
+from trainyard.kubernetes.pod_spec import literal_json
 from trainyard.signals import handle_sigterm
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.hardware.pools import device_variables
@@ -23,12 +26,13 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods.job import Gang
 from trainyard.steps.train.gang.pods.launch import PassedOver, clear, launch
 from trainyard.steps.train.peers import launcher_heartbeat, settings
+from trainyard.storage import storage
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
 _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
 
 Note = Callable[[list[dict[str, Any]]], None]
-"""Takes the attempts of a training, each as `Attempt.as_dict`."""
+"""Takes the attempts on a list of pools, each as `Attempt.as_dict`."""
 
 
 def run_in_pods(
@@ -47,13 +51,44 @@ def run_in_pods(
     `train.run.run`. note: called with the attempts on a list of pools when they change. SIGTERM ends the gang too (see
     `launch`). Raises as `launch`, except `PassedOver`.
     """
+    _run(recipe, plan, training_options(code, examples, checkpoints, output, start), note)
+
+
+def run_step_in_pod(
+    recipe: Recipe | None, plan: str, code: str, output: str, arguments: dict[str, str], note: Note | None = None
+) -> None:
+    """Have one pod execute the step of `plan` with the `arguments` of its `run`, and commit `output`.
+
+    recipe: None for a step without one. The rest, and what it raises, is as in `run_in_pods`.
+    """
+    _run(recipe, plan, step_options(code, output, arguments), note)
+
+
+def training_options(code: str, examples: str, checkpoints: str, output: str, start: str = "") -> dict[str, str]:
+    """Return the options of the program `pod`."""
+    return {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
+
+
+def step_options(code: str, output: str, arguments: dict[str, str]) -> dict[str, str]:
+    """Return the options of the program `step_pod`."""
+    return {"code": code, "arguments": literal_json(json.dumps(arguments)), "output": output}
+
+
+def _run(recipe: Recipe | None, plan: str, options: dict[str, str], note: Note | None) -> None:
     signal.signal(signal.SIGTERM, handle_sigterm)
     cluster, own = launchers_cluster(), own_pod()
-    heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    gangs = planned_gangs(recipe, plan, run_name(cluster, own), code, examples, checkpoints, output, start)
+    heartbeat = _heartbeat(options)
+    gangs = planned_gangs(recipe, plan, run_name(cluster, own), options)
     with launcher_heartbeat.beating(heartbeat):
         _launch_in_turn(gangs, documents.parse(plan, GangSpec, name="gang"), cluster, own, heartbeat, note)
     launcher_heartbeat.remove(heartbeat)
+
+
+def _heartbeat(options: dict[str, str]) -> str:
+    """Return the URI of the launcher's heartbeat for the program with these `options`."""
+    if "checkpoints" in options:
+        return launcher_heartbeat.heartbeat_uri(options["checkpoints"])
+    return storage.join(keys.checkpoints(options["output"]), "launcher")
 
 
 def _launch_in_turn(
@@ -105,17 +140,15 @@ def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None
     """
     try:
         cluster = launchers_cluster()
-        clear(planned_gangs(recipe, plan, run_name(cluster, own_pod()), "", "", checkpoints, output)[0], cluster)
+        options = training_options("", "", checkpoints, output)
+        clear(planned_gangs(recipe, plan, run_name(cluster, own_pod()), options)[0], cluster)
     except TrainyardError as error:
         events.emit("warning", message=f"could not check for a gang of an earlier attempt ({error})")
 
 
-def planned_gangs(
-    recipe: Recipe, plan: str, run: str, code: str, examples: str, checkpoints: str, output: str, start: str = ""
-) -> list[Gang]:
-    """Return the gangs of `run_in_pods` in the run `run`, one for each pool that it tries."""
-    options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
-    name = f"{run}-{keys.split(output)[1]}"
+def planned_gangs(recipe: Recipe | None, plan: str, run: str, options: dict[str, str]) -> list[Gang]:
+    """Return the gangs of the JSON text `plan` in the run `run`, one for each pool. The rest is as in `gang`."""
+    name = f"{run}-{keys.split(options['output'])[1]}"
     return gangs(documents.parse(plan, GangSpec, name="gang"), recipe, name, options)
 
 
@@ -142,7 +175,7 @@ def run_name(cluster: Cluster, pod: str) -> str:
     return str(marks.get(labels.KUBEFLOW_RUN) or marks.get(labels.WORKFLOW) or pod)
 
 
-def gangs(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> list[Gang]:
+def gangs(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str]) -> list[Gang]:
     """Return the gang of `plan` on each of its pools, in the order in which they are tried. The rest is as in `gang`.
 
     All have one name, so that there are never two.
@@ -155,26 +188,39 @@ def gangs(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> 
     return planned
 
 
-def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> Gang:
-    """Return the gang of `plan` for one output of one run; `options` are those of the program `pod`."""
-    heartbeat = {settings.LAUNCHER_HEARTBEAT: launcher_heartbeat.heartbeat_uri(options["checkpoints"])}
-    text = plain_yaml.dump(recipe.model_dump(mode="json"))
-    elastic = elastic_gang(recipe, plan.pool)
-    variables = settings.elastic_variables(elastic.counts, elastic.replace_seconds) if elastic else {}
+def gang(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str]) -> Gang:
+    """Return the gang of `plan` for one output of one run.
+
+    recipe: None for a step without one. options: those of the program `pod`, or of `step_pod` for a step that does not
+    train.
+    """
+    heartbeat = {settings.LAUNCHER_HEARTBEAT: _heartbeat(options)}
+    text = {settings.RECIPE: plain_yaml.dump(recipe.model_dump(mode="json"))} if recipe else {}
     planned = Gang(
-        run=f"{recipe.name}-{run}",
-        image=recipe.train.image or plan.image,
-        command=_program("gang.pods.pod", options),
+        run=f"{recipe.name if recipe else plan.step}-{run}",
+        image=plan.image,
+        command=_program("gang.pods.step_pod", {"step": plan.step, **options}),
         workers=plan.workers,
         pool=plan.pool,
         platform=plan.platform,
-        min_workers=elastic.counts[0] if elastic else 0,
-        environment={**plan.variables, **device_variables(plan.pool), **heartbeat, **variables, settings.RECIPE: text},
+        step=plan.step,
+        environment={**plan.variables, **heartbeat, **text},
         secrets=plan.secrets,
         volume=plan.volume,
         pull_secrets=tuple(plan.image_pull_secrets),
         service_account=plan.service_account,
         timeout_seconds=plan.timeout_seconds,
+    )
+    if recipe is None or plan.step != TRAIN:
+        return planned
+    elastic = elastic_gang(recipe, plan.pool)
+    variables = settings.elastic_variables(elastic.counts, elastic.replace_seconds) if elastic else {}
+    planned = replace(
+        planned,
+        image=recipe.train.image or plan.image,
+        command=_program("gang.pods.pod", options),
+        min_workers=elastic.counts[0] if elastic else 0,
+        environment={**planned.environment, **device_variables(plan.pool), **variables},
     )
     if plan.input_workers is None:
         return planned
