@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from namespaces import until
@@ -36,6 +37,14 @@ def test_a_drained_node_gives_its_worker_to_another_on_the_pool_after_one_withou
     assert 5 <= first["waited_seconds"] < 10 and last["waited_seconds"] > 0
     assert (last["pool"], last["preemptions"], last["why"]) == ("train", 1, "")
     assert last["cost_usd"] == pytest.approx(last["worker_seconds"] / 1000, rel=0.01) and last["cost_usd"] > 0
+    evaluate = replace(run, task="evaluate", attempt=0).start()
+    evaluate.ends()
+    first, last = desk.attempts(evaluate)
+    assert (first["step"], first["pool"], last["pool"], last["workers"]) == ("evaluate", "first", "train", 1)
+    assert first["why"].startswith("waiting for worker 0 of 1 (pod pending: ") and last["cost_usd"] > 0
+    assert [event["step"] for event in evaluate.event("done")] == ["evaluate"]
+    job = evaluate.event("launched")[0]["job"]
+    until(lambda: not run.namespace.left_of(job), 30)
 
 
 def test_an_elastic_gang_trains_on_the_node_that_is_left_and_on_both_once_the_other_is_back(

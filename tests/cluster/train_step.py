@@ -43,7 +43,7 @@ pools:
     resources: {{requests: {{cpu: 250m, memory: 1Gi}}, limits: {{memory: 1Gi}}}}
   train: {pool}
   first: {first}
-placement: {{default: cpu, train: {placement}}}
+placement: {{default: cpu, train: {placement}, evaluate: {placement}}}
 {input_workers}
 """
 POOL: dict[str, Any] = {
@@ -56,7 +56,7 @@ POOL: dict[str, Any] = {
     "resources": {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
 }
 THREADS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-RECIPE = ["train.batch_size=64", "train.checkpoints.every_steps=10", "model.name=cnn_small"]
+RECIPE = ["train.batch_size=64", "train.checkpoints.every_steps=10", "model.name=cnn_small", "evaluate.bootstrap=20"]
 EPOCHS = 6  # what comes before the first step takes four times as long
 PREPARE = f"""
 import os, pathlib, sys
@@ -91,7 +91,7 @@ class Location:
 
 @dataclass
 class Run:
-    """One run of the train step, whose recipe bears its name, so that its output is its own."""
+    """One run of the train step, or of evaluate after it; its recipe bears its name, so that its output is its own."""
 
     namespace: Namespace
     name: str
@@ -103,10 +103,11 @@ class Run:
     file: str = ""  # of another recipe than digits
     label: str = ""  # as that of a benchmark
     input_workers: int = 0
+    task: str = "train"
 
     @property
     def pod(self) -> str:
-        return f"{self.name}-train-{self.attempt}"
+        return f"{self.name}-{self.task}-{self.attempt}"
 
     @property
     def run_id(self) -> str:
@@ -177,7 +178,7 @@ class Run:
 
     def _spec(self) -> dict[str, Any]:
         placed = compiled(self.recipe, self.environment)
-        container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
+        container = placed.pipeline["deploymentSpec"]["executors"][f"exec-{self.task}"]["container"]
         parameters = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: parameters[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
         pipeline = Pipeline(self.location.storage, self.recipe, {"preprocess": self.examples})
@@ -189,10 +190,17 @@ class Run:
             "plan": plan.model_dump_json(),
             "label": self.label,
         }
-        metrics = {"name": "metrics", "type": {"schemaTitle": "system.Metrics"}, "uri": "minio://bucket/metrics"}
+        if self.task == "evaluate":
+            values = {name: values[name] for name in ("recipe", "storage", "code", "examples")}
+            values |= {"model": plan.model, "run_id": self.run_id}
+        component = placed.pipeline["components"][f"comp-{self.task}"]["outputDefinitions"]
+        artifacts = {
+            name: {"artifacts": [{"name": name, "type": one["artifactType"], "uri": f"minio://bucket/{name}"}]}
+            for name, one in component["artifacts"].items()
+        }
         outputs = {
-            "parameters": {"model": {"outputFile": "/tmp/kfp/model"}},
-            "artifacts": {"metrics": {"artifacts": [metrics]}},
+            "parameters": {name: {"outputFile": f"/tmp/kfp/{name}"} for name in component["parameters"]},
+            "artifacts": artifacts,
             "outputFile": "/tmp/kfp/output.json",
         }
         executor_input = json.dumps({"inputs": {"parameterValues": values}, "outputs": outputs})
@@ -266,7 +274,7 @@ class Run:
 def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:
     """Return the variables from Secrets that Kubeflow gives the step's pod."""
     assert placed.platform
-    executor = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    executor = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]  # as all have
     return [
         {"name": key["envVar"], "valueFrom": {"secretKeyRef": {"name": secret["secretName"], "key": key["secretKey"]}}}
         for secret in executor.get("secretAsEnv", [])
@@ -307,7 +315,7 @@ class Desk:
     def attempts(self, run: Run) -> list[dict[str, Any]]:
         """Return the attempts of `run` on its pools, as its record will have them."""
         folder = keys.run_folder(run.location.storage, run.recipe, run.run_id)
-        return list(json.loads(self.python(f"print(open('{folder}/train.json').read())"))["attempts"])
+        return list(json.loads(self.python(f"print(open('{folder}/{run.task}.json').read())"))["attempts"])
 
     def training(self, run: Run) -> dict[str, Any]:
         """Return the training.json of `run`."""
