@@ -6,7 +6,7 @@ import yaml
 
 from trainyard.contract import keys
 from trainyard.contract.training.gang import VARIABLE, GangSpec
-from trainyard.graph import PREDICT, STEPS
+from trainyard.graph import STEPS
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
@@ -27,26 +27,22 @@ def gang_objects(package: str) -> list[Manifest]:
     recipe = documents.parse(known["recipe"], Recipe, name="recipe") if "recipe" in known else None
     variables = [entry for one in executors.values() for entry in one.get("container", {}).get("env", [])]
     plans = [known.get(GANG, ""), *(str(entry["value"]) for entry in variables if entry["name"] == VARIABLE)]
-    gangs = [gang for plan in filter(None, plans) for gang in planned_gangs(recipe, plan, *_run(plan, recipe, known))]
+    options = {plan: _options(plan, recipe, known) for plan in plans if plan}
+    gangs = [gang for plan in options for gang in planned_gangs(recipe, plan, "<run>", options[plan])]
     workflow = job.owner_reference("argoproj.io/v1alpha1", "Workflow", "<workflow>", "<workflow uid>")
     return [made for gang in gangs for made in job.gang_objects(gang, workflow, "<job uid>", "<input job uid>")]
 
 
-def _run(plan: str, recipe: Recipe | None, known: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the run and the options of the program that it has the gang of `plan` execute.
-
-    known: the pipeline's parameters.
-    """
+def _options(plan: str, recipe: Recipe | None, known: dict[str, str]) -> dict[str, str]:
+    """Return the options of the program in the pods of the gang `plan`. known: the pipeline's parameters."""
     step, code = documents.parse(plan, GangSpec, name=GANG).step, known["code"]
     if recipe is None:
         arguments = {name: known[name] for name in ("model", "inputs", "key", "beam_options")}
-        return "<run>", step_options(code, known["predictions"], arguments)
-    outputs = {
-        name: f"{keys.outputs_folder(known['storage'], recipe, name)}/<key>" for name in STEPS if name != PREDICT
-    }
+        return step_options(code, known["predictions"], arguments)
+    outputs = {name: f"{keys.outputs_folder(known['storage'], recipe, name)}/<key>" for name in STEPS}
     model = keys.labeled(outputs["train"], known.get("label", ""))
     if step == "train":
         start = "<champion>" if recipe.train.warm_start else ""
-        return "<run>", training_options(code, outputs["preprocess"], keys.checkpoints(model), model, start)
+        return training_options(code, outputs["preprocess"], keys.checkpoints(model), model, start)
     arguments = {STEPS[name].argument: outputs[name] for name in STEPS[step].reads}
-    return "<run>", step_options(code, outputs[step], arguments | {name: f"<{name}>" for name in STEPS[step].inputs})
+    return step_options(code, outputs[step], arguments | {name: f"<{name}>" for name in STEPS[step].inputs})
