@@ -128,7 +128,7 @@ class Run:
     def start(self) -> Run:
         """Create the pod of the step's next attempt, as Argo does."""
         self.attempt += 1
-        if self.attempt == 1:
+        if self.attempt == 1 and self.task == "train":
             self.namespace.kubectl("create", "configmap", self.name)
         run = json.loads(self.namespace.kubectl("get", "configmap", self.name, "-o", "json"))["metadata"]
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self.name, "uid": run["uid"]}
