@@ -242,6 +242,7 @@ def test_the_pod_of_a_step_gives_its_arguments_to_the_step(monkeypatch: pytest.M
     monkeypatch.setattr("sys.argv", argv)
     monkeypatch.setenv("TRAINYARD_RECIPE", TEXT)
     monkeypatch.setattr(liveness, "answer", lambda: None)
+    monkeypatch.setattr(step_pod, "_end_without_launcher", lambda _: None)  # its thread would outlive the test
     monkeypatch.setattr(step, "run_as_program", lambda *_: _[2]())
     monkeypatch.setattr(step, "execute", lambda run, output, **given: seen.update(given, run=run, output=output))
     step_pod.main()
@@ -278,14 +279,14 @@ def test_a_list_of_pools_is_launched_from_the_default_pool_and_may_take_the_time
 def test_a_step_that_does_not_train_carries_its_pools_where_no_cache_key_of_kubeflow_is() -> None:
     recipe, steps = recipes.load("digits"), ("evaluate", "export")
     placed, plain = (compiled(recipe, environment("spot", "calm", steps=some)) for some in (steps, ()))
-    executors, others = (one.pipeline["deploymentSpec"]["executors"] for one in (placed, plain))
+    executors, plain_executors = (one.pipeline["deploymentSpec"]["executors"] for one in (placed, plain))
     for name, executor in executors.items():
-        container, other = executor["container"], others[name]["container"]
+        container, other = executor["container"], plain_executors[name]["container"]
         plan = {entry["name"]: entry["value"] for entry in container["env"]}.get(VARIABLE)
         assert bool(plan) == (name.removeprefix("exec-") in steps)
         assert (container["command"], container["args"]) == (other["command"], other["args"])
         assert not plan or container["resources"]["resourceMemoryLimit"] == "1Gi"
-        assert plan or executor == others[name]
+        assert plan or executor == plain_executors[name]
     assert placed.pipeline["components"] == plain.pipeline["components"]
     assert placed.pipeline["root"] == plain.pipeline["root"]
     objects = gang_objects(yaml.safe_dump(placed.pipeline))

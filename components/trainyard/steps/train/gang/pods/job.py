@@ -84,7 +84,7 @@ class Gang:
 
     @property
     def resumes(self) -> str:
-        """': it resumes from its last checkpoint' for a training, '' for a step that starts anew."""
+        """': it resumes from its last checkpoint' for a training, '' for other steps."""
         return ": it resumes from its last checkpoint" if self.step == "train" else ""
 
     @property
