@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trainyard.errors import InfrastructureError
@@ -25,20 +26,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.gang.pods.step_pod", description=__doc__)
     for name in ("step", "code", "arguments", "output"):
         parser.add_argument(f"--{name}", required=True)
-    options = parser.parse_args()
+    options: dict[str, str] = vars(parser.parse_args())
+    name, output = options["step"], options["output"]
 
     def execute() -> None:
-        threading.Thread(target=_end_without_launcher, args=(options.step,), daemon=True).start()
-        text, arguments = os.environ.get(settings.RECIPE), json.loads(options.arguments)
+        threading.Thread(target=_end_without_launcher, args=(name,), daemon=True).start()
+        text = os.environ.get(settings.RECIPE)
+        arguments: dict[str, Any] = json.loads(options["arguments"])
         recipe = documents.parse(text, Recipe, name=settings.RECIPE) if text else None
-        task.check_code(options.step, options.code, recipe)
-        run: Any = importlib.import_module(entry_point(options.step)).run
+        task.check_code(name, options["code"], recipe)
+        run: Callable[..., None] = importlib.import_module(entry_point(name)).run
         if recipe:
-            step.execute(run, options.output, recipe=recipe, **arguments)
+            step.execute(run, output, recipe=recipe, **arguments)
         else:
-            run(output=options.output, **arguments)
+            run(output=output, **arguments)
 
-    step.run_as_program(options.step, options.output, execute)
+    step.run_as_program(name, output, execute)
 
 
 def _end_without_launcher(name: str) -> None:
