@@ -71,8 +71,8 @@ class PlacedSpec:
 def place(spec: Spec, environment: Environment, platform: Spec | None = None) -> PlacedSpec:
     """Return `spec` with every container step placed on its pool of `environment`; the arguments stay as they are.
 
-    A step that launches a gang goes to the default pool. Where the gang goes say the pipeline's parameter `gang` for
-    train, and the variable `VARIABLE` for other steps.
+    A step that launches a gang goes to the default pool. The pipeline's parameter `gang` says where the gang of train
+    goes, and the variable `VARIABLE` where that of another step goes.
     `platform` is the platform spec that the pipeline was compiled with. What the pipeline's author set stays: the
     environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
     environment's `run_as_user`, if it names one. A recipe's `train.image` is for the pod that trains. A launcher
