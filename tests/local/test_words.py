@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainyard.steps.export.on_device.columns import _date
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.words import plain_words
 from trainyard.steps.preprocess.transforming.features import Calendar, _plain_words
@@ -55,11 +54,11 @@ def test_a_device_gives_values_out_of_vocabulary_the_ids_that_the_transform_give
     assert [fingerprint64(text) % buckets for text in texts] == expected
 
 
-def test_only_days_of_the_calendar_are_days_in_the_graph_and_on_the_device() -> None:
+def test_only_days_of_the_calendar_are_days_in_the_graph() -> None:
     texts = [f"{start}-{number}" for start in ("1900-02", "2023-02", "2024-02", "2024-04") for number in range(28, 32)]
     texts += ["0000-01-01", "0001-01-01", "9999-12-31", "2024-13-01", "today", ""]
     dates = [datetime.date.fromisoformat(text) if day(text) else None for text in texts]
-    assert [_date(text) for text in texts] == dates and 0 < dates.count(None) < len(dates)
+    assert 0 < dates.count(None) < len(dates)
     calendar = Calendar(tf.constant(texts))
     assert calendar.month.numpy().tolist() == [date.month if date else 0 for date in dates]
     since_1970 = [date.toordinal() - 719163 if date else np.nan for date in dates]

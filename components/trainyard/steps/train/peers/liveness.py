@@ -13,8 +13,6 @@ import threading
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 
-from trainyard.steps.train.peers import handshake
-
 PORT = 2221
 """Port in the pod; the gang's NetworkPolicy admits only the pod's node."""
 
@@ -45,7 +43,9 @@ def answer(port: int = PORT) -> None:
     If processes of one machine stand for pods, as in tests, the first one answers.
     """
     try:
-        server = _Server(handshake.listen("", port))
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = _Server(socket.create_server(("", port), family=family, dualstack_ipv6=both))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
