@@ -182,7 +182,7 @@ class Run:
         parameters = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: parameters[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
         pipeline = Pipeline(self.location.storage, self.recipe, {"preprocess": self.examples})
-        maker = self.run_id if self.first else ""  # so that the step notes its attempts
+        maker = self.run_id if "price_per_hour" in self.pool else ""  # so that the step notes its attempts
         plan = TrainingPlan(model=pipeline.place("train").output, maker=maker)
         values |= {
             "examples": self.examples,
