@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from trainyard.spec.recipe import Data
 from trainyard.spec.tables.formula import BIN, COMPARISONS, MAX_BINS, Cell, Constant, Node, parse
 from trainyard.values.columns import as_texts, canonical_texts
 
+_Rounding = Callable[[Any], Any]
+
 
 class Derived:
     """The columns that `data` derives from a batch of texts, all of one length.
@@ -27,41 +29,30 @@ class Derived:
 
     def __init__(self, data: Data, texts: Mapping[str, Any]) -> None:
         self._texts = texts
-        self._is_feature = False
         self.mistyped: dict[str, Mask] = {}
         self._numbers = functools.cache(self._read_numbers)
         rows = len(next(iter(texts.values())))
         self.selected: Mask = np.ones(rows, np.bool_) if data.where is None else self._true(parse(data.where))
         for wrong in self.mistyped.values():
             self.selected |= wrong  # whether it is to be read is not known, so it is bad
-        self.texts = {name: self._derived(text, is_feature=name in data.features) for name, text in data.derive.items()}
-
-    def _derived(self, text: str, *, is_feature: bool) -> Any:
-        self._is_feature = is_feature
-        return _as_text(self._value(parse(text)))
+        self.texts = {
+            name: _as_text(self._value(parse(text), _in_32_bits if name in data.features else _unchanged))
+            for name, text in data.derive.items()
+        }
 
     def _true(self, node: Node) -> Mask:
-        return np.asarray(pc.fill_null(self._value(node), False).to_numpy(zero_copy_only=False), np.bool_)
+        return np.asarray(pc.fill_null(self._value(node, _unchanged), False).to_numpy(zero_copy_only=False), np.bool_)
 
-    def _value(self, node: Node) -> Any:
+    def _value(self, node: Node, rounded: _Rounding) -> Any:
+        """Return the value of a formula; `rounded` gives a number the digits with which it is compared."""
         if isinstance(node, Constant):
             return pa.scalar(node.value)
         if isinstance(node, Cell):
-            return self._cells(node.column) if node.kind == "number" else self._read_texts(node.column)
-        values = [self._value(argument) for argument in node.arguments]
-        if self._is_feature and node.kernel in COMPARISONS and node.arguments[0].kind == "number":
-            values = [_in_32_bits(value) for value in values]
-        return self._bins(*values) if node.kernel == BIN else pc.call_function(node.kernel, values)
-
-    def _cells(self, name: str) -> Any:
-        cells = self._numbers(name)
-        return _in_32_bits(cells) if self._is_feature else cells
-
-    def _bins(self, numbers: Any, width: Any) -> Any:
-        quotients = pc.call_function("divide", [numbers, width])
-        bins = pc.call_function("floor", [_in_32_bits(quotients) if self._is_feature else quotients])
-        fits = pc.call_function("less", [pc.call_function("abs", [bins]), pa.scalar(MAX_BINS)])
-        return pc.if_else(fits, bins, pa.scalar(None, bins.type)).cast(pa.int64()).cast(pa.string())
+            return rounded(self._numbers(node.column)) if node.kind == "number" else self._read_texts(node.column)
+        values = [self._value(argument, rounded) for argument in node.arguments]
+        if node.kernel in COMPARISONS and node.arguments[0].kind == "number":
+            values = [rounded(value) for value in values]
+        return _bins(values[0], values[1], rounded) if node.kernel == BIN else pc.call_function(node.kernel, values)
 
     def _read_texts(self, name: str) -> Any:
         texts = canonical_texts(self._texts[name])
@@ -89,6 +80,16 @@ def with_derived(batch: RowBatch, data: Data) -> RowBatch:
     columns = {name: batch.columns[name] for name in names} | derived.texts
     remaining = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.selected))
     return RowBatch(batch.file, remaining, batch.rows[derived.selected])
+
+
+def _bins(numbers: Any, width: Any, rounded: _Rounding) -> Any:
+    bins = pc.call_function("floor", [rounded(pc.call_function("divide", [numbers, width]))])
+    fits = pc.call_function("less", [pc.call_function("abs", [bins]), pa.scalar(MAX_BINS)])
+    return pc.if_else(fits, bins, pa.scalar(None, bins.type)).cast(pa.int64()).cast(pa.string())
+
+
+def _unchanged(numbers: Any) -> Any:
+    return numbers
 
 
 def _in_32_bits(numbers: Any) -> Any:
