@@ -6,7 +6,7 @@ import numpy as np
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
 from trainyard.steps.evaluate.metrics.measure import measure
-from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions, full_weights
 from trainyard.steps.evaluate.metrics.ranking import rank
 from trainyard.steps.evaluate.metrics.registry import confidence_bins
 
@@ -23,7 +23,7 @@ SCATTER = 1000
 def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[ClassMetrics]:
     """Return precision, recall and F1 of each class in id order; 0 if a class was never found or has no examples."""
     actual, predicted = predictions.labels, predictions.predicted
-    weights = np.ones(len(predictions)) if predictions.weights is None else predictions.weights.astype(np.float64)
+    weights = full_weights(predictions.weights, len(predictions))
     if actual.ndim == 2:
         examples = actual.sum(axis=0)
         found, has, got = (weights @ part for part in (actual & predicted, actual, predicted))
@@ -66,9 +66,9 @@ def roc_curves(predictions: SplitPredictions, labels: list[str]) -> list[Roc]:
 def calibration(predictions: SplitPredictions) -> list[Confidence]:
     """Return the bins of confidence that have examples, in rising order."""
     bins, confidence, right = confidence_bins(predictions)
-    weights = np.ones(len(bins)) if predictions.weights is None else predictions.weights.astype(np.float64)
+    weights = full_weights(predictions.weights, len(bins))
     examples = np.bincount(bins)
-    total, confidences, rights = (np.bincount(bins, part * weights) for part in (np.ones(len(bins)), confidence, right))
+    total, confidences, rights = (np.bincount(bins, part) for part in (weights, confidence * weights, right * weights))
     return [
         Confidence(
             confidence=float(confidences[bin] / total[bin]),

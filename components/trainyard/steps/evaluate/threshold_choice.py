@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import ROUNDING, ThresholdAim, require_classes
+from trainyard.steps.evaluate.metrics.predictions import full_weights
 from trainyard.steps.evaluate.metrics.ranking import rank
 
 
@@ -28,7 +29,7 @@ def choose_thresholds(
     Raises `ConfigurationError` if the class is unknown or has no examples, or no threshold meets the aim.
     """
     require_classes({"threshold.class": aim.class_name}, labels)
-    counted = np.ones(len(actual)) if weights is None else weights.astype(np.float64)
+    counted = full_weights(weights, len(actual))
     chosen = []
     for id_, label in enumerate(labels):
         has = actual[:, id_] if actual.ndim == 2 else actual == id_

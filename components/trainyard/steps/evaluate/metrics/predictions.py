@@ -15,6 +15,11 @@ from trainyard.contract.statistics.decision import decided_class, decided_classe
 Floats = NDArray[np.floating[Any]]
 
 
+def full_weights(weights: Floats | None, count: int) -> NDArray[np.float64]:
+    """Return `weights` (n,) in 64 bits, 1 for each of `count` examples without any."""
+    return np.ones(count) if weights is None else weights.astype(np.float64)
+
+
 def effective_count(weights: Floats | None, counted: NDArray[np.bool_]) -> float:
     """Return the effective sample size of the `counted` examples: their number if all weights are equal.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.steps.evaluate.metrics.predictions import Floats
+from trainyard.steps.evaluate.metrics.predictions import Floats, full_weights
 
 
 class Ranking(NamedTuple):
@@ -30,6 +30,6 @@ def rank(scores: Floats, is_positive: NDArray[np.bool_], weights: Floats | None)
     ordered = scores[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
     ends = np.flatnonzero(is_last)
-    own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
+    own = full_weights(weights, len(scores))
     counted, found = np.cumsum(own[order])[ends], np.cumsum((own * is_positive)[order])[ends]
     return Ranking(order, np.cumsum(is_last) - is_last, ordered[ends], counted, found)
