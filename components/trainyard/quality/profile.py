@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Literal
 
 from trainyard.contract.document import FrozenModel
-from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, top_values
 from trainyard.spec.tables.columns import Delimiter
 from trainyard.spec.tables.files import TableName
 from trainyard.values.patterns import ONLY_DAY
@@ -61,13 +61,12 @@ class ColumnProfile(FrozenModel):
         if is_day or own.mean is None:
             return own
         counts = {entry.value: entry.count for entry in self.top} | self.missing_texts  # which are values of a text
-        top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         named = sum(self.missing_texts.values())
         return FeatureStatistics(
             count=own.count + self.mistyped + named,
             missing=own.missing - named,
             distinct=self.distinct + len(self.missing_texts),
-            top=[TopValue(value=value, count=times) for value, times in top],
+            top=top_values(counts),
         )
 
     @property

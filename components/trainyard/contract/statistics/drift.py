@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -67,6 +67,12 @@ class TopValue(FrozenModel):
 
     value: str
     count: int
+
+
+def top_values(counts: Mapping[str, int], limit: int | None = None) -> list[TopValue]:
+    """Return the `limit` most frequent texts, all by default; equal counts in the order of the texts."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    return [TopValue(value=value, count=count) for value, count in ordered]
 
 
 class FeatureStatistics(FrozenModel):

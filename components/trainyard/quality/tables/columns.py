@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
+from trainyard.contract.statistics.drift import FeatureStatistics, top_values
 from trainyard.quality import hashes
 from trainyard.quality.figures import written
 from trainyard.quality.hashes import Hashes, HashSample
@@ -79,12 +79,12 @@ class ColumnCounter:
         numbers = self._days if kind == "date" else self._numbers if kind in ("integer", "number") else None
         such_as = self._not_days if kind == "date" else self._not_numbers
         mistyped = count - numbers.count if numbers else 0
-        top = _top(self._texts)
+        top = top_values(self._texts, TOP)
         texts = {"count": count, "distinct": self._distinct.distinct, "top": top}
         statistics = (numbers.document() if numbers else texts) | {"missing": self._missing}
         if kind == "date":
             days = Counter({written(day, kind): int(times) for day, times in self._each_day.items()})
-            statistics |= {"distinct": len(days), "top": _top(days)}
+            statistics |= {"distinct": len(days), "top": top_values(days, TOP)}
         histogram = numbers.histogram if numbers else None
         quantiles = {share: histogram.quantile(share) for share in SHARES} if histogram else {}
         digits = numbers.digits if numbers else 6
@@ -104,7 +104,7 @@ class ColumnCounter:
 
     def most_common(self, limit: int) -> dict[str, int]:
         """Return the counts of the `limit` most frequent texts, ties in text order."""
-        return _most_common(self._texts, limit)
+        return {entry.value: entry.count for entry in top_values(self._texts, limit)}
 
     def _decide(self) -> None:
         """Count what is listed as missing, or as texts."""
@@ -167,14 +167,6 @@ class ColumnCounter:
             return hashes.hash_numbers(cells.numbers), present
         value_hashes = hashes.hash_texts(values)
         return np.where(is_number, hashes.hash_numbers(cells.numbers), value_hashes[indices]), present
-
-
-def _most_common(counts: Counter[str], limit: int) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit])
-
-
-def _top(counts: Counter[str]) -> list[TopValue]:
-    return [TopValue(value=value, count=times) for value, times in _most_common(counts, TOP).items()]
 
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:
