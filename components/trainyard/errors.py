@@ -159,7 +159,7 @@ def module_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return ' Did you mean X?' for the nearest of `known`, or an empty string if none is as similar as `cutoff`."""
+    """Return ' Did you mean X?' for the nearest of `known`, '' if no name is as similar as `cutoff`."""
     by_letters = {other.lower(): other for other in known}
     near = get_close_matches(name.lower(), by_letters, 1, cutoff)
     return f" Did you mean '{by_letters[near[0]]}'?" if near else ""

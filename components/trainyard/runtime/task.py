@@ -114,7 +114,7 @@ class StepTask:
     def execute(self, run: Callable[..., None], **arguments: Any) -> None:
         """Leave the committed folder that `place` returned, as `step.execute`; `arguments` are those beside its own.
 
-        On a list of pools a pod of its own executes it.
+        On a list of pools another pod executes it.
         """
         start, arguments = time.monotonic(), self.arguments | arguments
         if not launched(self.name, self.uri, arguments, self.recipe, self.note_attempts):

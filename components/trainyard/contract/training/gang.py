@@ -130,9 +130,10 @@ def check_one_cpu(recipe: Recipe, environment: Environment) -> None:
 
 def launches(environment: Environment, step: str = TRAIN) -> bool:
     """Return True if the pod of `step` in `environment` only starts a gang and waits for it."""
-    if environment.target != "kubeflow" or has_list(environment, step):
-        return environment.target == "kubeflow"
-    return step == TRAIN and (environment.input_workers is not None or environment.pool_of(TRAIN).max_workers > 1)
+    return environment.target == "kubeflow" and (
+        has_list(environment, step)
+        or (step == TRAIN and (environment.input_workers is not None or environment.pool_of(TRAIN).max_workers > 1))
+    )
 
 
 def has_list(environment: Environment, step: str = TRAIN) -> bool:

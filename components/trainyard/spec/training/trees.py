@@ -21,7 +21,8 @@ _INSTEAD = {"epochs": "Set model.trees.max_iter", "optimizer": "Set model.trees.
 
 def has_setting(name: str | None, key: str) -> bool:
     """Return True if the model `name` has the setting `key`: trees have no layers, and networks no `model.trees`."""
-    section, field = f"{key}.".split(".")[:2]
+    section, _, rest = key.partition(".")
+    field = rest.partition(".")[0]
     if name != TREES:
         return (section, field) != ("model", "trees")
     return field in {"model": _MODEL, "train": _TRAIN}.get(section, {field})

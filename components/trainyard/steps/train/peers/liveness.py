@@ -2,7 +2,8 @@
 
 The gang notices a frozen worker by its silence and waits for it, but nothing in a gang may delete a pod, and a Job
 counts a pod as running as long as the kubelet does. The probe uses the network, because a command in the pod would
-freeze with the others, or not start in a frozen control group, which counts as no answer.
+freeze with the others, or not start in a frozen control group, which counts as no answer. Only the standard library is
+imported, because tests run this source in pods without Trainyard.
 """
 
 from __future__ import annotations
