@@ -251,6 +251,7 @@ class Supervisor:
         if self._training is not None:
             training, self._training = self._training, None
             training.end(grace_seconds)
+            self._step = max(self._step, training.step)  # told since the last check
 
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
         self._stop_requested_at = self._stop_requested_at or time.monotonic()

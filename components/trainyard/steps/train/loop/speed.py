@@ -122,9 +122,12 @@ class ProgressReporter:
         return self._calls % PROBE_EVERY_CALLS == PROBE_AT_CALL
 
     def report(self, done: int, at_once: bool = False) -> None:
-        """Emit the number of finished steps, unless it was emitted just before."""
-        now = time.monotonic()
-        if now - self._progress_at >= PROGRESS_SECONDS or done == self.total or at_once:
+        """Emit the number of finished steps, unless it was emitted just before.
+
+        Other workers than the chief emit each: if the chief is lost, they alone know how far the gang was.
+        """
+        now, is_due = time.monotonic(), done == self.total or at_once or not self.rank.chief
+        if is_due or now - self._progress_at >= PROGRESS_SECONDS:
             self._progress_at = now
             in_epoch = (done - 1) % self.data.steps_per_epoch + 1
             events.progress(
