@@ -16,6 +16,7 @@ import gang_processes
 import numpy as np
 import pytest
 from gang_processes import Gang, Trained, parent, relative_difference, resume_here, start, supervisor, train_together
+from ports import free_port
 
 from trainyard.contract.artifacts.train import Restart
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
@@ -65,7 +66,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> tuple[Ga
 def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     """The chief of a gang of pods whose worker 1 was told to stop, came back, and was frozen then."""
     folder = gang_processes.write_recipe(tmp_path_factory.mktemp("pods"), workers=2, epochs=EPOCHS)
-    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    ports = [free_port(), free_port()]
     # As many threads a worker as a local gang gives: another number rounds the sums of a convolution otherwise.
     options = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), "TRAINYARD_STALL_SECONDS": "8"}
     chief = supervisor(folder, examples, 0, ports, **options)
@@ -170,7 +171,7 @@ def test_a_frozen_worker_is_found_and_replaced(pods: Gang, unkilled: Trained) ->
 
 def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> None:
     gang_processes.write_recipe(tmp_path, workers=2, epochs=400)
-    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    ports = [free_port(), free_port()]
     sign = tmp_path / "launcher"
     watched = {"TRAINYARD_LAUNCHER_SIGN": str(sign), "TRAINYARD_LAUNCHER_PATIENCE_SECONDS": "6"}
     there = threading.Event()

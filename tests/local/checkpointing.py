@@ -1,4 +1,4 @@
-"""`python checkpointing.py EXAMPLES FOLDER...`: two workers train each FOLDER's recipe; it is named COST.
+"""`python checkpointing.py PORT,PORT EXAMPLES FOLDER...`: two workers train each FOLDER's recipe; it is named COST.
 
 Checkpoints cost COST seconds of CPU more. Worker N leaves the step of each in `FOLDER/N`. Half an epoch need not take
 half a minute here, but twice what a checkpoint costs.
@@ -33,4 +33,4 @@ class Costly(CheckpointFolder):
 if __name__ == "__main__":
     checkpoint.CHECKPOINT_SECONDS, checkpoint.MAX_OVERHEAD = 0.0, 0.5
     session.Loop, session.CheckpointFolder = LoopWithSaveLog, Costly
-    trainings.main(2, 1, sys.argv[1], sys.argv[2:])
+    trainings.main(sys.argv[1], 1, sys.argv[2], sys.argv[3:])

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import resource
-import secrets
 import signal
 import socket
 import struct
@@ -22,6 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 import train_folders
+from ports import free_port
 from processes import descendants
 
 from trainyard.contract.artifacts.train import Training
@@ -194,7 +194,8 @@ def train_together(folders: Sequence[Path], examples: str, workers: int, devices
     A recipe that is refused leaves the exit code and the sentence in the file `refused` of its folder.
     """
     script = Path(__file__).with_name("trainings.py")
-    command = [sys.executable, script, str(workers), str(devices), examples, *folders]
+    ports = ",".join(str(free_port()) for _ in range(workers))
+    command = [sys.executable, script, ports, str(devices), examples, *folders]
     ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return [Trained(folder) for folder in folders]
@@ -255,16 +256,6 @@ def input_worker(examples: str, output: str, number: int, addresses: str, **envi
         text=True,
         env={**os.environ, "TRAINYARD_GANG_TOKEN": "known", **variables, **environment},
     )
-
-
-def free_port() -> int:
-    while True:
-        port = 31_000 + 10 * secrets.randbelow(1_000)
-        try:
-            with socket.create_server(("", port)), socket.create_server(("", port + 1)):
-                return port
-        except OSError:
-            continue
 
 
 def _vector(variables: list[keras.Variable]) -> np.ndarray:

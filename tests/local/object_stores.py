@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from ports import free_port
+
 FAULTS = ("503", "429", "reset", "lost answer", "truncated")
 STALL_SECONDS = 600.0  # at most, see `Store.calm`
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
@@ -172,12 +174,6 @@ def _page(listing: bytes, start: int, count: int) -> bytes:
     page = entries[start : start + count]
     page = {"items": [item for _, item in page if item], "prefixes": [name for name, item in page if not item]}
     return json.dumps(page | ({"nextPageToken": str(start + count)} if start + count < len(entries) else {})).encode()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def forget_clients() -> None:

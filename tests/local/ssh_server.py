@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 needs_sshd = pytest.mark.skipif(
@@ -34,10 +35,7 @@ def serving(folder: Path) -> Iterator[None]:
     """
     (folder / "authorized_keys").write_text(key(folder / "user"))
     host_key, other = key(folder / "host"), key(folder / "other")
-    with socket.socket() as free, socket.socket() as closed:
-        free.bind(("127.0.0.1", 0))
-        closed.bind(("127.0.0.1", 0))
-        port, closed_port = free.getsockname()[1], closed.getsockname()[1]
+    port, closed_port = free_port(), free_port()
     (folder / "known_hosts").write_text(f"pi {host_key}locked {host_key}off {host_key}stranger {other}")
     (folder / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized_keys\n"

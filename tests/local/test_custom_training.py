@@ -18,6 +18,7 @@ import pytest
 import train_folders
 from gang_processes import Gang
 from object_stores import Store
+from ports import free_port
 from processes import descendants
 
 from trainyard.child_process import start_time
@@ -217,7 +218,7 @@ def test_the_example_of_the_how_to_trains_in_pods_on_a_bucket_and_loses_one(
         how_to_example("yaml").replace("epochs: 3", "epochs: 12")
     )  # time to lose a worker
     (tmp_path / "my_train.py").write_text(how_to_example("python"))
-    root, ports = f"{store.uri}/{secrets.token_hex(4)}", [gang_processes.free_port(), gang_processes.free_port()]
+    root, ports = f"{store.uri}/{secrets.token_hex(4)}", [free_port(), free_port()]
     pods = [pod(tmp_path, examples, root, worker, ports) for worker in (0, 1)]
     chief = pods[0]  # both write into the same log
     chief.wait_for(lambda: bool(chief.events("epoch")))
@@ -248,7 +249,7 @@ def test_a_program_goes_on_from_a_bucket_on_another_node_and_after_sigterm(
         folder.mkdir()
         (folder / "my_train.py").write_text(COUNTS)
         (folder / "recipe.yaml").write_text(RECIPE.format(workers=1, arguments=""))
-        return pod(folder, examples, root, 0, [gang_processes.free_port()])
+        return pod(folder, examples, root, 0, [free_port()])
 
     first = on_another_node(1)
     first.wait_for(lambda: bool(first.events("checkpoints_saved")))
@@ -331,7 +332,7 @@ def test_starts_of_a_pod_leave_no_files_of_those_before_them(tmp_path: Path, exa
     temporary.mkdir()
     (tmp_path / "my_train.py").write_text(WRITES)
     (tmp_path / "recipe.yaml").write_text(RECIPE.format(workers=1, arguments=""))
-    pod = gang_processes.supervisor(tmp_path, examples, 0, [gang_processes.free_port()], TMPDIR=str(temporary))
+    pod = gang_processes.supervisor(tmp_path, examples, 0, [free_port()], TMPDIR=str(temporary))
     for starts in (1, 2, 3):
         pod.wait_for(lambda starts=starts: pod.log.count("wrote by") == starts)  # type: ignore[misc]
         assert len([*temporary.rglob("half")]) == 1

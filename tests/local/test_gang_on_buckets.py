@@ -16,6 +16,7 @@ import pytest
 import train_folders
 from gang_processes import Gang, start, train_together
 from object_stores import Request, Store
+from ports import free_port
 
 from trainyard import events
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
@@ -57,7 +58,7 @@ def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_che
 def test_pods_fetch_the_examples_that_they_train_on(store: Store, tmp_path: Path) -> None:
     examples = train_folders.digits(f"{store.uri}/{secrets.token_hex(4)}/examples", limit=120, shards=2)
     gang_processes.write_recipe(tmp_path, workers=2, epochs=1)
-    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    ports = [free_port(), free_port()]
     pods = [
         gang_processes.supervisor(tmp_path, examples, worker, ports, TRAINYARD_CACHE=str(tmp_path / str(worker)))
         for worker in (0, 1)
@@ -74,7 +75,7 @@ def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_
 ) -> None:
     examples = train_folders.digits(f"{store.uri}/{secrets.token_hex(4)}/examples", limit=120, shards=2)
     gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
-    address, output = f"127.0.0.1:{gang_processes.free_port()}", f"{tmp_path}/output"
+    address, output = f"127.0.0.1:{free_port()}", f"{tmp_path}/output"
     worker = gang_processes.input_worker(examples, output, 0, address, TRAINYARD_CACHE=str(tmp_path / "worker"))
     assert worker.stdout
     begun = ""
@@ -85,7 +86,7 @@ def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_
     shard = next(Path(serving["examples"]).rglob("*train-00001*"))
     shard.write_bytes(bytes(shard.stat().st_size))
     own = {"TRAINYARD_CACHE": str(tmp_path / "trains"), "TRAINYARD_INPUT_WORKERS": address}
-    trains = gang_processes.supervisor(tmp_path, examples, 0, [gang_processes.free_port()], **own)
+    trains = gang_processes.supervisor(tmp_path, examples, 0, [free_port()], **own)
     trains.finish(seconds=SECONDS)
     # It ends by itself, for the output is committed.
     printed, _ = worker.communicate(timeout=SECONDS)

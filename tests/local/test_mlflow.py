@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_stores import free_port
+from ports import free_port
 from tests.pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 

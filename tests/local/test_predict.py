@@ -36,6 +36,7 @@ import tensorflow as tf
 import tritonclient.grpc as triton
 from object_stores import Store
 from PIL import Image
+from ports import free_port
 from pyarrow import dataset, parquet
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
@@ -591,8 +592,7 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     expected = ty.load(table / "models" / "1").predict(columns)
     probabilities = scores(expected.table.to_pydict(), ["poor", "rich"])
-    with socket.create_server(("", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with asked(table / "models" / "1", host="0.0.0.0", port=port) as addresses:
         url = f"http://{'[::1]' if socket.has_dualstack_ipv6() else '127.0.0.1'}:{port}"
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": rows})

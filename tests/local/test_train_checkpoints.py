@@ -10,6 +10,7 @@ import gang_processes
 import numpy as np
 import pytest
 import train_folders
+from ports import free_port
 
 from trainyard.data.examples import open_examples
 from trainyard.spec.recipe import Recipe
@@ -36,7 +37,10 @@ def test_a_checkpoint_halfway_is_left_out_where_it_costs_too_much_and_both_worke
         recipe = tmp_path / cost / "recipe.yaml"
         recipe.write_text(recipe.read_text().replace("batch_size: 32", f"batch_size: {BATCH}"))
     script = Path(__file__).with_name("checkpointing.py")
-    subprocess.run([sys.executable, script, examples, *(tmp_path / cost for cost in COSTS)], check=True, timeout=300)
+    folders = [tmp_path / cost for cost in COSTS]
+    subprocess.run(
+        [sys.executable, script, f"{free_port()},{free_port()}", examples, *folders], check=True, timeout=300
+    )
     ends = [EPOCH * epoch for epoch in range(EPOCHS + 1)]
     for cost in COSTS:
         message, other = ([int(step) for step in (tmp_path / cost / worker).read_text().split()] for worker in "01")

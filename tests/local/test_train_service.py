@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import train_folders
+from ports import free_port
 from processes import descendants
 
 from trainyard import events
@@ -47,7 +48,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def service(examples: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InputService]:
     """Two input workers, each the program that a pod runs."""
-    addresses = [f"127.0.0.1:{gang_processes.free_port()}" for _ in range(WORKERS)]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(WORKERS)]
     output = str(tmp_path_factory.mktemp("output") / "trained")
     programs = [gang_processes.input_worker(examples, output, number, ",".join(addresses)) for number in range(WORKERS)]
     yield InputService.connect(addresses, TOKEN, 120)
@@ -116,7 +117,7 @@ def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_a
 def test_the_pod_of_a_frozen_input_worker_ends_with_a_code_that_the_job_replaces_it_for(
     examples: str, tmp_path: Path
 ) -> None:
-    address = f"127.0.0.1:{gang_processes.free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     program = gang_processes.input_worker(examples, str(tmp_path / "trained"), 0, address)
     InputService.connect([address], TOKEN, 120)
     (process,) = descendants(program.pid)
@@ -127,8 +128,21 @@ def test_the_pod_of_a_frozen_input_worker_ends_with_a_code_that_the_job_replaces
     assert failure.message == "train: input worker 0 sent no heartbeat for 10 s, and was killed."
 
 
+@pytest.mark.parametrize("behind", [1, 2])
+def test_an_input_worker_whose_port_another_program_took_is_started_again(
+    behind: int, examples: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    with socket.create_server(("", port + behind)):
+        program = gang_processes.input_worker(examples, str(tmp_path / "trained"), 0, f"127.0.0.1:{port}")
+        lines, _ = program.communicate(timeout=60)
+    assert program.returncode == ExitCode.TRANSIENT
+    assert (failure := events.failure(lines)) is not None
+    assert f"could not listen on the ports {port + 1} and {port + 2}" in failure.message
+
+
 def test_an_input_worker_that_never_comes_is_named_at_the_deadline() -> None:
-    address = f"127.0.0.1:{gang_processes.free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(TransientError, match=rf"train: is waiting for input worker 0 of 1 \({address}: .*refused"):
         InputService.connect([address], TOKEN, 0.5)
 

@@ -1,7 +1,7 @@
-"""`python trainings.py WORKERS DEVICES EXAMPLES FOLDER...`: a gang trains the recipe of each FOLDER, one after another.
+"""`python trainings.py PORT,... DEVICES EXAMPLES FOLDER...`: a gang trains the recipe of each FOLDER, one after another.
 
-Its workers, each with so many logical CPUs, start TensorFlow once: that costs more than such a training. A recipe that
-is refused leaves the exit code and the sentence in `FOLDER/refused`.
+Its workers, one a port, each with so many logical CPUs, start TensorFlow once: that costs more than such a training. A
+recipe that is refused leaves the exit code and the sentence in `FOLDER/refused`.
 """
 
 import functools
@@ -16,7 +16,6 @@ import trainyard.data  # noqa: F401 - chooses Keras 3
 
 # isort: split
 import tensorflow as tf
-from gang_processes import free_port
 
 from trainyard.errors import ConfigurationError
 from trainyard.runtime import step
@@ -46,10 +45,11 @@ def work(worker: int, addresses: list[str], devices: int, examples: str, folders
                 Path(folder, "refused").write_text(f"{error.exit_code} {error}")
 
 
-def main(count: int, devices: int, examples: str, folders: list[str]) -> None:
+def main(ports: str, devices: int, examples: str, folders: list[str]) -> None:
+    addresses = [f"127.0.0.1:{port}" for port in ports.split(",")]
+    count = len(addresses)
     os.environ["TF_NUM_INTRAOP_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // count))  # as a local gang
     fork = multiprocessing.get_context("fork")
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     workers = [
         fork.Process(target=work, args=(worker, addresses, devices, examples, folders), daemon=True)
         for worker in range(count)
@@ -61,5 +61,5 @@ def main(count: int, devices: int, examples: str, folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    count, devices, examples, *folders = sys.argv[1:]
-    main(int(count), int(devices), examples, folders)
+    ports, devices, examples, *folders = sys.argv[1:]
+    main(ports, int(devices), examples, folders)

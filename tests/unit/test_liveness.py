@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ports import free_port
 
 from trainyard.heartbeat import Heartbeat
 from trainyard.steps.train.gang.pods import pod
@@ -120,8 +121,7 @@ def test_what_never_ends_outside_of_a_call_is_found_by_the_longer_limit() -> Non
 
 
 def test_a_pod_answers_its_node_whoever_else_calls_and_not_while_it_stands_still() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     program = f"from trainyard.steps.train.peers import liveness; liveness.answer({port}); print(flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:  # type: ignore[call-overload]

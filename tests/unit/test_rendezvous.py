@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from ports import free_port
 
 from trainyard import uris
 from trainyard.steps.train.gang import rendezvous
@@ -103,8 +104,7 @@ class Caller:
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """A meeting of two that goes on to its end, whatever the tests of this file say to it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
+    free = free_port()
     failures: list[str] = []
     thread = Rendezvous("127.0.0.1", free, [2], 60, TOKEN, lambda: failures.append("ended")).open()
     yield free
@@ -238,8 +238,7 @@ def test_any_bytes_of_a_member_cost_that_connection_alone(port: int, payload: li
 @pytest.fixture
 def meeting() -> Iterator[int]:
     """A meeting of two of one test's own."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
+    free = free_port()
     thread = Rendezvous("127.0.0.1", free, [2], 30, TOKEN, lambda: None).open()
     yield free
     thread.join(5)
@@ -310,8 +309,7 @@ class Broken(Rendezvous):
 
 def test_a_meeting_that_fails_says_so_at_once_and_closes_its_door() -> None:
     failed = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
+    free = free_port()
 
     thread = Broken("127.0.0.1", free, [2], 30, TOKEN, failed.set).open()
     assert failed.wait(5)
@@ -359,11 +357,6 @@ def test_silence_counts_only_while_somebody_listens(monkeypatch: pytest.MonkeyPa
     assert line.is_silent()
     line.close()
     there.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_own_loss(tmp_path: Path) -> None:

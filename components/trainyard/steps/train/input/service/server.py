@@ -57,10 +57,10 @@ class _Servers:
             worker = service.WorkerServer(
                 service.WorkerConfig(f"localhost:{first}", worker_address=source, port=first + 1)
             )
-        except tf.errors.OpError as error:
+        except RuntimeError as error:  # of TensorFlow 2.21, whose text does not say why
             raise TransientError(
-                f"train: TensorFlow's data service could not listen on the ports {first} and {first + 1} "
-                f"({error.message.splitlines()[0]}). Run the same command again."
+                f"train: TensorFlow's data service could not listen on the ports {first} and {first + 1} ({error}). "
+                "Run the same command again."
             ) from error
         return cls(first, source, dispatcher, worker)
 
