@@ -1,4 +1,4 @@
-"""`python trainings.py PORT,... DEVICES EXAMPLES FOLDER...`: a gang trains the recipe of each FOLDER, one after another.
+"""`python trainings.py PORT,... DEVICES EXAMPLES FOLDER...`: a gang trains each recipe of a FOLDER, one after another.
 
 Its workers, one a port, each with so many logical CPUs, start TensorFlow once: that costs more than such a training. A
 recipe that is refused leaves the exit code and the sentence in `FOLDER/refused`.
