@@ -341,7 +341,8 @@ def assert_one_answer(inputs: dict[str, object], rows: list[dict], times: int) -
     model = model_of_every_type()
     expected = scores(model, inputs["table"])
     for name, source in inputs.items():
-        np.testing.assert_array_equal(scores(model, source), expected, err_msg=name)
+        # Not to the bit: the rows that are left over behind whole SIMD vectors have another rounding.
+        np.testing.assert_allclose(scores(model, source), expected, rtol=3e-7, err_msg=name)
     numbers = {name for name, kind in KINDS.items() if kind == "numeric"}
     cells = {name: [row[f"raw/{name}"] for row in rows] for name in KINDS}
     raw = {input_name(name): tf.constant(values) for name, values in cells.items() if name not in numbers}
