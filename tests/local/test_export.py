@@ -203,6 +203,75 @@ def test_a_server_that_is_killed_or_cannot_be_reached_is_no_verdict_on_the_files
         served.answers(url, {}, "")
 
 
+STAND_IN = f"""#!{sys.executable}
+import argparse, http.server, json, os, pathlib, sys
+parser = argparse.ArgumentParser(allow_abbrev=False)  # names and types are those of model_servers/main.cc
+for name in ("port", "rest_api_port", "rest_api_timeout_in_ms", "max_num_load_retries"):
+    parser.add_argument(f"--{{name}}", type=int, required=True)
+for name in ("model_name", "model_base_path"):
+    parser.add_argument(f"--{{name}}", required=True)
+flags = parser.parse_args()
+assert flags.port != flags.rest_api_port
+base = pathlib.Path(flags.model_base_path)
+latest = base / str(max(int(each.name) for each in base.iterdir() if each.name.isdecimal()))
+"""
+ANSWERS = """
+options = f"--port={flags.rest_api_port}", f"--model-name={flags.model_name}"
+os.execv(TRAINYARD, [TRAINYARD, "serve", str(latest), *options])
+"""
+ANSWERS_OTHERWISE = """
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer({"model_version_status": [{"version": latest.name, "state": "AVAILABLE"}]})
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        pathlib.Path(__file__).with_name("request.json").write_bytes(body)
+        self.answer({"predictions": [PREDICTION for _ in json.loads(body)["instances"]]})
+    def answer(self, content):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+http.server.HTTPServer(("127.0.0.1", flags.rest_api_port), Handler).serve_forever()
+"""
+
+
+def test_tensorflow_serving_on_the_path_answers_instead_of_our_server(
+    table: Path, exported_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google's binary cannot be installed here: a stand-in takes its flags, and `trainyard serve` answers."""
+    folder, settings = open_examples(str(table / "examples")), recipe(TABLE)
+    model = formats.keras_predictor(keras.models.load_model(table / "model" / "model.keras"), folder.document)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    def prove(end: str) -> Any:
+        program = tmp_path / served.BINARY
+        program.write_text(STAND_IN + end)
+        program.chmod(0o755)
+        [path] = skew.compare_paths(exported_table, settings, folder, [], model, True)
+        assert path.path == "server (tensorflow_model_server)"
+        return path
+
+    trainyard = repr(str(Path(sys.executable).with_name("trainyard")))
+    path = prove(ANSWERS.replace("TRAINYARD", trainyard))
+    assert path.passed and path.records == 32 and path.difference < 1e-6
+    path = prove(ANSWERS_OTHERWISE.replace("PREDICTION", "{'probabilities': [0.5, 0.5]}"))
+    assert not path.passed and re.match(r"differs by 0\.\d+ \(at most 1e-05\) on record 'row \d+'$", path.note)
+    rows = json.loads((tmp_path / "request.json").read_text())["instances"]
+    names = tf.saved_model.load(str(exported_table / "saved_model")).signatures["serving_default"]
+    assert all(set(row) == set(names.structured_input_signature[1]) and None not in row.values() for row in rows)
+    for answer in ("{'probabilities': [1, 0, 0]}", "[1, 0, 0]"):
+        path = prove(ANSWERS_OTHERWISE.replace("PREDICTION", answer))
+        assert not path.passed and path.note == "answers [32, 3] numbers, [32, 2] are expected"
+    path = prove(ANSWERS_OTHERWISE.replace("PREDICTION", "{'score': 1}"))
+    assert not path.passed and path.note.startswith("the server's answer has no 'probabilities' for each record")
+    path = prove("sys.exit('1 model(s) did not become available')")
+    assert not path.passed and path.difference is None
+    assert path.note == (
+        "the server ended with exit status 1: 1 model(s) did not become available. See the log of export"
+    )
+
+
 def test_the_registry_holds_each_format_and_each_file_is_what_its_format_says(
     exported: Path, exported_table: Path
 ) -> None:

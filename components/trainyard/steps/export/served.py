@@ -8,8 +8,11 @@ import importlib
 import json
 import os
 import signal
+import socket
+import subprocess
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,19 +23,25 @@ from typing import Any
 import numpy as np
 
 from trainyard import events
-from trainyard.child_process import LOST, ChildProcess, describe_exit, prepare_fork_server
+from trainyard.child_process import LOST, ChildProcess, describe_exit, end_with_parent, prepare_fork_server
 from trainyard.contract import version
 from trainyard.data.trained import Tensors
 from trainyard.errors import TransientError
+from trainyard.spec.feature_names import input_name
 from trainyard.steps.export.parity import Array
 from trainyard.storage import manifest, storage
 
 DEADLINE_SECONDS = 120.0
 """For the start of the server and its answers; chosen: a model of some GB is loaded in half of it."""
 
+BINARY = "tensorflow_model_server"
+"""The name of TensorFlow Serving's program."""
+
 _SERVER = "trainyard.serving.run"  # above the steps, which start it as the program that it is
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", _SERVER]
 _ENDING_SECONDS = 2.0  # chosen: for a server whose connection broke to end
+_POLL_SECONDS = 0.1
+_LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy does not reach this machine
 _SHOWN = 300  # characters of what the server said
 
 
@@ -41,8 +50,10 @@ class NotServed(Exception):
 
 
 @contextmanager
-def serving(output: Path) -> Iterator[str]:
+def serving(output: Path, binary: str | None = None) -> Iterator[str]:
     """Start the server with the files as `push` lays them out, and yield its address.
+
+    binary: TensorFlow Serving's program; by default the server is that of `trainyard serve`.
 
     Raises `NotServed` if the server ends by itself. Raises `TransientError` if it is killed, does not start in time, or
     cannot be reached: a verdict about the files would be kept, and the next run would not ask again.
@@ -54,7 +65,8 @@ def serving(output: Path) -> Iterator[str]:
                 (staging / target).parent.mkdir(parents=True, exist_ok=True)
                 (staging / target).symlink_to((output / name).resolve())
         prepare_fork_server(_IMPORTED_ONCE)
-        child = ChildProcess(_serve, (f"{temporary}/1",), "server")
+        run, args = (_serve_by, (binary, temporary)) if binary else (_serve, (f"{temporary}/1",))
+        child = ChildProcess(run, args, "server")
         late = threading.Event()
 
         def give_up() -> None:
@@ -78,6 +90,7 @@ def serving(output: Path) -> Iterator[str]:
             raise _fault(child, str(error), late.is_set()) from error
         finally:
             stop.cancel()
+            child.kill_group()
             child.kill()
 
 
@@ -100,26 +113,69 @@ def _serve(folder: str) -> None:
     os._exit(0)
 
 
+def _serve_by(binary: str, folder: str) -> None:
+    """Answer requests by TensorFlow Serving's `binary` with the version below `folder`, and end the process.
+
+    Source of the flags and of the status: model_servers/main.cc and g3doc/api_rest.md of tensorflow/serving.
+    """
+    rest_port, grpc_port = _free_ports(2)
+    url = f"http://127.0.0.1:{rest_port}"
+    flags = {
+        "port": grpc_port,
+        "rest_api_port": rest_port,
+        "rest_api_timeout_in_ms": round(DEADLINE_SECONDS * 1000),
+        "model_name": "model",
+        "model_base_path": folder,
+        "max_num_load_retries": 0,  # by default it retries for minutes
+    }
+    command = [binary, *(f"--{name}={value}" for name, value in flags.items())]
+    program = subprocess.Popen(command, preexec_fn=end_with_parent())
+    while program.poll() is None and not _is_available(url):
+        time.sleep(_POLL_SECONDS)
+    if program.poll() is None:
+        events.emit("serving", url=url)
+    if (code := program.wait()) < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(1)  # its own status of a failure, 255, is that of a lost process
+
+
+def _is_available(url: str) -> bool:
+    """Return True if TensorFlow Serving has loaded the model."""
+    try:
+        with _LOCAL.open(f"{url}/v1/models/model", timeout=DEADLINE_SECONDS) as response:
+            return any(each["state"] == "AVAILABLE" for each in json.loads(response.read())["model_version_status"])
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
 def answers(url: str, raw: Tensors, output: str) -> Array:
     """Return the server's answers to the raw features (n,): (n, classes) or (n, targets) or (n,) float32.
 
     Raises `NotServed` if it refuses the request, and `OSError` if it does not answer.
     """
-    columns = {name: [_json(value) for value in tensor.numpy().tolist()] for name, tensor in raw.items()}
+    columns = {input_name(name): [_json(value) for value in tensor.numpy().tolist()] for name, tensor in raw.items()}
     instances = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     body = json.dumps({"instances": instances}).encode()
     try:
         request = urllib.request.Request(f"{url}/v1/models/model:predict", body)  # noqa: S310 - our own server's
-        with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as response:  # noqa: S310
+        with _LOCAL.open(request, timeout=DEADLINE_SECONDS) as response:
             predictions = json.loads(response.read())["predictions"]
+        return np.array([row[output] if isinstance(row, dict) else row for row in predictions], np.float32)
     except urllib.error.HTTPError as error:
         raise NotServed(f"the server answered {error.code}: {error.read().decode()[:_SHOWN]}") from error
     except http.client.HTTPException as error:  # a cut answer
         raise ConnectionError(repr(error)) from error
-    return np.array([row[output] if isinstance(row, dict) else row for row in predictions], np.float32)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotServed(f"the server's answer has no '{output}' for each record") from error
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"b64": base64.b64encode(value).decode()}
-    return value if value == value else None  # NaN stands for a missing number
+    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value

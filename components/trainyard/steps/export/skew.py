@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,12 +79,14 @@ def compare_paths(
         elif runtime is not None and candidate.path.suffix in (".tflite", ".onnx"):
             paths.append(comparison.compare_device(candidate, runtime))
     if start_server:
+        binary = shutil.which(served.BINARY)
+        server = f"server ({served.BINARY})" if binary else "server"
         try:
-            with served.serving(output) as url:
+            with served.serving(output, binary) as url:
                 answers = served.answers(url, raw, output_name(recipe.task))
-            paths.append(comparison.compare("server", MAX_SKEW, answers))
+            paths.append(comparison.compare(server, MAX_SKEW, answers))
         except served.NotServed as error:
-            paths.append(comparison.failure("server", MAX_SKEW, f"{error}. See the log of export"))
+            paths.append(comparison.failure(server, MAX_SKEW, f"{error}. See the log of export"))
     return paths
 
 
@@ -111,6 +114,9 @@ class _Comparison:
 
     def compare(self, path: str, bound: float, answers: Array) -> SkewPath:
         """Compare `answers`; a difference of the SavedModel's transform names the column."""
+        if answers.shape != self.expected.shape:
+            note = f"answers {list(answers.shape)} numbers, {list(self.expected.shape)} are expected"
+            return self.failure(path, bound, note)
 
         def path_features() -> Tensors:
             return load_transform(self.folder.uri)(as_read(self.records.raw, self.recipe.data))
