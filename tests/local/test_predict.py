@@ -425,7 +425,7 @@ def test_a_version_whose_saved_model_cannot_be_loaded_is_named(content: bytes, t
         (folder / "variables" / "variables.index").write_bytes(content)
     model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"), pixels=None)
     with pytest.raises(DataError, match=rf"{tmp_path}/1: its SavedModel cannot be loaded \(.+\)\. Push"):
-        ServedModel(model)
+        ServedModel(model, tmp_path / "1")
 
 
 @pytest.fixture
@@ -762,7 +762,7 @@ def champion_of(models: Path, number: int) -> None:
 
 
 def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_when_it_has_answered(
-    table: Path, tmp_path: Path
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = tmp_path / "models"
     for number in (1, 2):
@@ -817,5 +817,6 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
         assert answers.get(timeout=30).as_numpy("label_id").shape == (100_000,)
         assert process.wait(30) == 0
     changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    monkeypatch.setitem(sys.modules, "trainyard.steps.predict.served", None)  # it imports TensorFlow, for seconds
     with pytest.raises(DataError, match=r"variables.data-00000-of-00001.* checksum"):
         ServingVersion(str(models / "2"), 60.0)

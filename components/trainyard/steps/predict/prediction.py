@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract.artifacts.predict import PredictionCounts
+from trainyard.contract.champion import EXTRA
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import block_pandas_import
@@ -20,6 +21,7 @@ from trainyard.steps.predict.reading.batches import Items
 from trainyard.steps.predict.reading.inputs import items_of, source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
+from trainyard.storage import storage
 
 if TYPE_CHECKING:
     from trainyard.steps.predict.served import Answers, ServedModel
@@ -104,10 +106,12 @@ class Predictor:
 
 def served_model(model: PushedModel) -> ServedModel:
     """Return the model, ready to answer. This loads TensorFlow."""
+    # Before TensorFlow is imported, which takes seconds: damaged files are refused at once.
+    folder = storage.local(model.folder, "push", lambda name: not name.startswith(f"{EXTRA}/"))
     with stderr_hidden():  # lines of TensorFlow's C++, when it is imported and when it looks for a GPU
         from trainyard.steps.predict.served import ServedModel
 
-        return ServedModel(model)
+        return ServedModel(model, folder)
 
 
 def answer_all(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:

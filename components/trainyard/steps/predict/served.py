@@ -8,14 +8,12 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from trainyard.contract.champion import EXTRA
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
 from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.errors import DataError
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, InputBatch
-from trainyard.storage import storage
 
 _SIGNATURE = "serving_default"
 
@@ -24,13 +22,12 @@ Answers = tuple[pa.Array, Array]
 
 
 class ServedModel:
-    """The SavedModel of a pushed version."""
+    """The SavedModel of a pushed version, in the local `folder`."""
 
-    def __init__(self, model: PushedModel) -> None:
-        folder = storage.local(model.folder, "push", lambda name: not name.startswith(f"{EXTRA}/"))
+    def __init__(self, model: PushedModel, folder: Path) -> None:
         self._output = "prediction" if model.labels is None else "probabilities"
         try:
-            self._loaded = tf.saved_model.load(str(Path(folder)))
+            self._loaded = tf.saved_model.load(str(folder))
             known = self._loaded.signatures[_SIGNATURE].structured_outputs
             if self._output not in known:
                 raise ValueError(f"its outputs are {', '.join(known)}")
