@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard import events
 from trainyard.contract.training.gang import ElasticGang
-from trainyard.errors import TransientError
+from trainyard.errors import DataError, TransientError
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.gang import local_gang
 
 KILLED_THREE_TIMES = "echo >> starts; [ $(wc -l < starts) -gt 3 ] || kill -9 $$; touch done"
 UNTIL_WORKER_0_IS_DONE = "until [ -e done ]; do sleep 0.02; done"
+FAILED = '{"event": "failed", "step": "train", "code": 10, "error": "DataError", "message": "train: no rows."}'
 
 
 @pytest.mark.parametrize(("counts", "codes"), [([1, 2, 3], "0 with 0, worker 1 with 0"), ([3], "0 with -9")])
@@ -30,3 +33,20 @@ def test_a_worker_0_that_is_killed_again_and_again_gets_the_place_of_the_last_wo
     elastic = ElasticGang(counts=counts, replace_seconds=1, start_deadline_seconds=9)
     with pytest.raises(TransientError, match=rf"ended without a model \(worker {codes}\)"):
         local_gang.run(recipes.load("digits"), "", f"{tmp_path}/checkpoints", tmp_path / "output", elastic=elastic)
+
+
+def test_the_failure_of_a_supervisor_is_known_though_its_last_line_is_read_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_script(*_: Any, **__: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(["sh", "-c", f"echo '{FAILED}'; exit 10"], stdout=subprocess.PIPE, text=True)
+
+    def parse_late(line: str) -> dict[str, Any]:
+        time.sleep(0.3)
+        return parse(line)
+
+    parse = events.parse
+    monkeypatch.setattr(events, "parse", parse_late)
+    monkeypatch.setattr(local_gang, "start_program", start_script)
+    with pytest.raises(DataError, match=r"^train: no rows\.$"):
+        local_gang.run(recipes.load("digits"), "", f"{tmp_path}/checkpoints", tmp_path / "output")

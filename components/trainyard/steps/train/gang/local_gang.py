@@ -31,6 +31,7 @@ _GRACE_SECONDS = 15  # chosen: more than a supervisor needs to save and exit
 _STARTS = 3  # chosen: starts of a killed supervisor, or input worker, before the run fails
 _AGAIN_SECONDS = 1.0  # chosen: pause before a worker that could not be started is tried again
 _LAST_SECONDS = 20.0  # chosen: the others notice a failed supervisor much sooner
+_LAST_LINES_SECONDS = 5.0  # chosen: enough to read what a pipe holds
 
 
 def run(
@@ -93,6 +94,8 @@ class _LocalGang:
             for worker in range(self.workers):
                 self._start(worker, environment)
             codes = self._wait(environment)
+        for reader in self._readers.values():
+            reader.join(_LAST_LINES_SECONDS)  # a failure is the last line
         if self.stopping:
             raise Preempted()
         if (codes.get(0) if self.elastic else any(codes.values())) or storage.committed(self.options["output"]) is None:
@@ -209,6 +212,7 @@ class _LocalGang:
                 self._start_input(number, environment)
                 continue
             del self._input_processes[number]
+            process.join()
             lost = TransientError(f"train: input worker {number} {process.describe_end()}. Run the same command again.")
             self.failure = self.failure or events.Failure(**failure_fields(lost))
             for supervisor in self._processes.values():
