@@ -27,6 +27,7 @@ from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
 
 TOKEN = "of this gang"
+LONG_SECONDS = 600.0  # what is not waited for
 INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'
 DEEP = b'{"type": ' + b"[" * 100_000 + b"\n"
 
@@ -59,9 +60,9 @@ class Caller:
 
     def __init__(self, port: int, token: str | None = TOKEN) -> None:
         if token is None:
-            self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+            self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         else:
-            self._socket = handshake.connect("127.0.0.1", port, rendezvous_key(token), 10)
+            self._socket = handshake.connect("127.0.0.1", port, rendezvous_key(token), 60)
         self._lines = self._socket.makefile("rb")
 
     def send(self, **message: Any) -> None:
@@ -106,10 +107,10 @@ def port() -> Iterator[int]:
     """A meeting of two that goes on to its end, whatever the tests of this file say to it."""
     free = free_port()
     failures: list[str] = []
-    thread = Rendezvous("127.0.0.1", free, [2], 60, TOKEN, lambda: failures.append("ended")).open()
+    thread = Rendezvous("127.0.0.1", free, [2], LONG_SECONDS, TOKEN, lambda: failures.append("ended")).open()
     yield free
     assert ends_well(free) == 0
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive() and not failures
 
 
@@ -193,9 +194,7 @@ def test_who_stands_in_for_the_meeting_is_not_believed() -> None:
 
 def test_a_crowd_of_idle_strangers_keeps_nobody_waiting(port: int) -> None:
     idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
-    before = time.monotonic()
-    Caller(port).write(b"\n")
-    assert time.monotonic() - before < 5
+    Caller(port).write(b"\n")  # one after the other, each would take seconds
     for connection in idle:
         # A reset, as of a process that is gone: the meeting may find it so at any moment.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -239,9 +238,9 @@ def test_any_bytes_of_a_member_cost_that_connection_alone(port: int, payload: li
 def meeting() -> Iterator[int]:
     """A meeting of two of one test's own."""
     free = free_port()
-    thread = Rendezvous("127.0.0.1", free, [2], 30, TOKEN, lambda: None).open()
+    thread = Rendezvous("127.0.0.1", free, [2], LONG_SECONDS, TOKEN, lambda: None).open()
     yield free
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -312,8 +311,8 @@ def test_a_meeting_that_fails_says_so_at_once_and_closes_its_door() -> None:
     free = free_port()
 
     thread = Broken("127.0.0.1", free, [2], 30, TOKEN, failed.set).open()
-    assert failed.wait(5)
-    thread.join(5)
+    assert failed.wait(60)
+    thread.join(60)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", free), timeout=5)
 
@@ -365,7 +364,7 @@ def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_
 
     def first_start(token: str, **more: Any) -> tuple[Caller, dict[str, Any]]:
         port = free_port()
-        Rendezvous("127.0.0.1", port, [1], 60, token, lambda: None, past_uri=str(kept)).open()
+        Rendezvous("127.0.0.1", port, [1], LONG_SECONDS, token, lambda: None, past_uri=str(kept)).open()
         chief = Caller(port, token).ready(0, **more)
         return chief, chief.hears("start")
 
@@ -373,16 +372,17 @@ def test_a_worker_0_on_another_node_knows_the_restarts_before_it_and_counts_its_
     assert start["past"]["restarts"] == [] and start["past"]["last_break"] is None
     chief.send(type="began", generation=1, step=6, began_at=0)
     chief.send(type="recovered", generation=1, step=8, restart=restart)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not kept.exists() or not json.loads(kept.read_text())["past"]["restarts"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     _, start = first_start(TOKEN)  # on another node; the first one is gone
     assert start["past"]["restarts"] == [restart] and start["past"]["began_at"] == 0
     assert start["past"]["last_break"][:2] == ["worker 0 was lost, and started again", 8]
-    _, start = first_start(TOKEN, step=13, away=30.0)  # as one says that has trained on since
+    before = time.monotonic()
+    _, start = first_start(TOKEN, step=13, away=LONG_SECONDS)  # as one says that has trained on since
     assert start["past"]["last_break"][1] == 13
-    assert 29 < time.monotonic() - start["past"]["last_break"][2] < 40
+    assert before - LONG_SECONDS <= start["past"]["last_break"][2] <= time.monotonic() - LONG_SECONDS
     _, start = first_start("of a later gang")
     assert start["past"]["restarts"] == []
 
@@ -392,8 +392,9 @@ class Elastic:
 
     def __init__(self, replace_seconds: float, past_uri: str = "") -> None:
         self.port = free_port()
-        rest = (30, TOKEN, lambda: None, replace_seconds, past_uri)
-        self.thread = Rendezvous("127.0.0.1", self.port, [2, 4], *rest).open()
+        rest = (LONG_SECONDS, TOKEN, lambda: None, replace_seconds, past_uri)
+        self.rendezvous = Rendezvous("127.0.0.1", self.port, [2, 4], *rest)
+        self.thread = self.rendezvous.open()
         self.callers: dict[int, Caller] = {}
 
     def come(self, *workers: int) -> None:
@@ -414,21 +415,22 @@ class Elastic:
     def end(self, generation: int) -> None:
         self.callers[0].send(type="done", generation=generation, step=9)
         assert [end["code"] for end in self.hear("end", *self.callers)] == [0] * len(self.callers)
-        self.thread.join(5)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
 def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_step_that_is_saved() -> None:
-    gang = Elastic(replace_seconds=0.5)
+    gang = Elastic(replace_seconds=LONG_SECONDS)
     gang.come(0, 1, 2, 3)
     starts = gang.hear("start", 0, 1, 2, 3)
     assert [start["rank"] for start in starts] == [0, 1, 2, 3] and starts[0]["past"]["max_workers"] == 4
     gang.callers[0].send(type="began", generation=1, step=9, began_at=0)
+    lost, gang.rendezvous.replace_seconds = time.monotonic(), 0.5
     gang.go(1, 2)
     gang.ready_again(0, 3, save=False)
-    lost = time.monotonic()
     start, other = gang.hear("start", 0, 3)
-    assert time.monotonic() - lost > 0.4
+    assert time.monotonic() - lost > 0.5
+    gang.rendezvous.replace_seconds = LONG_SECONDS
     assert (start["rank"], other["rank"], start["generation"]) == (0, 1, 2)
     assert start["addresses"] == other["addresses"] == ["host:0", "host:3"]  # worker 3 is the second now
     gang.come(1, 2)  # late: they do not train before the others have stopped
@@ -458,11 +460,10 @@ def test_of_three_workers_two_train_and_the_third_stands_in_for_a_lost_one_at_on
     assert [start["addresses"] for start in gang.hear("start", 0, 1)] == [["host:0", "host:1"]] * 2
     gang.callers[2].send(type="broke", generation=1, step=3, code=20, error="ConfigurationError", message="not heard")
     gang.callers[0].send(type="began", generation=1, step=3, began_at=0)
+    gang.rendezvous.replace_seconds = LONG_SECONDS
     gang.go(1)
     gang.ready_again(0, 2, save=False)
-    lost = time.monotonic()
     assert [start["addresses"] for start in gang.hear("start", 0, 2)] == [["host:0", "host:2"]] * 2
-    assert time.monotonic() - lost < 0.4
     gang.callers[0].send(type="began", generation=2, step=6, began_at=0)
     gang.come(3)
     gang.go(3)  # a spare that goes breaks nothing
@@ -494,22 +495,28 @@ def test_a_new_worker_0_does_not_wait_anew_for_workers_that_were_missing_before_
     monkeypatch.setattr(rendezvous, "_GATHER_SECONDS", 0.5)
     gang = Elastic(replace_seconds=60)
     gang.come(0)
-    gang.callers[2] = Caller(gang.port).ready(2, away=61.0)
     came = time.monotonic()
+    gang.callers[2] = Caller(gang.port).ready(2, away=61.0)
     assert [start["rank"] for start in gang.hear("start", 0, 2)] == [0, 1]
-    assert time.monotonic() - came > 0.4  # those that are about to come back are waited for
+    assert time.monotonic() - came > 0.5  # those that are about to come back are waited for
     gang.end(generation=1)
 
 
 @pytest.mark.parametrize(("counts", "missing"), [([3], "2 of 3"), ([3, 4], "2, 3 of 4")])
 def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(counts: list[int], missing: str) -> None:
     port = free_port()
-    thread = Rendezvous("127.0.0.1", port, counts, 0.5, TOKEN, lambda: None, 0.2).open()
+    meeting = Rendezvous("127.0.0.1", port, counts, LONG_SECONDS, TOKEN, lambda: None, 0.2)
+    thread = meeting.open()
     callers = [Caller(port).ready(worker) for worker in (0, 1)]
+    latest = time.monotonic() + 60
+    while len(meeting._members) < 2:
+        assert time.monotonic() < latest
+        time.sleep(0.01)
+    meeting.deadline_seconds = 0.5
     ends = [caller.hears("end") for caller in callers]
     assert [end["code"] for end in ends] == [30, 30]
-    assert f"waiting for worker {missing} for 1 s, the deadline" in ends[0]["message"]
-    thread.join(5)
+    assert f"waiting for worker {missing} for " in ends[0]["message"]
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -522,7 +529,7 @@ def test_the_numbers_of_workers_are_kept_for_another_node_whoever_says_first_tha
     count = {"workers": 2, "maximum": 4, "step": 0, "seconds": 7.0}
     gang.callers[0].send(type="workers", generation=1, step=1, count=count)
     gang.callers[0].send(type="began", generation=1, step=1, began_at=0)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not kept.exists() or json.loads(kept.read_text())["past"]["worker_counts"] != [count]:
         assert time.monotonic() < deadline, kept.read_text()
         time.sleep(0.02)
