@@ -36,9 +36,9 @@ def test_a_heartbeat_goes_on_after_a_fault_that_nobody_thought_of(capfd: pytest.
 
     heartbeat = Heartbeat("the sign", 0.001, beat)
     heartbeat.start()
-    assert again.wait(5)
+    assert again.wait(60)
     heartbeat.stop()
-    heartbeat.join(5)
+    heartbeat.join(60)
     output = capfd.readouterr().err
     assert "the sign: no more threads" in output and "the sign: RecursionError" in output
 
@@ -58,7 +58,7 @@ def test_the_launchers_heartbeat_goes_on_after_such_a_fault(tmp_path: Path, monk
 
     monkeypatch.setattr(storage, "write_text", flaky)
     with launcher_heartbeat.beating(uri):
-        assert renewed.wait(5)
+        assert renewed.wait(60)
 
 
 @pytest.mark.parametrize("fault", [OSError("gone"), RuntimeError("a fault of a client")])
@@ -109,7 +109,7 @@ def test_the_first_call_of_a_kind_traces_and_compiles_and_only_the_later_ones_ar
         time.sleep(0.25)  # a checkpoint, an export
         assert not stalled
         with dog.call("train"):
-            assert ended.wait(5)
+            assert ended.wait(60)
     assert stalled == [0.1]
 
 
@@ -117,7 +117,7 @@ def test_what_never_ends_outside_of_a_call_is_found_by_the_longer_limit() -> Non
     ended = threading.Event()
     dog = Watchdog(0.05, 0.2, lambda seconds: ended.set())
     with dog.watching():
-        assert ended.wait(5)
+        assert ended.wait(60)
 
 
 def test_a_pod_answers_its_node_whoever_else_calls_and_not_while_it_stands_still() -> None:
@@ -128,7 +128,7 @@ def test_a_pod_answers_its_node_whoever_else_calls_and_not_while_it_stands_still
         assert process.stdout.readline()
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         for host in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
-            with urllib.request.urlopen(f"http://{host}:{port}/", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{host}:{port}/", timeout=60) as answer:
                 assert answer.status == 200
         liveness.answer(port)  # another process of this machine that stands for a pod
         os.kill(process.pid, signal.SIGSTOP)
