@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
+import ended_trainings
 import keras
 import numpy as np
 import pytest
@@ -50,9 +49,7 @@ def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Path:
 def test_a_run_killed_in_the_middle_of_a_write_ends_with_the_weights_of_the_unkilled_one(
     tmp_path: Path, examples: str, unkilled: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = start(tmp_path, examples)
-    stop_at(process, tmp_path, step=21, how=signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
+    assert train_until(tmp_path, examples, 21, signal.SIGKILL) == -signal.SIGKILL
     # The newest checkpoint is hit as well, and something half-written lies about: the one before it is good.
     steps = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3).steps()
     assert steps[-1] - steps[-2] <= 7
@@ -80,9 +77,7 @@ def test_a_run_killed_in_the_middle_of_a_write_ends_with_the_weights_of_the_unki
 def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_from_it(
     tmp_path: Path, examples: str, unkilled: Path
 ) -> None:
-    process = start(tmp_path, examples)
-    stop_at(process, tmp_path, step=7, how=signal.SIGTERM)
-    assert process.returncode == 143
+    assert train_until(tmp_path, examples, 7, signal.SIGTERM) == 143
     assert not (tmp_path / "output").exists()
 
     resume_here(tmp_path, examples)
@@ -90,30 +85,15 @@ def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_from_it(
     assert_equal_weights(tmp_path, unkilled)
 
 
-def start(folder: Path, examples: str) -> subprocess.Popen[str]:
+def train_until(folder: Path, examples: str, step: int, how: signal.Signals) -> int:
+    """Train in a process that gets the signal with a checkpoint of `step` or later, and return its exit code."""
     recipe = folder / "recipe.yaml"
     recipe.write_text(RECIPE)
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "trainyard.steps", "train", "--recipe", str(recipe), "--examples", examples),
-            *("--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")),
-        ],
-        stderr=subprocess.STDOUT,
-        stdout=(folder / "log").open("w"),
-        text=True,
-    )
-
-
-def stop_at(process: subprocess.Popen[str], folder: Path, step: int, how: signal.Signals) -> None:
-    """Send the signal as soon as a checkpoint of `step` or later is there."""
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline and process.poll() is None:
-        steps = [int(path.name[5:]) for path in (folder / "checkpoints").glob("ckpt-*")]
-        if max(steps, default=0) >= step:
-            process.send_signal(how)
-            break
-        time.sleep(0.002)
-    process.wait(timeout=60)
+    options = ["--recipe", str(recipe), "--examples", examples]
+    options += ["--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")]
+    with (folder / "log").open("w") as log:
+        command = [*ended_trainings.command(step, how), *options]
+        return subprocess.run(command, stderr=subprocess.STDOUT, stdout=log, timeout=300).returncode
 
 
 def assert_equal_weights(one: Path, other: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import ended_trainings
 import keras
 import numpy as np
 import pytest
@@ -151,18 +150,14 @@ def newest(folder: Path) -> int:
 
 
 def kill_at(folder: Path, examples: str, step: int, **settings: object) -> None:
-    """Start the training as a process and kill it as soon as a checkpoint of `step` or later is there."""
+    """Train in a process that is killed as soon as a checkpoint of `step` or later is there."""
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe(**settings))
     options = {"recipe": "recipe.yaml", "checkpoints": "checkpoints", "output": "killed"}
     arguments = [text for name, file in options.items() for text in (f"--{name}", str(folder / file))]
-    command = [sys.executable, "-m", "trainyard.steps", "train", "--examples", examples, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 100
-    while newest(folder) < step and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.kill()
-    assert process.wait(timeout=60) == -signal.SIGKILL
+    command = [*ended_trainings.command(step, signal.SIGKILL), "--examples", examples, *arguments]
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+    assert ended.returncode == -signal.SIGKILL
 
 
 TWO_EPOCHS = "  fine_tune: {head_epochs: 1, learning_rate_factor: 0.5}\n  checkpoints: {keep: 99}"
