@@ -16,6 +16,7 @@ import object_stores
 import pytest
 import yaml
 from apache_beam.runners.portability.local_job_service import LocalJobServicer
+from ports import free_port
 from preprocess_sources import write_images, write_rows
 
 from trainyard import events
@@ -47,8 +48,7 @@ def preprocess(recipe: Recipe, output: str, beam_options: str = "") -> dict[str,
 @pytest.fixture
 def engine(store: object_stores.Store, tmp_path: Path) -> Iterator[str]:
     """Beam's options for a job server of Beam's own, whose workers begin in a process of theirs, in another folder."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     (tmp_path / "workers").mkdir()
     workers = subprocess.Popen(
         [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"],
