@@ -100,7 +100,7 @@ def test_the_readme_shows_the_screen_of_such_a_run(
 def test_a_second_run_uses_what_is_there_and_pushes_nothing_new(here: Path, record: dict[str, Any]) -> None:
     again = json.loads(trainyard("run", "digits", "-e", str(here), "-o", "json").stdout)
     assert again["pushed"] == record["pushed"]
-    assert again["seconds"]["train"] < 1
+    assert again["train"] == record["train"]  # its speed, too: it did not train again
     assert not list(Path(record["report"]).parents[2].glob("train/*.checkpoints"))
     assert again["metrics"] == record["metrics"]
     difference = next(t for t in again["gate"]["thresholds"] if "champion" in t["name"])

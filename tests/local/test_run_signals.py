@@ -196,6 +196,7 @@ def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one
 def test_who_watches_a_run_is_told_that_it_was_killed_and_by_a_watcher_that_ends_nothing(here: Path) -> None:
     run = start(here)
     wait_for(run, here, "runs/*/preprocess.log")
+    os.killpg(run.pid, signal.SIGSTOP)  # so that it is still in its first step when it is killed
     first, second = watch(here), watch(here)
     first.send_signal(signal.SIGKILL)
     assert first.wait(30) and run.poll() is None
