@@ -25,6 +25,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
 from trainyard.steps.evaluate import run as evaluate
+from trainyard.steps.predict.component import predict
 from trainyard.steps.train.gang.pods import pods, step_pod
 from trainyard.steps.train.peers import liveness
 from trainyard.storage import storage
@@ -33,6 +34,7 @@ from trainyard_control.cluster.checks import pool_pod
 from trainyard_control.compiler.compilation import compiled, compiled_prediction
 from trainyard_control.compiler.gang_objects import gang_objects
 from trainyard_control.compiler.placement import place, table
+from trainyard_control.kubeflow.runs import KubeflowRuns
 
 SPOT = {"spot": True, "price_per_hour": 1.0, "pending_seconds": 20}
 
@@ -91,6 +93,13 @@ class Trial:
             note=self.notes.append,
         )
         return self.notes[-1]
+
+    def committed_after_10_s(self, lived: float) -> list[dict[str, Any]]:
+        """The pod of a step, which commits the output."""
+        if lived >= 10 and storage.committed(self.output) is None:
+            with storage.stage(self.output, producer="trainyard.evaluate") as staging:
+                (staging / "file").write_text("content")
+        return [running(0)] if lived < 10 else [succeeded(0)]
 
     def evaluate(self) -> Path:
         """Execute evaluate as its component does, once more if it is done; return the folder of the run's record.
@@ -197,14 +206,8 @@ def test_the_time_between_two_launchers_counts_as_what_the_first_saw(monkeypatch
 def test_evaluate_runs_in_a_pod_on_the_next_pool_and_its_run_notes_both(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(lived: float) -> list[dict[str, Any]]:
-        if lived >= 10 and storage.committed(trial.output) is None:
-            with storage.stage(trial.output, producer="trainyard.evaluate") as staging:
-                (staging / "file").write_text("content")
-        return [running(0)] if lived < 10 else [succeeded(0)]
-
     monkeypatch.setenv(VARIABLE, to_parameter(gang_spec(environment("spot", "calm", steps=("evaluate",)), "evaluate")))
-    trial.pods = {"spot": none, "calm": judged}
+    trial.pods = {"spot": none, "calm": trial.committed_after_10_s}
     folder = trial.evaluate()
     note = json.loads((folder / "evaluate.json").read_text())
     spot, calm = note["attempts"]
@@ -311,6 +314,19 @@ def test_a_prediction_has_pools_in_turn_too() -> None:
         "ty-predict-run-out-predict"
     )
     assert not {"TRAINYARD_RECIPE", VARIABLE} & {entry["name"] for entry in container["env"]}
+
+
+def test_a_prediction_notes_its_attempts_where_runs_show_looks(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed, trial.output = environment("spot", "calm", steps=("predict",)), str(trial.folder / "answers")
+    monkeypatch.setenv(VARIABLE, to_parameter(gang_spec(listed, "predict")))
+    trial.pods = {"spot": none, "calm": trial.committed_after_10_s}
+    arguments = {"model": "m", "inputs": "in", "predictions": trial.output, "key": "", "code": "", "beam_options": ""}
+    predict.python_func(**arguments, storage=str(trial.folder), run_id="run-1")
+    monkeypatch.setattr("trainyard_control.kubeflow.runs.KubeflowServer", lambda _: None)
+    looked_at = KubeflowRuns(listed.model_copy(update={"storage": str(trial.folder)}))
+    spot, calm = looked_at._attempts(looked_at._folder("predict", "run-1"), None)
+    assert (spot["step"], spot["pool"], calm["step"], calm["pool"]) == ("predict", "spot", "predict", "calm")
+    assert spot["why"].endswith("for 21 s") and calm["cost_usd"] > 0
 
 
 def test_a_step_of_somebody_elses_pipeline_keeps_its_resources() -> None:

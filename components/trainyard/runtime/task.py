@@ -175,8 +175,8 @@ class StepTask:
         return "due" if due else "not due"
 
     def note_attempts(self, attempts: list[dict[str, Any]]) -> None:
-        """Note the attempts on a list of pools in the run record; each is `Attempt.as_dict`, and gets its `step`."""
-        self.attempts = [{"step": self.name} | attempt for attempt in attempts]
+        """Note the attempts on a list of pools in the run record, as in `pods.run_in_pods`."""
+        self.attempts = attempts
         self._note(None)
 
     def _note(self, seconds: float | None) -> None:
@@ -185,9 +185,13 @@ class StepTask:
 
     def _write_note(self, name: str, note: dict[str, Any]) -> None:
         if self.run_id:
-            folder = keys.run_folder(self.root, self.recipe, self.run_id)
-            note = note | {"time": datetime.now(UTC).isoformat(timespec="seconds")}
-            storage.write_text(f"{folder}/{name}.json", json.dumps(note))
+            write_note(keys.run_folder(self.root, self.recipe, self.run_id), name, note)
+
+
+def write_note(run_folder: str, step: str, note: dict[str, Any]) -> None:
+    """Write the note of `step` into the folder of a run, for its record."""
+    note = note | {"time": datetime.now(UTC).isoformat(timespec="seconds")}
+    storage.write_text(f"{run_folder}/{step}.json", json.dumps(note))
 
 
 def launched(
@@ -197,12 +201,14 @@ def launched(
     recipe: Recipe | None = None,
     note: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> bool:
-    """Have a pod execute the step `name` on the first pool of its list that has nodes; False if it has no list.
+    """Have a pod execute the step `name` on the first pool of its list that has nodes.
+
+    Returns False if it has no list, or if its `output` is committed.
 
     arguments: those of the step's `run` besides `recipe` and `output`. note: as in `pods.run_in_pods`.
     """
     plan = os.environ.get(gang.VARIABLE)
-    if not plan:
+    if not plan or storage.committed(output) is not None:
         return False
     run = importlib.import_module(LAUNCHER).run_step_in_pod
     code = keys.code_digest(recipe.module if recipe else None)

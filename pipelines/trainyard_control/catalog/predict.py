@@ -2,7 +2,8 @@
 
 from kfp import dsl
 
-from trainyard.steps.predict.component import predict
+from trainyard.graph import PREDICT
+from trainyard_control.catalog.steps import add
 
 
 @dsl.pipeline(name="trainyard-predict")
@@ -13,6 +14,7 @@ def predict_pipeline(
     key: str = "",
     code: str = "",
     beam_options: str = "",
+    storage: str = "",
     about: str = "",  # noqa: ARG001
 ) -> None:
     """Write the answers of a pushed model to every image or row into a folder.
@@ -24,7 +26,9 @@ def predict_pipeline(
         key: Column that names each row. Empty: its file and number do.
         code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
         beam_options: Command line of Beam, whose workers share the files.
+        storage: Root URI of the records of runs. Empty: attempts on a list of pools are not noted.
         about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
-    task = predict(model=model, inputs=inputs, predictions=predictions, key=key, code=code, beam_options=beam_options)
-    task.set_caching_options(False)  # the files may have changed; finished parts are reused
+    known = {"model": model, "inputs": inputs, "predictions": predictions, "key": key, "code": code}
+    # Not cached: the files may have changed; finished parts are reused.
+    add([PREDICT], known | {"beam_options": beam_options, "storage": storage})

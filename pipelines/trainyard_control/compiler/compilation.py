@@ -104,6 +104,7 @@ def compiled_prediction(model: str, inputs: str, predictions: str, key: str, env
         "predictions": predictions,
         "key": key,
         "code": keys.code_digest(),
+        "storage": environment.storage,
     }
     return place(_with_defaults(predict_pipeline, PREDICT, environment, defaults), environment)
 

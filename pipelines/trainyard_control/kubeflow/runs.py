@@ -294,7 +294,7 @@ class KubeflowRuns:
         return keys.cancellation(self._folder(about.from_run(run).recipe, str(run.run_id)))
 
     def _folder(self, recipe: str, run_id: str) -> str:
-        return storage.join(self.environment.storage, recipe, "runs", run_id)
+        return keys.run_folder(self.environment.storage, recipe, run_id)
 
     def _attempts(self, folder: str, record: dict[str, Any] | None) -> list[dict[str, Any]]:
         """Return the attempts of the steps that note them, from the run's record or the notes of the steps."""

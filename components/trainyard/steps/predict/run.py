@@ -20,7 +20,7 @@ from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import block_pandas_import
 from trainyard.readers.rows import BadRow
-from trainyard.runtime import step, task
+from trainyard.runtime import step
 from trainyard.steps.predict.prediction import answer_all, nothing, served_model
 from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.reading.inputs import source_items
@@ -46,9 +46,6 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     `DataError` as `prediction.predict`.
     """
     start = time.monotonic()
-    arguments = {"model": model, "inputs": inputs, "key": key, "beam_options": beam_options}
-    if storage.committed(output) is None and task.launched("predict", output, arguments):
-        return
     block_pandas_import()
     pushed = find_model(model)
     source = find_source(inputs, images=pushed.pixels is not None)

@@ -32,7 +32,7 @@ _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced i
 _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
 
 Note = Callable[[list[dict[str, Any]]], None]
-"""Takes the attempts on a list of pools, each as `Attempt.as_dict`."""
+"""Takes the attempts on a list of pools, each as `Attempt.as_dict` with its `step`."""
 
 
 def run_in_pods(
@@ -108,7 +108,7 @@ def _launch_in_turn(
             if plan.name:
                 launcher_heartbeat.write_attempts(heartbeat, {gangs[0].name: attempts})
             if plan.name and note:
-                note([attempt.as_dict() for attempt in attempts])
+                note([{"step": plan.step} | attempt.as_dict() for attempt in attempts])
         except Exception as error:  # noqa: BLE001 - the gang trains; a later launcher may try a pool once more
             events.emit("warning", message=f"the attempts on the pools were not noted ({error}).")
 
