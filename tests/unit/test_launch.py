@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -108,6 +109,34 @@ class Server:
         """Remove what the object with `uid` owns, and what that owns."""
         for path in [path for path in self.objects if uid in self.owners(path)]:
             self._collect(str(self.objects.pop(path)["metadata"]["uid"]))
+
+
+def test_a_worker_whose_node_lost_power_and_stays_listed_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kubernetes leaves the pod: running, disrupted by the taint, and under deletion for as long as the node is."""
+    server, now = Server(), 0.0
+    (lost,) = server.pods = [running(0)]
+    lost["spec"]["nodeName"] = "node-7"
+
+    def at_rest(_: float) -> None:
+        nonlocal now
+        now += 1.0
+        if now > 300 and "deletionTimestamp" not in lost["metadata"]:
+            lost["metadata"]["deletionTimestamp"] = "2026-11-25T03:05:00Z"
+            taint = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+            lost["status"]["conditions"] = [taint]
+
+    monkeypatch.setattr(time, "sleep", at_rest)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with pytest.raises(
+        TransientError, match=r"and has not ended\) for 901 s\. Delete node node-7, or run kubectl taint"
+    ):
+        launch(TRAINING, Cluster(server, "runs"))
+    job = Cluster(server, "runs").create("jobs", worker_job(TRAINING, None))
+    assert job
+    server.objects[Cluster(server, "runs").path("jobs", TRAINING.name, JOBS)]["metadata"]["deletionTimestamp"] = "now"
+    server._reads_left = defaultdict(lambda: 10**9)  # as long as the node is listed
+    with pytest.raises(TransientError, match=r"earlier gang of this run does not end\. Delete node node-7, or run"):
+        launch(TRAINING, Cluster(server, "runs"))
 
 
 def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_one(

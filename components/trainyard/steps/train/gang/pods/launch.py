@@ -24,6 +24,8 @@ from trainyard.steps.train.gang.pods.outcome import Worker
 _POLL_SECONDS = 0.5  # chosen: the API server answers lists of a few pods from memory
 _BROKEN_SECONDS = 60  # chosen: a registry recovers from short outages by then; at most 2 minutes
 _NO_ANSWER = "the API server does not answer"
+# Its pods are deleted by force. Source: https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/.
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _GONE_SECONDS = 60  # chosen: time beyond the grace period for the pods to end
 
 
@@ -209,10 +211,12 @@ class _Watch:
                     "Correct the image in the environment, or what the pod needs to start it."
                 )
             if waited > self._gang.pool.start_deadline_seconds:
+                remedy = "Free or add nodes of the pool, or correct its nodeSelector, tolerations and resources"
+                if worker.lost_node:
+                    remedy = _free(worker.lost_node)
                 raise TransientError(
                     f"{self._gang.name}: {outcome.missing(self._gang, self._with_reason(worker))} for "
-                    f"{round(waited)} s. Free or add nodes of the pool, or correct its nodeSelector, tolerations and "
-                    "resources; then run the same command again."
+                    f"{round(waited)} s. {remedy}; then run the same command again."
                 )
 
     def _needed(self, gone: list[Worker]) -> list[Worker]:
@@ -267,7 +271,11 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
         if job is not None and not job["metadata"].get("deletionTimestamp"):
             break
         if time.monotonic() > deadline:
-            raise TransientError(f"{gang.name}: an earlier gang of this run does not end. Run the same command again.")
+            pods = outcome.workers(gang.workers, cluster.items("pods", f"{labels.JOB}={gang.name}"))
+            remedy = next((f"{_free(pod.lost_node)}; then run" for pod in pods if pod.lost_node), "Run")
+            raise TransientError(
+                f"{gang.name}: an earlier gang of this run does not end. {remedy} the same command again."
+            )
         time.sleep(_POLL_SECONDS)
     if job["metadata"].get("annotations", {}).get(labels.PLAN) != planned["metadata"]["annotations"][labels.PLAN]:
         raise ConfigurationError(
@@ -276,6 +284,11 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
         )
     _complete(gang, cluster, job, how)
     return job
+
+
+def _free(node: str) -> str:
+    """Return how the pods of a node that lost power are freed."""
+    return f"Delete node {node}, or run kubectl taint nodes {node} {_OUT_OF_SERVICE}=nodeshutdown:NoExecute"
 
 
 def _create_input(gang: Gang, cluster: Cluster, training: str) -> None:

@@ -13,7 +13,7 @@ from trainyard import events, memory
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError, from_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.kubernetes.diagnosis import CONTAINER, Exit, conditions, diagnose
+from trainyard.kubernetes.diagnosis import CONTAINER, Exit, conditions, diagnose, disruption
 from trainyard.steps.train.gang.pods.job import BACKOFF_LIMIT, FINAL, Gang
 
 State = Literal["absent", "pending", "running", "done", "failed"]
@@ -25,7 +25,8 @@ _LONGEST = 600  # characters of a worker's message
 class Worker:
     """A worker by its newest pod.
 
-    reason: why it is not running; broken: this will not change by itself. placed: its pod has a node.
+    reason: why it is not running; broken: this will not change by itself. placed: its pod has a node. lost_node: the
+    node that the pod cannot leave, because the node does not answer but is still listed; Kubernetes starts no other.
     """
 
     index: int
@@ -34,6 +35,7 @@ class Worker:
     reason: str = ""
     broken: bool = False
     placed: bool = True
+    lost_node: str = ""
 
 
 def workers(count: int, pods: list[Manifest]) -> list[Worker]:
@@ -116,13 +118,15 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
 def _worker(index: int, pod: Manifest | None) -> Worker:
     if pod is None:
         return Worker(index, "absent", reason="no pod", placed=False)
-    name, diagnosis = pod["metadata"]["name"], diagnose(pod)
+    name, node, diagnosis = pod["metadata"]["name"], pod["spec"].get("nodeName", ""), diagnose(pod)
     if diagnosis.state == "done":
         return Worker(index, "done", name)
     if diagnosis.state == "failed":
         code = diagnosis.exit and diagnosis.exit.code
         why = f"exit code {code}" if code else diagnosis.reason or "no reason given"
         return Worker(index, "failed", name, f"pod failed: {why}")
+    if diagnosis.ending and diagnosis.cause == "node-lost":
+        return Worker(index, "pending", name, f"pod {disruption(diagnosis.reason)}, and has not ended", lost_node=node)
     if diagnosis.ending:
         return Worker(index, "pending", name, "pod is ending")
     if diagnosis.state == "running":
@@ -132,7 +136,6 @@ def _worker(index: int, pod: Manifest | None) -> Worker:
         return Worker(index, "pending", name, reason, broken=True)
     if diagnosis.cause in ("unscheduled", "gated"):
         return Worker(index, "pending", name, f"pod pending: {diagnosis.message or 'not scheduled'}", placed=False)
-    node = pod["spec"].get("nodeName", "")
     return Worker(index, "pending", name, f"pod is starting on {node or 'a node'}", placed=bool(node))
 
 
