@@ -98,11 +98,12 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
         (server, lambda: [parent(gang.training_process(0)), gang.training_process(0)]),
         (r"worker 1 is lost", lambda: [gang.events("supervisor")[1]["process"]]),
     ]
+    # Soon one after the other: half of the training is left for the last, which may come late.
     for number, (_, processes) in enumerate(faults):
-        gang.wait_for(lambda number=number: gang.step() >= 24 + 20 * number)  # type: ignore[misc]
+        gang.wait_for(lambda number=number: gang.step() >= 16 + 12 * number)  # type: ignore[misc]
         for process in processes():
             gang_processes.kill(process)
-    gang.wait_for(lambda: gang.step() >= 24 + 20 * len(faults))
+    gang.wait_for(lambda: gang.step() >= 16 + 12 * len(faults))
     os.kill(gang.events("supervisor")[-1]["process"], signal.SIGTERM)
     gang.finish()
     *restarts, stop = gang.training.restarts
@@ -188,7 +189,7 @@ def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> Non
     left = time.monotonic()
     for gang in gangs:
         gang.finish(code=130, seconds=60)
-    assert 5 < time.monotonic() - left < 40
+    assert 3 < time.monotonic() - left < 40  # the last sign came a second before
     assert "the gang's launcher is gone" in gangs[0].events("failed")[0]["message"]
 
 

@@ -53,7 +53,7 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     assert set(storage.children(folder)) >= {"run.json", "report.html", "recipe.yaml", "train.log", "push.log"}
     again = run(here)
     assert (again["pushed"], again["metrics"]) == (first["pushed"], first["metrics"])
-    assert again["seconds"]["train"] < 5
+    assert again["train"] == first["train"]  # its speed, too: it did not train again
     judged = [path for path in storage.children(f"{folder.partition('/runs/')[0]}/evaluate") if "." not in path]
     assert len(judged) == 2  # without a champion, and against it
     other = run([*here, "--set", "export.formats=[saved_model]"])
