@@ -127,8 +127,9 @@ def _without_exponent(texts: tf.Tensor) -> tf.Tensor:
     point = tf.where(is_small, tf.ones_like(moved), moved + 1)
     fraction = tf.strings.substr(tf.strings.join([digits, "0"]), point, tf.strings.length(digits) + 1 - point)
     fraction = tf.strings.regex_replace(fraction, "0+$", "")
-    whole = tf.strings.substr(digits, none, point)
-    return tf.strings.join([sign, whole, tf.where(tf.equal(fraction, ""), "", tf.strings.join([".", fraction]))])
+    whole = tf.strings.regex_replace(tf.strings.substr(digits, none, point), "^0+([0-9])", r"\1")
+    numbers = tf.strings.join([sign, whole, tf.where(tf.equal(fraction, ""), "", tf.strings.join([".", fraction]))])
+    return tf.strings.regex_replace(numbers, "^-0$", "0")
 
 
 def _time(texts: tf.Tensor, zone: datetime.tzinfo = UTC) -> tf.Tensor:

@@ -35,7 +35,7 @@ TRUE, FALSE = "true|True|TRUE", "false|False|FALSE"
 WHOLE = r"(-?(0|[1-9][0-9]*))\.0+"
 """An integer as a float or a decimal is written; the first group is the integer."""
 
-EXPONENT = r"(-?)([1-9])(\.([0-9]+)[eE]([+-]?)|[eE]([+-]))([0-9]{1,3})"
+EXPONENT = r"(-?)([0-9])(\.([0-9]+)[eE]([+-]?)|[eE]([+-]))([0-9]{1,3})"
 """A number with an exponent as floats are written: with a point or a sign, so that 7e3 stays the name that it may be.
 
 The groups are the sign, the first digit, -, the other digits, the exponent's sign (two places) and the exponent.

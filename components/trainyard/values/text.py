@@ -137,8 +137,9 @@ def _without_exponent(match: re.Match[str]) -> str:
         digits, point = "0" * places + digits, 1
     else:
         digits, point = digits + "0" * (places - len(digits) + 1), places + 1
-    fraction = digits[point:].rstrip("0")
-    return match[1] + digits[:point] + (f".{fraction}" if fraction else "")
+    whole, fraction = digits[:point].lstrip("0") or "0", digits[point:].rstrip("0")
+    found = f"{whole}.{fraction}" if fraction else whole
+    return found if found == "0" else match[1] + found
 
 
 def _timestamp(match: re.Match[str]) -> str:

@@ -146,7 +146,8 @@ function withoutExponent(match) {
     point = places + 1;
   }
   const fraction = digits.slice(point).replace(/0+$/, "");
-  return match[1] + digits.slice(0, point) + (fraction ? `.${fraction}` : "");
+  const found = digits.slice(0, point).replace(/^0+(?=[0-9])/, "") + (fraction ? `.${fraction}` : "");
+  return found === "0" ? found : match[1] + found;
 }
 
 function number(text) {
