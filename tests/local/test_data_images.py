@@ -256,6 +256,12 @@ def test_a_larger_image_is_stored_small_and_trains_as_it_would_have(encoded, sta
     np.testing.assert_array_equal(decode_image(png[0], shape).numpy(), pixels)
 
 
+@pytest.mark.parametrize("file_format", ["GIF", "BMP", "WEBP", "TIFF"])
+def test_the_served_graph_refuses_formats_that_tensorflow_decodes_otherwise(file_format):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="JPEG or PNG is expected"):
+        tf.function(lambda encoded: decode_image(encoded, SHAPE))(tf.constant(image(file_format=file_format)))
+
+
 def test_an_image_of_another_size_is_resized_and_one_of_the_right_size_is_not_touched():
     encoded = image()
     original = np.asarray(Image.open(io.BytesIO(encoded)), np.float32)

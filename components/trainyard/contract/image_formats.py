@@ -20,6 +20,7 @@ JUDGES = ("val", "validation", "test")
 
 ORIENTATION = 0x0112  # the EXIF tag
 
+JPEG_MAGIC = b"\xff\xd8\xff"
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 PNG_BITS = 24

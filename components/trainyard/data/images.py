@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import ImageShape
-from trainyard.contract.image_formats import PNG_BITS, PNG_MAGIC
+from trainyard.contract.image_formats import JPEG_MAGIC, PNG_BITS, PNG_MAGIC
 
 
 def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False) -> tf.Tensor:
@@ -24,7 +24,7 @@ def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False)
     image = tf.cond(
         tf.equal(tf.strings.substr(encoded, 0, len(PNG_MAGIC)), PNG_MAGIC),
         lambda: decode_png(encoded, shape.channels, shape.white_level),
-        lambda: tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False),
+        lambda: _decode_jpeg(encoded, shape.channels),
     )
     image.set_shape((None, None, shape.channels))
     resized = tf.cond(
@@ -33,6 +33,15 @@ def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False)
         lambda: tf.image.resize(image, size, antialias=True),
     )
     return tf.ensure_shape(resized, (*size, shape.channels))
+
+
+def _decode_jpeg(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+    # TensorFlow's decoders take GIF, BMP and WebP as well, but drop transparency and palettes.
+    is_jpeg = tf.equal(tf.strings.substr(encoded, 0, len(JPEG_MAGIC)), JPEG_MAGIC)
+    with tf.control_dependencies(
+        [tf.debugging.assert_equal(is_jpeg, tf.constant(True), "image: JPEG or PNG is expected.")]
+    ):
+        return tf.io.decode_image(encoded, channels=channels, expand_animations=False)
 
 
 def decode_png(encoded: tf.Tensor, channels: int, white_level: float | None = None) -> tf.Tensor:

@@ -13,8 +13,6 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-MAGIC = b"\xff\xd8\xff"
-
 _MAX_BYTES = 1 << 29  # of pixels: TensorFlow takes less than this, and Pillow's own limit is the same
 _SOF, _DHT, _SOS, _DQT, _DRI, _COM = (0xC0, 0xC1, 0xC2), 0xC4, 0xDA, 0xDB, 0xDD, 0xFE
 _JFIF, _METADATA, _PROFILE, _ADOBE = 0xE0, 0xE1, 0xE2, 0xEE

@@ -14,7 +14,7 @@ import pyarrow as pa
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.batches import batched
-from trainyard.contract.image_formats import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
+from trainyard.contract.image_formats import BROKEN, FORMATS, JPEG_MAGIC, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.readers import jpeg, png
@@ -138,7 +138,7 @@ def _record_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImag
 
 def _plain_size(encoded: bytes) -> tuple[int, int] | None:
     """Return the size of a PNG or JPEG that every decoder shows alike; None if Pillow must look at it."""
-    if encoded.startswith(jpeg.MAGIC):
+    if encoded.startswith(JPEG_MAGIC):
         header = jpeg.read_header(encoded)
         return (header.height, header.width) if header and header.plain else None
     png_header = png.read_header(encoded) if encoded.startswith(PNG_MAGIC) else None

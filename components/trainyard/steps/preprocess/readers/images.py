@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from trainyard.contract.image_formats import BROKEN, FORMATS, KEPT_MODES, ORIENTATION, PNG_MAGIC
+from trainyard.contract.image_formats import BROKEN, FORMATS, JPEG_MAGIC, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.data.images import decode_png
 from trainyard.quality.images.decoding import (
     PixelForm,
@@ -100,7 +100,7 @@ def _check_size(height: int, width: int, limits: ImageLimits) -> None:
 
 
 def _plain_jpeg(encoded: bytes, limits: ImageLimits) -> CheckedImage | None:
-    header = jpeg.read_header(encoded) if encoded.startswith(jpeg.MAGIC) else None
+    header = jpeg.read_header(encoded) if encoded.startswith(JPEG_MAGIC) else None
     if header is None or not header.plain:
         return None
     _check_size(header.height, header.width, limits)
