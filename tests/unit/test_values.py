@@ -19,7 +19,9 @@ from trainyard.values.zones import time_zone
 NFC, NFD = "café", unicodedata.normalize("NFD", "café")
 MADE_OF = st.text(st.sampled_from("0123456789.eE+-:TZtrueFALS \n\r\t\x1c\u3000é\u0301你"), max_size=24)
 DATES = st.lists(
-    st.sampled_from(["2024-02-29", "2023-02-29", "T", " ", "\n", "\r\n", "05:30", ":59", "Z", "+09:00", "x", "\u3000"]),
+    st.sampled_from(
+        ["2024-02-29", "2023-02-29", "T", " ", "\n", "\r\n", "05:30", ":59", "Z", " UTC", "+09:00", "x", "\u3000"]
+    ),
     max_size=6,
 ).map("".join)
 
@@ -39,7 +41,10 @@ WRITINGS = [
     ("1 Main St Springfield", ["1 Main St\nSpringfield", "1 Main St \r\n Springfield", "1 Main St\rSpringfield"]),
     ("2024-03-01 09:05:00", ["2024-03-01T09:05", "2024-03-01 09:05:00.000000"]),
     ("2024-03-01", ["2024-03-01", "2024-03-01 00:00:00", "2024-03-01T00:00:00.000"]),
-    ("2024-02-29 20:05:00+00:00", ["2024-03-01T05:05+09:00", "2024-02-29 20:05:00Z", "2024-02-29 16:05:00.0-0400"]),
+    (
+        "2024-02-29 20:05:00+00:00",
+        ["2024-03-01T05:05+09:00", "2024-02-29 20:05:00Z", "2024-02-29 20:05 UTC", "2024-02-29 16:05:00.0-0400"],
+    ),
     ("09:05:00.12", ["09:05:00.120000", "09:05:00.12"]),
     ("09:05:00", ["09:05:00.000", "09:05:00"]),
 ]
@@ -119,7 +124,11 @@ def test_a_time_with_a_zone_is_a_day_of_utc_and_a_day_alone_is_midnight():
     assert day("2024-03-01T05:00:00+09:00", hour=True) == "2024-02-29T20"
     assert day(" 2024-03-01 00:00:00", hour=True) == "2024-03-01T00"
     assert day("2024-03-01", hour=True) == "2024-03-01T00"
-    assert (day(""), day("2024-02-30"), day("1 March"), day("2024-03-01 noon", hour=True)) == ("", None, None, None)
+    assert (day(""), day("2024-02-30"), day("1 March"), day("1709251200")) == ("", None, None, None)
+    assert day("2024-03-01 05:30 UTC", hour=True, zone=time_zone("Asia/Tokyo")) == "2024-03-01T14"
+    assert {day(f"2024-03-01 {time}", hour=True) for time in ("05", "05:30", "05:30:00.5", "05:30:00,123")} == {
+        "2024-03-01T05"
+    }
     tokyo = pa.array([datetime.datetime(2024, 2, 29, 20)], pa.timestamp("us", "Asia/Tokyo"))
     utc = tokyo.cast(pa.timestamp("us", "UTC"))
     assert days(tokyo, hour=True, zone=UTC).to_pylist() == days(utc, hour=True, zone=UTC).to_pylist()
@@ -136,6 +145,15 @@ def test_a_time_with_a_zone_is_a_day_of_the_zone_that_the_recipe_names():
     utc = pa.array([datetime.datetime(2024, 2, 29, 20)], pa.timestamp("us", "UTC"))
     assert days(utc, hour=True, zone=tokyo).to_pylist() == ["2024-03-01T05"]
     assert cells.cells(pa.array(["2024-02-29 20:00Z"]), tokyo).days == cells.cells(pa.array(["2024-03-01"])).days
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [" noon", " 24:00", " 05:30 PM", " 05:30 EST", "T05:30+01:00[Europe/Paris]", "T23:59:60Z", "T05Z", "T053000Z"],
+)
+def test_a_day_before_a_text_that_may_be_another_hour_or_day_is_no_date(tail):
+    assert day(f"2024-03-01{tail}") is None
+    assert np.isnan(cells.cells(pa.array([f"2024-03-01{tail}", "x"])).days).all()
 
 
 @pytest.mark.parametrize("name", ["Asia/Tokio", "../Tokyo", "asia", "Asia", "", "zone.tab", "+9", "+24:00", "zones"])

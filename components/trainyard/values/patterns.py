@@ -10,16 +10,20 @@ MAX_FLOAT32 = 3.4028234e38
 MAX_EXACT = 1 << 53
 """From here on a float64 does not tell every integer from the next."""
 
-DAY = r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?"
-"""A day, and what may follow it."""
+_UTC_OFFSET = r"(Z|UTC|([+-])([01][0-9]|2[0-3]):?([0-5][0-9])?)"
+TIME_OF_DAY = (
+    r"[T ]([01][0-9]|2[0-3])(:[0-5][0-9](:[0-5][0-9]([.,][0-9]*)?)?"
+    rf"|:[0-5][0-9](:[0-5][0-9])?(\.[0-9]+)? ?{_UTC_OFFSET})?"
+)
+"""The tail of a date; its first group is the hour. Other tails, such as PM or a zone's name, may mean another hour."""
 
-DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])([T ].*)?"
+DAY = rf"([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})({TIME_OF_DAY})?"
+"""A day and the time that may follow it."""
+
+DATE = rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])({TIME_OF_DAY})?"
 """A `DAY` whose month and day of the month are possible."""
 
 ONLY_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-
-TIME_OF_DAY = r"[T ]([01][0-9]|2[0-3])([:.].*)?"
-"""The tail of a date, with its hour."""
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """The byte order marks of UTF-16."""
@@ -43,7 +47,7 @@ The groups are the sign, the first digit, -, the other digits, the exponent's si
 
 TIMESTAMP = (
     r"([0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01]))[T ]((?:[01][0-9]|2[0-3]):[0-5][0-9])(:[0-5][0-9])?"
-    r"(\.[0-9]+)? ?(Z|([+-])([01][0-9]|2[0-3]):?([0-5][0-9])?)?"
+    rf"(\.[0-9]+)? ?{_UTC_OFFSET}?"
 )
 """A day with a time; the groups are the day, HH:MM, :SS, .fff, the zone, and of that its sign, hours and minutes."""
 

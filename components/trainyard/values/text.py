@@ -85,7 +85,7 @@ def day(text: str, *, hour: bool = False, zone: datetime.tzinfo = UTC) -> str | 
     """Return the day YYYY-MM-DD that `text` begins with, with `hour` and THH behind it, T00 of a day without a time.
 
     A time with an offset is converted to `zone` first. Return '' if `text` is empty, None if it is of another form or
-    there is no such day, or with `hour` no such time.
+    there is no such day or time.
     """
     text = _one_line(text)
     if not text:
@@ -97,12 +97,7 @@ def day(text: str, *, hour: bool = False, zone: datetime.tzinfo = UTC) -> str | 
         date = datetime.date.fromisoformat(found[1]).isoformat()
     except ValueError:
         return None
-    if not hour:
-        return date
-    if not found[2]:
-        return f"{date}T00"
-    time = re.fullmatch(patterns.TIME_OF_DAY, found[2])
-    return f"{date}T{time[1]}" if time else None
+    return f"{date}T{found[3] or '00'}" if hour else date
 
 
 def in_zone(text: str, zone: datetime.tzinfo) -> str:

@@ -6,7 +6,6 @@ const WHOLE = whole(patterns.WHOLE);
 const EXPONENT = whole(patterns.EXPONENT);
 const TIMESTAMP = whole(patterns.TIMESTAMP);
 const TIME = whole(patterns.TIME);
-const TIME_OF_DAY = whole(patterns.TIME_OF_DAY);
 const DAY = whole(patterns.DAY);
 const TRUE = whole(patterns.TRUE);
 const FALSE = whole(patterns.FALSE);
@@ -181,9 +180,7 @@ function dayText(text, hasHour) {
   if (!text) return "";
   const match = DAY.exec(text);
   if (!match || seconds(`${match[1]} 00:00:00`) === null) return null;
-  if (!hasHour) return match[1];
-  const time = TIME_OF_DAY.exec(match[2] ?? " 00");
-  return time && `${match[1]}T${time[1]}`;
+  return hasHour ? `${match[1]}T${match[3] ?? "00"}` : match[1];
 }
 
 function inZone(text) {

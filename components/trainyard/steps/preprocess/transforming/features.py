@@ -214,7 +214,7 @@ def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
 class Calendar:
     """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN if missing), `month` 1..12, `weekday` 1..7 from
     Monday and `hour` 1..24, the first of a day is 1 (int64, 0 if missing). What is no day YYYY-MM-DD of the calendar
-    counts as missing, and so does an hour that does not follow as THH or THH:MM.
+    counts as missing, and so does one before another text than a time.
     """
 
     def __init__(self, texts: tf.Tensor) -> None:

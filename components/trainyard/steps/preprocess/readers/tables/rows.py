@@ -128,5 +128,5 @@ def not_a_number(text: str, name: str) -> BadRecord:
 def _day(text: str, name: str, zone: datetime.tzinfo, *, hour: bool = False) -> str:
     if (found := day(text, hour=hour, zone=zone)) is not None:
         return found
-    expected = "a day YYYY-MM-DD" if day(text) is None else "a day and a time HH:MM"
+    expected = "a day YYYY-MM-DD" if day(text.strip()[:10]) is None else "a day and a time HH:MM"
     raise BadRecord("mistyped_value", f"'{name}': {expected} is expected, {text.strip()[:40]!r} was found")
