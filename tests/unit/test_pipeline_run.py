@@ -51,7 +51,7 @@ class PipelineRun:
                 if name in ("train", "export"):
                     this.assign("r1")
                 if name in ("train", "export") and self.attempts:
-                    this.note_attempts(self.attempts)
+                    this.note_attempts([{"step": name} | attempt for attempt in self.attempts])
                 if error:
                     raise error
                 with storage.stage(self.outputs[name], producer=f"trainyard.{name}") as staging:

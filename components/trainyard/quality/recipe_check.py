@@ -103,8 +103,9 @@ def _no_numbers(place: str, kind: str, column: Cells, batch: RowBatch, recipe: R
 def _no_days(place: str, name: str, batch: RowBatch, recipe: Recipe, *, hour: bool = False) -> Iterator[str]:
     texts = batch.columns[name]
     wrong = days(texts, hour=hour, zone=recipe.data.zone).is_null().to_numpy(zero_copy_only=False)
-    none = "day YYYY-MM-DD with a time HH:MM" if hour else "day YYYY-MM-DD"
-    return _mistyped(f"{place}: is a date", none, wrong, as_texts(texts), batch, recipe)
+    return _mistyped(
+        f"{place}: is a date", "day YYYY-MM-DD, alone or before a time", wrong, as_texts(texts), batch, recipe
+    )
 
 
 def _mistyped(what: str, none: str, wrong: Mask, texts: pa.Array, batch: RowBatch, recipe: Recipe) -> Iterator[str]:

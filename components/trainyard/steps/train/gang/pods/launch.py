@@ -287,7 +287,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
 
 
 def _free(node: str) -> str:
-    """Return how the pods of a node that lost power are freed."""
+    """Return the commands that free the pods of a node that lost power."""
     return f"Delete node {node}, or run kubectl taint nodes {node} {_OUT_OF_SERVICE}=nodeshutdown:NoExecute"
 
 
