@@ -289,7 +289,7 @@ def test_the_command_writes_the_recipe_once_and_says_what_it_guessed(tmp_path: P
         (
             "label: kept",
             "label: kept\n  split: {by: time, column: city, eval_from: 2024-02-01, test_from: 2024-03-01}",
-            "data.split.column: is a date, but 300 of 300 cells are no day YYYY-MM-DD, alone or before a time, such as ",
+            "data.split.column: is a date, but 300 of 300 cells are no day YYYY-MM-DD, alone or before a time",
         ),
         ("label: kept", "label: id", "'id' has 300 different values in 300 rows, too many for classes. Name another"),
         ("label: kept", "label: sure\n  max_bad_fraction: 0", ""),
