@@ -325,7 +325,7 @@ def test_a_damaged_record_ends_its_file_and_an_odd_one_costs_itself(table: Path,
     summary, got = run(table, tmp_path / "*.tfrecord", tmp_path / "p.parquet")
     assert got["key"] == ["a.tfrecord:1", "b.tfrecord:1", "b.tfrecord:4"]
     assert summary.reasons == {"not_an_example": 2, "mistyped_value": 2, "unreadable_file": 1}
-    assert len(set(got["score"])) == 1
+    assert np.ptp(got["score"]) < 1e-6  # rounding depends on the place in a batch
 
 
 def test_the_command_says_what_it_did_and_ends_with_10_where_nothing_could_be_read(
