@@ -70,7 +70,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         elif name in names and feature.type == "numeric":
             faults += _no_numbers(f"data.features.{name}", "numeric", cells(batch.columns[name]), batch, recipe)
         elif name in names and feature.type == "date":
-            faults += _no_days(f"data.features.{name}", name, batch, recipe, hour=feature.hour)
+            faults += _no_days(f"data.features.{name}", name, batch, recipe)
     if data.weight in names:
         faults += _no_numbers("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)
     if data.split.by == "time" and data.split.column in {*names} - {*data.dates}:
@@ -100,9 +100,9 @@ def _no_numbers(place: str, kind: str, column: Cells, batch: RowBatch, recipe: R
     return _mistyped(f"{place}: is {kind}", "number", column.no_numbers & ~column.truths, column.texts, batch, recipe)
 
 
-def _no_days(place: str, name: str, batch: RowBatch, recipe: Recipe, *, hour: bool = False) -> Iterator[str]:
+def _no_days(place: str, name: str, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     texts = batch.columns[name]
-    wrong = days(texts, hour=hour, zone=recipe.data.zone).is_null().to_numpy(zero_copy_only=False)
+    wrong = days(texts, hour=False, zone=recipe.data.zone).is_null().to_numpy(zero_copy_only=False)
     return _mistyped(
         f"{place}: is a date", "day YYYY-MM-DD, alone or before a time", wrong, as_texts(texts), batch, recipe
     )
