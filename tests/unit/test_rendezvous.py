@@ -454,6 +454,19 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     gang.end(generation=3)
 
 
+def test_a_team_that_grows_waits_for_the_worker_that_stops_last() -> None:
+    gang = Elastic(replace_seconds=0.2)
+    gang.come(0, 1)
+    gang.hear("start", 0, 1)
+    gang.come(2, 3)
+    gang.callers[0].send(type="began", generation=1, step=3, began_at=0)
+    gang.ready_again(0, 2, 3, save=True)
+    time.sleep(0.6)
+    gang.ready_again(1, save=True)
+    assert [start["rank"] for start in gang.hear("start", 0, 1, 2, 3)] == [0, 1, 2, 3]
+    gang.end(generation=2)
+
+
 def test_of_three_workers_two_train_and_the_third_stands_in_for_a_lost_one_at_once() -> None:
     gang = Elastic(replace_seconds=0.5)
     gang.come(0, 1, 2)

@@ -330,10 +330,11 @@ class Rendezvous:
         count = self._count(ready)
         if not count or count == self.workers:
             return bool(count)
-        # A spare replaces a lost worker at once; those that are stopping are about to be ready.
-        as_before = self._team and count >= len(self._team) and len(ready) == len(self._members)
+        stopping = len(ready) < len(self._members)  # some are about to be ready
+        as_before = self._team and count >= len(self._team) and not stopping  # a spare replaces a lost worker at once
         gathered = time.monotonic() - self._joined_at > min(_GATHER_SECONDS, self.replace_seconds)
-        return bool(as_before) or (gathered and waited + self._away > self.replace_seconds)
+        patience = self.replace_seconds + (_SAVE_SECONDS if stopping else 0.0)
+        return bool(as_before) or (gathered and waited + self._away > patience)
 
     def _grow(self, ready: list[int]) -> None:
         """Stop a team that trains, at a step that it saves, if the workers `ready` make a larger one."""
