@@ -253,7 +253,7 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
     freeze.touch()
     frozen = time.monotonic()
     gang.finish(code=30)
-    assert time.monotonic() - frozen < 30
+    assert time.monotonic() - frozen < 120
     assert "no progress for 6 s" in gang.events("failed")[-1]["message"] and "in hold" in gang.log
     freeze.unlink()
     assert resume_here(tmp_path, examples).training.resumed_from
