@@ -160,7 +160,7 @@ REFUSED = {
     ),
     "a remark above the header": (
         "# made by a program\n" + table({"z": drawn(), "y": YES_NO}),
-        "no row has as many cells as the header, table.csv:2 has 2 cells, the header has 1",
+        r"no row can be read, such as table.csv:2 \(2 cells, the header has 1\)",
     ),
     "a name twice": (table({"z": drawn(), "y": YES_NO}).replace("z", "y", 1), "names column 'y' twice"),
     "no header": ("1.5,2\n2.5,1\n", "holds numbers alone"),

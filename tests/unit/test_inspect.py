@@ -79,7 +79,7 @@ def test_a_day_before_the_first_year_is_none_as_preprocess_has_it(tmp_path: Path
 def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:
     lines = ["a,b", "1,x", "2", "3,y,z", "", "4,x", "oops,x", *["5,y"] * 20]
     profile = inspect(written(tmp_path, "\n".join(lines) + "\n"))
-    assert profile.ragged_such_as == ["a.csv:3 has 1 cells, the header has 2", "a.csv:4 has 3 cells, the header has 2"]
+    assert profile.ragged_such_as == ["a.csv:3 (1 cells, the header has 2)", "a.csv:4 (3 cells, the header has 2)"]
     assert profile.columns[0].mistyped_such_as == ["a.csv:7 'oops'"]
     assert profile.rows == 23
 

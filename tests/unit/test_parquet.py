@@ -9,6 +9,7 @@ from judged_rows import judged
 from pyarrow import csv, parquet
 
 from trainyard.errors import DataError
+from trainyard.quality.inspect import inspect
 from trainyard.readers import parquet_rows
 from trainyard.readers.parquet_rows import parquet_columns, parquet_pieces, read_parquet
 from trainyard.readers.rows import BadRow
@@ -144,6 +145,29 @@ def test_a_text_that_is_not_utf_8_is_named_with_its_row_group_and_column(tmp_pat
             writer.write_table(pa.table([texts, pa.array(["0", "1"])], schema=schema))
     with pytest.raises(DataError, match=r"^a.parquet: row group 1: column 's': is not UTF-8 or broken \("):
         list(read_parquet(TableFile(str(tmp_path / "a.parquet"), "a.parquet"), ["s", "y"]))
+
+
+def test_a_row_of_a_time_that_no_text_writes_is_bad_in_every_reader_of_its_column(tmp_path):
+    path, content = tmp_path / "a.parquet", table().drop_columns(["s", "t"])
+    for name, row, kind in (
+        ("s", 1, pa.timestamp("ms")),
+        ("t", 5, pa.timestamp("us", "UTC")),
+        ("beside", 7, pa.date32()),
+    ):
+        stored = [2**31 - 1 if name == "beside" else 2**62 if number == row else number for number in range(ROWS)]
+        content = content.append_column(name, pa.array(stored, f"int{kind.bit_width}").view(kind))
+    parquet.write_table(content, path)
+    rows, bad = items(judged(path, recipe(path)))
+    expected = "a time of the years 1 to 9999 is expected, 4611686018427387904"
+    assert [(item.key, item.detail) for item in bad if item.reason == "mistyped_value"] == [
+        ("a.parquet:2", f"'s': {expected} (timestamp[ms]) was found"),
+        ("a.parquet:6", f"'t': {expected} (timestamp[us, tz=UTC]) was found"),
+    ]
+    assert len(rows) == ROWS - 3
+    with pytest.raises(DataError, match=r"no row can be read, such as a.parquet:1 \('beside': a time of the years"):
+        inspect(str(path), "y")
+    parquet.write_table(content.drop_columns("beside"), path)
+    assert inspect(str(path), "y").ragged == 2
 
 
 def test_a_damaged_row_group_is_named_with_its_column(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.quality.tables import cells
-from trainyard.values.columns import canonical_lists, canonical_texts, days
+from trainyard.values.columns import canonical_lists, canonical_texts, days, impossible_times
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 from trainyard.values.text import UTC, alike, canonical, canonical_list, day
 from trainyard.values.zones import time_zone
@@ -118,6 +118,43 @@ def test_each_type_of_arrow_has_its_text():
         text: [text, ""] for text in arrays
     }
     assert canonical_texts(pa.nulls(2)).to_pylist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.date32(), pa.date64(), *(pa.timestamp(unit, zone) for unit in ("s", "ms", "us") for zone in (None, "UTC"))],
+)
+def test_times_that_no_text_writes_are_found_and_all_others_are_days(kind):
+    first, last = (np.datetime64(f"{year}", "D").astype(int) for year in (1, 10_000))
+    units = {"date32[day]": 1, "date64[ms]": 86_400_000}.get(str(kind)) or np.timedelta64(1, "D") // np.timedelta64(
+        1, kind.unit
+    )
+    step = units if pa.types.is_date(kind) else 1
+    stored = [
+        first * units - step,
+        first * units,
+        last * units - step,
+        last * units,
+        None,
+        (1 << kind.bit_width - 1) - 1,
+    ]
+    array = pa.array(stored, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+    wrong = {0: stored[0], 3: stored[3], 5: stored[5]}
+    assert impossible_times(array) == {row: f"{number} ({kind})" for row, number in wrong.items()}
+    assert days(array.take([1, 2, 4]), hour=False, zone=UTC).to_pylist() == ["0001-01-01", "9999-12-31", ""]
+    assert list(impossible_times(pa.array([0] * 6).cast(pa.int8()).dictionary_encode())) == []
+    assert [*impossible_times(pa.DictionaryArray.from_arrays(pa.array([1, None, 3]), array))] == [2]
+    assert [*impossible_times(pa.ListArray.from_arrays([0, 1, 3, 4, 6], array))] == [0, 2, 3]
+
+
+def test_a_time_outside_a_day_is_found():
+    for unit, second in {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}.items():
+        kind = pa.time32(unit) if second <= 1000 else pa.time64(unit)
+        array = (
+            pa.array([-1, 0, 86_400 * second - 1, 86_400 * second], pa.int64()).cast(f"int{kind.bit_width}").view(kind)
+        )
+        assert [*impossible_times(array)] == [0, 3]
+    assert impossible_times(pa.array([2**63 - 1, 1 - 2**63]).view(pa.timestamp("ns"))) == {}
 
 
 def test_a_time_with_a_zone_is_a_day_of_utc_and_a_day_alone_is_midnight():

@@ -44,8 +44,8 @@ def table_findings(profile: Profile, leaks: dict[str, float], exact: bool, data:
     repeated = profile.repeated
     if profile.ragged:
         sentences.append(
-            f"{_count(profile.ragged, 'row has', 'rows have')} another number of cells than the header, and "
-            f"{'is' if profile.ragged == 1 else 'are'} counted nowhere else: {'; '.join(profile.ragged_such_as)}."
+            f"{_count(profile.ragged, 'row', 'rows')} cannot be read, and {'is' if profile.ragged == 1 else 'are'} "
+            f"counted nowhere else: {'; '.join(profile.ragged_such_as)}."
         )
     if repeated.repeats:
         first = ", ".join(f"{name} ({times})" for name, times in repeated.such_as)

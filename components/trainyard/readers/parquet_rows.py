@@ -97,7 +97,12 @@ def read_parquet(
                     _require_text(batch, f"{name}: row group {group}")
                     numbers = np.arange(row, row + batch.num_rows)
                     row += batch.num_rows
-                    yield RowBatch(name, _with_parts(batch, named, parts), numbers)
+                    rows, bad = RowBatch(name, _with_parts(batch, named, parts), numbers).without_impossible_times(
+                        columns
+                    )
+                    if len(rows.rows):
+                        yield rows
+                    yield from bad
             except _UNREADABLE as error:
                 raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
 
@@ -124,7 +129,7 @@ def _require_text(batch: Any, place: str) -> None:
     """Raise `DataError` if a column holds bytes that are no text: a writer may have put them there unseen."""
     for column, values in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            values.validate(full=True)
+            values.validate(full=not pa.types.is_temporal(values.type))
         except pa.ArrowInvalid as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError(

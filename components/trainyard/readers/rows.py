@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.errors import DataError
-from trainyard.values.columns import as_texts, is_list, joined
+from trainyard.values.columns import as_texts, impossible_times, is_list, joined
 
 MOST_ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB."""
@@ -75,6 +75,14 @@ class RowBatch:
         """The names of all rows."""
         return pc.binary_join_element_wise(f"{self.file}:", pc.cast(pa.array(self.rows), pa.string()), "")
 
+    def without_impossible_times(self, columns: Iterable[str]) -> tuple[RowBatch, list[BadRow]]:
+        """Return the rows without those that `unreadable_rows` finds, and these."""
+        bad = unreadable_rows(self.columns, columns)
+        if not bad:
+            return self, []
+        rows = [BadRow(self.file, int(self.rows[row]), "mistyped_value", detail) for row, detail in bad.items()]
+        return self.filter(~np.isin(np.arange(len(self.rows)), [*bad])), rows
+
     def filter(self, kept: NDArray[np.bool_]) -> RowBatch:
         """Return the rows that are `kept`."""
         hashes = None if self.hashes is None else self.hashes[kept]
@@ -105,3 +113,13 @@ class RowBatch:
 
     def _named(self) -> dict[str, Any]:
         return dict(zip(self.columns.schema.names, self.columns.columns, strict=True))
+
+
+def unreadable_rows(columns: pa.RecordBatch, names: Iterable[str]) -> dict[int, str]:
+    """Return the rows whose value in one of the columns `names` is no time that can be read, and why, in order."""
+    found: dict[int, str] = {}
+    for name in names:
+        for row, stored in impossible_times(columns[name]).items():
+            detail = f"'{name}': a time of the years 1 to 9999 is expected, {stored} was found"
+            found.setdefault(row, detail)
+    return dict(sorted(found.items()))

@@ -16,6 +16,10 @@ LIST_SEPARATOR = ";"
 """Between the values of a list in one cell, where no recipe says another."""
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_EPOCH = datetime.date(1970, 1, 1)
+_DAYS = ((datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days + 1)
+_DAY_SECONDS = 86400
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # What every text holds that `canonical` changes.
 _CHANGED = rf"[^\x20-\x7e]|^ | $|^(?:{patterns.WRITTEN_OTHERWISE})$"
 
@@ -37,6 +41,38 @@ def as_texts(values: Any) -> pa.Array:
     elif pa.types.is_timestamp(kind) and kind.tz is not None:
         values = values.cast(pa.timestamp(kind.unit, "UTC"))
     return pc.fill_null(values if pa.types.is_string(kind) else pc.cast(values, pa.string()), "")
+
+
+def impossible_times(values: Any) -> dict[int, str]:
+    """Return the rows of an Arrow array that hold a day outside the years 1 to 9999, or a time outside a day.
+
+    They stand with the number that is stored, for a message. Arrow stores such times, and prints some as other times.
+    """
+    kind = values.type
+    if isinstance(values, pa.DictionaryArray):
+        places = impossible_times(values.dictionary)
+        indices = values.indices.to_pylist() if places else []
+        return {row: places[place] for row, place in enumerate(indices) if place in places}
+    if is_list(kind):
+        parents = pc.list_parent_indices(values)
+        places = impossible_times(pc.call_function("list_flatten", [values]))
+        return {parents[place].as_py(): found for place, found in places.items()}
+    if not pa.types.is_temporal(kind):
+        return {}
+    low, high = _limits(kind)
+    stored = pc.fill_null(values.cast(pa.int32() if kind.bit_width == 32 else pa.int64()), 0).to_numpy()
+    wrong = np.flatnonzero((stored < low) | (stored >= high))
+    return {int(row): f"{stored[row]} ({kind})" for row in wrong}
+
+
+def _limits(kind: Any) -> tuple[int, int]:
+    """Return the least stored number of a temporal type that is a time, and the first above it that is none."""
+    if pa.types.is_date32(kind):
+        return _DAYS
+    if pa.types.is_time(kind):
+        return 0, _DAY_SECONDS * _PER_SECOND[kind.unit]
+    units = _DAY_SECONDS * (1000 if pa.types.is_date64(kind) else _PER_SECOND[kind.unit])
+    return _DAYS[0] * units, _DAYS[1] * units
 
 
 def plain_numbers(values: pa.Array) -> pa.Array | None:

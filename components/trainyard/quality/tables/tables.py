@@ -62,8 +62,8 @@ def profile_table(
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if counts.ragged and not counts.rows:
         raise DataError(
-            f"{source.path}: no row has as many cells as the header, {counts.ragged_such_as[0]}. Remove what stands "
-            "above the header, or correct it."
+            f"{source.path}: no row can be read, such as {counts.ragged_such_as[0]}. "
+            + ("Remove what stands above the header, or correct it." if source.kind == "csv" else "Correct them.")
         )
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
@@ -133,7 +133,7 @@ class _ColumnCounters:
         if isinstance(item, BadRow):
             self.ragged += 1
             if len(self.ragged_such_as) < _SUCH_AS:
-                self.ragged_such_as.append(f"{item.key} has {item.detail}")
+                self.ragged_such_as.append(f"{item.key} ({item.detail})")
             return
         names = item.columns.schema.names
         if self.sample is None:

@@ -15,6 +15,7 @@ from PIL import Image
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.parquet_rows import require_readable
+from trainyard.readers.rows import BadRow, unreadable_rows
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
@@ -117,9 +118,15 @@ def _rows(inputs: Any, model: PushedModel, key: str | None) -> Items:
 
 def _table_items(table: pa.Table, names: pa.Array, model: PushedModel, key: str | None) -> Items:
     start = 0
+    required = dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else [])])
     for columns in table.combine_chunks().to_batches():
-        yield from table_items(columns, names.slice(start, columns.num_rows), model, key)
+        rows = names.slice(start, columns.num_rows)
         start += columns.num_rows
+        if bad := unreadable_rows(columns, required):
+            yield from (BadRow(rows[row].as_py(), None, "mistyped_value", detail) for row, detail in bad.items())
+            kept = pa.array(~np.isin(np.arange(len(rows)), [*bad]))
+            columns, rows = columns.filter(kept), rows.filter(kept)
+        yield from table_items(columns, rows, model, key)
 
 
 def _table(inputs: Any) -> tuple[pa.Table, pa.Array]:
