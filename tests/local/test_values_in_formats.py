@@ -21,6 +21,7 @@ import device_folder
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,12 +29,14 @@ from judged_rows import judged
 from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
+from pydantic import ValidationError
 
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.contract.version import PRODUCER
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.values import canonical_lists_tensor, canonical_tensor, days_tensor
+from trainyard.errors import DataError
 from trainyard.models.build import build
 from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
@@ -53,7 +56,7 @@ from trainyard.steps.preprocess.split import assign
 from trainyard.steps.preprocess.statistics.summary import Summary
 from trainyard.steps.preprocess.transforming.encode import as_column, encode_examples
 from trainyard.storage import storage
-from trainyard.values.text import canonical, canonical_list, day
+from trainyard.values.text import canonical, canonical_list, column_name, day
 from trainyard.values.zones import time_zone
 
 KINDS = {
@@ -71,6 +74,7 @@ KINDS = {
 }
 FEATURES = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in KINDS.items()}
 RECIPE = {"format": "csv", "path": "-", "label": "y", "features": FEATURES, "split": {"by": "group", "column": "id"}}
+NFD = unicodedata.normalize("NFD", "café")
 WORDS = [
     "",
     "null",
@@ -252,17 +256,13 @@ def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     return batch.drop_columns("source").to_pylist(), made
 
 
-MODEL = PushedModel(
-    folder="",
-    inputs=tuple(
-        RawInput.model_validate(
-            {"name": name, "dtype": "float32" if kind["type"] == "numeric" else "string", "column": kind}
-        )
-        for name, kind in FEATURES.items()
-    ),
-    labels=None,
-    pixels=None,
-)
+def raw_input(feature: tuple[str, dict]) -> RawInput:
+    name, kind = feature
+    dtype = "float32" if kind["type"] == "numeric" else "string"
+    return RawInput.model_validate({"name": name, "dtype": dtype, "column": kind})
+
+
+MODEL = PushedModel(folder="", inputs=tuple(map(raw_input, FEATURES.items())), labels=None, pixels=None)
 
 
 def asked_about(inputs: object) -> tuple[list[str], list[dict]]:
@@ -434,6 +434,49 @@ def awkward_rows() -> list[dict]:
 def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path):
     assert_one_meaning(awkward_rows(), tmp_path, 1, SOURCES)
     assert len(np.unique(scores(model_of_every_type(), arrow(awkward_rows())).round(4), axis=0)) > 100
+
+
+def test_a_column_has_one_name_in_every_format_and_a_recipe_may_use_no_other(tmp_path):
+    named = pa.table({" on ": [True, False], f"{NFD}\u00a0": ["a", "b"], "": [1, 2], "a.b": ["x", "y"]})
+    pa_csv.write_csv(named, tmp_path / "a.csv")
+    parquet.write_table(named.append_column("a", pa.array([{"b": 1}, {"b": 2}])), tmp_path / "a.parquet")
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for serialized in examples_of(named.rename_columns([" on ", NFD, "column 3 ", "a.b"])):
+            writer.write(serialized)
+    names = ["on", "café", "column 3", "a.b"]
+    inputs = {name: {"type": "category"} for name in names}
+    model = PushedModel(folder="", inputs=tuple(map(raw_input, inputs.items())), labels=None, pixels=None)
+    for source in (*(tmp_path / f"a.{name}" for name in ("csv", "parquet", "tfrecord")), named, named.to_pandas()):
+        [batch] = items_of(source, model, None)
+        assert isinstance(batch, InputBatch), batch
+        assert [sorted(values.tolist()) for values in batch.inputs.values()] == [
+            ["false", "true"],
+            ["a", "b"],
+            ["1", "2"],
+            ["x", "y"],
+        ]
+        if isinstance(source, Path):
+            [rows] = read_table(find_table(str(source)))
+            assert isinstance(rows, RowBatch) and sorted(rows.columns.schema.names) == sorted(names)
+    twice = pa.table({"on": ["1"], " on": ["2"]})
+    pa_csv.write_csv(twice, tmp_path / "twice.csv")
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with tf.io.TFRecordWriter(str(tmp_path / "twice.tfrecord")) as writer:
+        writer.write(examples_of(twice)[0])
+    for name in ("csv", "parquet", "tfrecord"):
+        with pytest.raises(DataError, match=r"column 'on' twice\. Give each column a different name"):
+            list(read_table(find_table(str(tmp_path / f"twice.{name}"))))
+    with pytest.raises(DataError, match="predict: names column 'on' twice"):
+        list(items_of(twice, model, None))
+    for name, fault in {" on": "white space around it", NFD: r"not in Unicode's composed form \(NFC\)"}.items():
+        for data in ({"features": {name: {"type": "category"}}}, {"where": f"column({name!r}) == 'x'"}):
+            data = {"format": "csv", "path": "a.csv", "features": FEATURES} | data
+            document = {"name": "rows", "data": data, "model": {"name": "mlp"}}
+            if "where" in data:
+                assert column_name(name) in Recipe.model_validate(document).data.columns
+            else:
+                with pytest.raises(ValidationError, match=fault):
+                    Recipe.model_validate(document)
 
 
 @settings(max_examples=40)

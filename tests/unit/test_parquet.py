@@ -66,7 +66,7 @@ def test_a_column_that_a_file_names_twice_is_refused(tmp_path):
     path = str(tmp_path / "a.parquet")
     parquet.write_table(pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), path)
     for read in (parquet_columns, lambda file: list(read_parquet(file, ["x"]))):
-        with pytest.raises(DataError, match=r"a: names column 'x' twice\. Give each column a different name\."):
+        with pytest.raises(DataError, match=r"a: names column 'x' twice\. Give each column a different name;"):
             read(TableFile(path, "a"))
 
 

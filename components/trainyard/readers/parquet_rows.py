@@ -16,9 +16,11 @@ from pyarrow import parquet
 from trainyard.errors import DataError, did_you_mean
 from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
+from trainyard.spec.tables.columns import column_names
 from trainyard.storage.source_stream import seekable_file
 from trainyard.uris import is_bucket
 from trainyard.values.columns import is_list, is_text
+from trainyard.values.text import column_name
 
 _PACKED = 8  # chosen: a column is seldom packed closer
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
@@ -29,14 +31,14 @@ _UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 def parquet_columns(file: TableFile) -> list[str]:
     """Return the columns of `file` that can be read, those that its folders name last. Raises as `read_parquet`."""
     with _opened(file) as opened:
-        plain = [field.name for field in opened.schema_arrow if is_readable(field.type)]
+        plain = [field.name for field in _schema(opened) if is_readable(field.type)]
         return list(dict.fromkeys([*plain, *_partitions(file.name)]))
 
 
 def nested_columns(file: TableFile) -> dict[str, Any]:
     """Return the types of the columns that do not hold one value a row. Raises as `read_parquet`."""
     with _opened(file) as opened:
-        kinds = {field.name: field.type for field in opened.schema_arrow}
+        kinds = {field.name: field.type for field in _schema(opened)}
         return {column: kind for column, kind in kinds.items() if is_list(kind) or not is_readable(kind)}
 
 
@@ -84,15 +86,17 @@ def read_parquet(
     """
     name, parts, row = file.name, _partitions(file.name), piece.row
     with _opened(file) as opened:
-        schema = opened.schema_arrow
+        schema = _schema(opened)
+        stored = dict(zip(schema.names, opened.schema_arrow.names, strict=True))
         _check(schema, columns, parts, name, lists)
         extra = [field.name for field in schema if is_readable(field.type)] if whole_rows else []
         extra = [name for name in dict.fromkeys([*extra, *(parts if whole_rows else ())]) if name not in columns]
         named = [*columns, *extra]
-        present = [column for column in named if column in schema.names]
+        present = [stored[column] for column in named if column in stored]
         for group in range(piece.start, opened.num_row_groups if piece.end is None else piece.end):
             try:
                 for batch in opened.iter_batches(MOST_ROWS, row_groups=[group], columns=present):
+                    batch = batch.select(present).rename_columns([name for name in named if name in stored])
                     batch = _text_or_missing(batch, extra)
                     _require_text(batch, f"{name}: row group {group}")
                     numbers = np.arange(row, row + batch.num_rows)
@@ -110,7 +114,10 @@ def read_parquet(
 def require_names(names: Sequence[str], place: str) -> None:
     """Raise `DataError` if a column has the name of another one."""
     if repeated := [column for column, times in Counter(names).items() if times > 1]:
-        raise DataError(f"{place}: names column '{repeated[0][:80]}' twice. Give each column a different name.")
+        raise DataError(
+            f"{place}: names column '{repeated[0][:80]}' twice. Give each column a different name; white space around "
+            "it does not count."
+        )
 
 
 @contextmanager
@@ -121,8 +128,14 @@ def _opened(file: TableFile) -> Iterator[Any]:
         except _UNREADABLE as error:
             raise _broken(file.name, error) from error
         with opened:
-            require_names(opened.schema_arrow.names, file.name)
+            require_names(_schema(opened).names, file.name)
             yield opened
+
+
+def _schema(opened: Any) -> Any:
+    """Return the columns of a file by their names here (see `column_names`)."""
+    schema = opened.schema_arrow
+    return pa.schema([field.with_name(name) for field, name in zip(schema, column_names(schema.names), strict=True)])
 
 
 def _require_text(batch: Any, place: str) -> None:
@@ -171,7 +184,7 @@ def _with_parts(batch: Any, columns: Sequence[str], parts: dict[str, str]) -> pa
 def _partitions(name: str) -> dict[str, str]:
     """Return the columns that the folders of the file `name` stand for, as Hive writes them."""
     partitions = {unquote(column): unquote(value) for column, value in _PARTITION.findall(name)}
-    return {column: "" if value == _NO_VALUE else value for column, value in partitions.items()}
+    return {column_name(column): "" if value == _NO_VALUE else value for column, value in partitions.items()}
 
 
 def _check(

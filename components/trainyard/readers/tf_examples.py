@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 
 from trainyard.contract.batches import batched
 from trainyard.errors import DataError
+from trainyard.readers.parquet_rows import require_names
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
 from trainyard.storage import tfrecord
 from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.values.columns import as_texts
+from trainyard.values.text import column_name
 
 _GROUP_BYTES = 4 << 20  # of examples that are parsed at once; chosen
 _IMAGE_NAMES = ("image/encoded", "image")
@@ -65,7 +67,7 @@ def read_examples(
         if not isinstance(group, list):
             yield group
             continue
-        parsed = list(_parsed(decoder, group))
+        parsed = list(_parsed(decoder, group, file))
         extra = sorted({name for _, decoded in parsed if decoded is not None for name in decoded.schema.names})
         yield from _rows(parsed, file, columns, lists, [name for name in extra if whole_rows and name not in columns])
 
@@ -82,7 +84,7 @@ def read_image_examples(
         if not isinstance(group, list):
             yield group
             continue
-        parsed = list(_parsed(decoder, group))
+        parsed = list(_parsed(decoder, group, file))
         images = dict(found for records, decoded in parsed for found in _images(records, decoded, image, file))
         for item in _rows(parsed, file, columns, lists):
             yield item if isinstance(item, BadRow) else (item, [images[row] for row in item.rows.tolist()])
@@ -128,7 +130,7 @@ def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow | DataErr
             yield unreadable(file.name, error)
 
 
-def _parsed(decoder: Any, records: list[_Record]) -> Iterator[tuple[list[_Record], Any]]:
+def _parsed(decoder: Any, records: list[_Record], file: TableFile) -> Iterator[tuple[list[_Record], Any]]:
     """Yield the records in order, those of the same types together as columns of lists; None for what is no example."""
     try:
         decoded = decoder.DecodeBatch([record for _, record in records])
@@ -136,16 +138,20 @@ def _parsed(decoder: Any, records: list[_Record]) -> Iterator[tuple[list[_Record
         if len(records) == 1:
             yield records, None
             return
-        yield from _parsed(decoder, records[: len(records) // 2])
-        yield from _parsed(decoder, records[len(records) // 2 :])
+        yield from _parsed(decoder, records[: len(records) // 2], file)
+        yield from _parsed(decoder, records[len(records) // 2 :], file)
         return
-    yield records, decoded
+    names = [column_name(name) for name in decoded.schema.names]
+    require_names(names, file.name)
+    yield records, decoded.rename_columns(names)
 
 
 def _first(file: TableFile) -> Iterator[tuple[str, Any]]:
     """Yield the columns of the first examples that are of the same types."""
     group = next((group for group in _groups(file, MOST_BYTES) if isinstance(group, list)), [])
-    decoded = next((batch for _, batch in _parsed(_decoder(), group) if batch is not None), None) if group else None
+    decoded = (
+        next((batch for _, batch in _parsed(_decoder(), group, file) if batch is not None), None) if group else None
+    )
     if decoded is not None:
         yield from zip(decoded.schema.names, decoded.columns, strict=True)
 

@@ -50,6 +50,11 @@ def canonical_list(text: str, separator: str) -> str:
     return separator.join(filter(None, map(canonical, text.split(separator))))
 
 
+def column_name(name: str) -> str:
+    """Return the name of a column as every format has it: without white space around it, Unicode normalized (NFC)."""
+    return unicodedata.normalize("NFC", name.strip())
+
+
 def number(text: str) -> float | None:
     """Return the number that `text` writes, NaN if it stands for a missing one, None if it is none of 32 bits.
 

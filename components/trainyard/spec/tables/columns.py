@@ -11,12 +11,23 @@ from pydantic import AfterValidator, Field, model_validator
 
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
+from trainyard.values.text import column_name
 
 MAX_COLUMNS = 10_000
 """Maximum number of columns of a table and of a recipe. Chosen: read and checked within seconds."""
 
 _NAME, _LONGEST_NAME = r"^[^\x00-\x1f\x7f]+$", 256
-Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME)]
+
+
+def as_in_tables(name: str) -> str:
+    """Return the column `name` of a recipe. Raises `ValueError` if no table that is read has such a name."""
+    if name != (expected := column_name(name)):
+        form = "has white space around it" if name.strip() != name else "is not in Unicode's composed form (NFC)"
+        raise ValueError(f"the name {name[:60]!r} {form}, and names of columns are read without. Write {expected!r}")
+    return name
+
+
+Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME), AfterValidator(as_in_tables)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -30,7 +41,7 @@ def column_names(header: Iterable[str]) -> list[str]:
     >>> column_names(["", "age"])
     ['column 1', 'age']
     """
-    return [name.strip() or f"column {number}" for number, name in enumerate(header, 1)]
+    return [column_name(name) or f"column {number}" for number, name in enumerate(header, 1)]
 
 
 def has_name(column: str) -> bool:

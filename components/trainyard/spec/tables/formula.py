@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from trainyard.values.patterns import MAX_EXACT
-from trainyard.values.text import canonical
+from trainyard.values.text import canonical, column_name
 
 Kind = Literal["number", "text", "truth"]
 
@@ -289,7 +289,7 @@ def _joined(kernel: str, nodes: list[Node]) -> Node:
 def _cell(name: str, kind: Kind) -> Cell:
     if kind == "truth":
         raise ValueError(f"the column '{name[:_SHOWN]}' is no condition. Compare it, as in {name[:_SHOWN]} == 'yes'")
-    return Cell(name, kind)
+    return Cell(column_name(name), kind)
 
 
 def _calls(tree: ast.expr, name: str) -> bool:

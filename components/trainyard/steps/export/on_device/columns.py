@@ -16,7 +16,7 @@ from trainyard.steps.export.on_device.files import Files
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.export.on_device.words import plain_words
-from trainyard.values.text import canonical, canonical_list, day, json_number, number
+from trainyard.values.text import canonical, canonical_list, column_name, day, json_number, number
 from trainyard.values.zones import time_zone
 
 _EPOCH = datetime.date(1970, 1, 1)
@@ -44,7 +44,10 @@ class Preprocessing(Files):
         return rows
 
     def _values(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        values = {raw["name"]: _as_read(row.get(raw["name"]), raw, self._zone) for raw in self._raw}
+        cells = {column_name(name): value for name, value in row.items()}
+        if len(cells) < len(row):
+            raise ValueError("a row names a column twice; white space around a name does not count")
+        values = {raw["name"]: _as_read(cells.get(raw["name"]), raw, self._zone) for raw in self._raw}
         values.update({column["name"]: computed(column["tree"], values) for column in self._computed})
         features: dict[str, Any] = {}
         for column in [*self._raw, *self._computed]:

@@ -16,6 +16,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.parquet_rows import require_readable
 from trainyard.readers.rows import BadRow, unreadable_rows
+from trainyard.spec.tables.columns import column_names
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
@@ -110,6 +111,7 @@ def _encoded(item: Any, index: int) -> bytes:
 
 def _rows(inputs: Any, model: PushedModel, key: str | None) -> Items:
     table, names = _table(inputs)
+    table = table.rename_columns(column_names(table.schema.names))
     require_columns(table.schema.names, model, key, "predict")
     for name in {*(feature.name for feature in model.inputs), *([key] if key else [])}:
         require_readable(name, table.schema.field(name).type, "predict")
