@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ports import free_port
 
-from trainyard import uris
+from trainyard import ports, uris
+from trainyard.errors import TransientError
 from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import handshake
@@ -124,6 +125,11 @@ def ends_well(port: int) -> int:
     return int(code)
 
 
+def test_a_port_that_is_taken_is_a_sentence(port: int) -> None:
+    with pytest.raises(TransientError, match=rf"listen on port {port} \(Address already in use.*\. Run the same"):
+        Rendezvous("127.0.0.1", port, [2], LONG_SECONDS, TOKEN, lambda: None).open()
+
+
 @pytest.mark.parametrize(
     "payload", [b"GET / HTTP/1.1\r\n\r\n" * 4, b'{"type": "ready"}\n' * 4, INFINITE, DEEP, bytes(64)]
 )
@@ -144,7 +150,7 @@ def test_a_pod_listens_on_ipv4_and_ipv6_and_a_port_taken_on_either_is_not_free()
             accepted[0].close()
             calling.result().close()
         with handshake.listen(host, 0) as local:
-            assert local.getsockname()[0] == host and not handshake.is_free(local.getsockname()[1])
+            assert local.getsockname()[0] == host and not ports.is_free(local.getsockname()[1])
 
 
 @pytest.mark.parametrize("token", ["", "of another gang"])

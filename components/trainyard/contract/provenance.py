@@ -37,7 +37,7 @@ _EXCLUDED = {
         *("quantity", "spec.beam", "spec.devices", "spec.environment", "spec.hardware", "spec.schedule", "uris"),
     ),
     "starts, watches and ends processes, and measures memory and disk": (
-        *("child_process", "heartbeat", "memory", "retry", "runtime", "signals", "storage.disk"),
+        *("child_process", "heartbeat", "memory", "ports", "retry", "runtime", "signals", "storage.disk"),
     ),
     "reports, and changes no output": ("errors", "escape", "events"),
     "moves whole files, whose digests are compared": (

@@ -87,7 +87,7 @@ class ExportedFile(FrozenModel):
 class SkewPath(FrozenModel):
     """One path from raw records to an answer, and the largest difference of its answers.
 
-    path: saved_model; server, with the program's name if it is TensorFlow Serving's; or the format of a file for
+    path: saved_model; server, with the program's name; or the format of a file for
     devices after preprocess.py. difference is to the trained model on the examples of preprocess; that of a file for
     devices is to the same file on those examples. to_trained is always to the trained model. Both are None if the path
     gave no answers; note says why a path failed.

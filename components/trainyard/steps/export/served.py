@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard import events
+from trainyard import events, ports
 from trainyard.child_process import LOST, ChildProcess, describe_exit, end_with_parent, prepare_fork_server
 from trainyard.contract import version
 from trainyard.data.trained import Tensors
@@ -41,6 +40,7 @@ _SERVER = "trainyard.serving.run"  # above the steps, which start it as the prog
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", _SERVER]
 _ENDING_SECONDS = 2.0  # chosen: for a server whose connection broke to end
 _POLL_SECONDS = 0.1
+_STARTS = 5  # chosen: of a program whose port another one took first
 _LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy does not reach this machine
 _SHOWN = 300  # characters of what the server said
 
@@ -116,9 +116,22 @@ def _serve(folder: str) -> None:
 def _serve_by(binary: str, folder: str) -> None:
     """Answer requests by TensorFlow Serving's `binary` with the version below `folder`, and end the process.
 
+    If another program takes one of its ports first, it is started again with others: that is no verdict on the files.
+
     Source of the flags and of the status: model_servers/main.cc and g3doc/api_rest.md of tensorflow/serving.
     """
-    rest_port, grpc_port = _free_ports(2)
+    for _ in range(_STARTS):
+        taken = ports.free_ports(2)
+        program = _started(binary, folder, *taken)
+        if (code := program.wait()) < 0:
+            os.kill(os.getpid(), -code)
+        if all(map(ports.is_free, taken)):
+            break
+    os._exit(1)  # its own status of a failure, 255, is that of a lost process
+
+
+def _started(binary: str, folder: str, rest_port: int, grpc_port: int) -> subprocess.Popen[bytes]:
+    """Return the program, which ended or answers; the event `serving` tells the parent process that it answers."""
     url = f"http://127.0.0.1:{rest_port}"
     flags = {
         "port": grpc_port,
@@ -134,9 +147,7 @@ def _serve_by(binary: str, folder: str) -> None:
         time.sleep(_POLL_SECONDS)
     if program.poll() is None:
         events.emit("serving", url=url)
-    if (code := program.wait()) < 0:
-        os.kill(os.getpid(), -code)
-    os._exit(1)  # its own status of a failure, 255, is that of a lost process
+    return program
 
 
 def _is_available(url: str) -> bool:
@@ -144,16 +155,8 @@ def _is_available(url: str) -> bool:
     try:
         with _LOCAL.open(f"{url}/v1/models/model", timeout=DEADLINE_SECONDS) as response:
             return any(each["state"] == "AVAILABLE" for each in json.loads(response.read())["model_version_status"])
-    except (OSError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):  # another program's answer, too
         return False
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def answers(url: str, raw: Tensors, output: str) -> Array:

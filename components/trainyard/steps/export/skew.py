@@ -80,7 +80,7 @@ def compare_paths(
             paths.append(comparison.compare_device(candidate, runtime))
     if start_server:
         binary = shutil.which(served.BINARY)
-        server = f"server ({served.BINARY})" if binary else "server"
+        server = f"server ({served.BINARY if binary else 'trainyard serve'})"
         try:
             with served.serving(output, binary) as url:
                 answers = served.answers(url, raw, output_name(recipe.task))

@@ -20,11 +20,12 @@ from trainyard import events
 from trainyard.child_process import end_programs, end_with_parent, start_program
 from trainyard.contract.training.gang import ElasticGang
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
+from trainyard.ports import free_ports
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.service.worker import InputProcess
-from trainyard.steps.train.peers import handshake, settings
+from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 15  # chosen: more than a supervisor needs to save and exit
@@ -102,7 +103,7 @@ class _LocalGang:
             raise self._error(codes)
 
     def _environment(self) -> dict[str, str]:
-        addresses = [f"127.0.0.1:{port}" for port in _free_ports(self.workers + self.input_workers)]
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(self.workers + self.input_workers, following=2)]
         # Without this each worker would start a thread for every core.
         threads = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
         token = secrets.token_hex(16)
@@ -250,13 +251,3 @@ class _LocalGang:
             return from_code(*self.failure)
         exits = ", ".join(f"worker {worker} with {code}" for worker, code in sorted(codes.items()))
         return TransientError(f"train: the supervisors ended without a model ({exits}). Run the same command again.")
-
-
-def _free_ports(workers: int) -> list[int]:
-    """Return a port for each worker; the ports behind it are free too, as far as can be known."""
-    ports: list[int] = []
-    while len(ports) < workers:
-        port = 20_000 + 10 * secrets.randbelow(1_000)
-        if port not in ports and all(handshake.is_free(port + more) for more in range(3)):
-            ports.append(port)
-    return ports

@@ -128,8 +128,17 @@ class Rendezvous:
         return self.counts[-1]
 
     def open(self) -> threading.Thread:
-        """Listen on the port and return the started thread, which ends with the gang."""
-        acceptor = handshake.Acceptor(handshake.listen(self.host, self.port), rendezvous_key(self.token))
+        """Listen on the port and return the started thread, which ends with the gang.
+
+        Raises `TransientError` if the port is taken.
+        """
+        try:
+            listener = handshake.listen(self.host, self.port)
+        except OSError as error:
+            raise TransientError(
+                f"train: worker 0 cannot listen on port {self.port} ({error.strerror}). Run the same command again."
+            ) from error
+        acceptor = handshake.Acceptor(listener, rendezvous_key(self.token))
         thread = threading.Thread(target=self._run, args=(acceptor,), daemon=True, name="rendezvous")
         thread.start()
         return thread

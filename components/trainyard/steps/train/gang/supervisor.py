@@ -19,7 +19,7 @@ from multiprocessing import connection
 from types import FrameType
 from typing import Any, NoReturn
 
-from trainyard import child_process, events
+from trainyard import child_process, events, ports
 from trainyard.errors import ConfigurationError, ExitCode, PeerLost, TrainyardError, TransientError, failure_fields
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.engines import engine
@@ -294,7 +294,7 @@ def _exit_after_failed_rendezvous() -> None:
 def _free_port(first: int) -> int:
     """Return the first free port from `first` on."""
     for port in range(first, first + settings.PORT_RANGE):
-        if handshake.is_free(port):
+        if ports.is_free(port):
             return port
     raise ConfigurationError(
         f"TRAINYARD_WORKERS: ports {first} to {first + settings.PORT_RANGE - 1} are all taken. Name others."

@@ -158,15 +158,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_free(port: int) -> bool:
-    """Return True if `port` is free on all addresses of this machine."""
-    try:
-        with listen("", port):
-            return True
-    except OSError:
-        return False
-
-
 def _send(connection: socket.socket, data: bytes) -> bool:
     """Return True if a few bytes were sent, for which a new connection has room."""
     try:
