@@ -205,6 +205,25 @@ def test_a_card_has_the_header_of_the_hub_and_its_tables_come_from_the_run(tmp_p
         assert line in text, text
 
 
+def test_a_card_says_what_the_training_took_as_far_as_it_is_known(tmp_path: Path) -> None:
+    recipe, outputs = report_folders.recipe(), read(report_folders.whole_run(tmp_path))
+    text = rendered_card(recipe, outputs)
+    assert "| training time |" in text and "training energy" not in text and "training cost" not in text
+    assert outputs.training and outputs.evaluation and outputs.exports
+    took = {"seconds": {"steps": 3000.0, "compile": 600.0}, "hardware": "NVIDIA L4", "replicas": 2}
+    outputs = replace(outputs, training=outputs.training.model_copy(update=took))
+    record = run._record(recipe, "", outputs, outputs.evaluation, outputs.exports)
+    cost = run._cost(outputs, "", "2.5")
+    text = card.render(recipe, record, outputs, [], cost)
+    assert "| training energy | at most 0.14 kWh: 2 × NVIDIA L4 at the 72 W that each may take (TDP), without" in text
+    assert "| training cost | about \\$2.5: 3,600 s at \\$2.5 an hour |" in text
+    note = tmp_path / "train.json"
+    note.write_text('{"attempts": [{"cost_usd": 0.5}, {"cost_usd": 1.25}]}')
+    assert run._cost(outputs, str(tmp_path), "") == "about $1.8: its workers at the prices of their pools"
+    note.write_text('{"attempts": [{"cost_usd": 0.5}, {"cost_usd": null}]}')
+    assert run._cost(outputs, str(tmp_path), "") == run._cost(outputs, "", "") == ""
+
+
 def test_a_card_says_what_a_missing_and_an_unknown_value_do(tmp_path: Path) -> None:
     features = {"age": {"type": "numeric"}, "city": {"type": "category"}}
     data = {"format": "csv", "path": "x.csv", "label": "y", "features": features}

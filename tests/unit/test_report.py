@@ -126,7 +126,9 @@ def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):
     assert "Of its 12 ms 9 are compute, 3 are waiting for input" in re.sub(r"\s+", " ", text)
     assert "step 20" in text  # resumed
     assert "18.2 kB" in text and "version 3" in text
-    assert "server (trainyard serve) ✓ yes 10 2e-07 1e-05 2e-07 litert_int8 after preprocess.py" in re.sub(r"\s+", " ", text)
+    assert "server (trainyard serve) ✓ yes 10 2e-07 1e-05 2e-07 litert_int8 after preprocess.py" in re.sub(
+        r"\s+", " ", text
+    )
     assert "6 of its 8 operations and 75.0 % of its 4,000 multiply-adds" in " ".join(text.split())
     drawn = {attributes["data-figure"] for _tag, attributes in page.elements if "data-figure" in attributes}
     assert drawn == set(figures(page))

@@ -19,7 +19,6 @@ from trainyard.report import local_runs, summary
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import framed
 from trainyard.spec import recipe as recipes
-from trainyard.spec.hardware import machines
 from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
 from trainyard_control.api.model import Model, load
@@ -175,7 +174,6 @@ def _executed(run: LocalRun, screen: Screen) -> None:
     failure: str | None = "was ended without a word"
     code: int = ExitCode.BUG
     prediction: dict[str, float] | None = None
-    price = _usd_per_hour(run)
     try:
         with screen, disk.os_errors(Path(run.root), "used"):
             run.execute()
@@ -198,15 +196,7 @@ def _executed(run: LocalRun, screen: Screen) -> None:
             "unfinished": run.unfinished,
             "predicted": prediction,
         }
-        summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, price)
-
-
-def _usd_per_hour(run: LocalRun) -> float | None:
-    """Return the hourly price of this machine as the pool of the training, None if it has none."""
-    if not run.environment.placement:
-        return None
-    price = machines.price(run.environment.pool_of("train"), run.environment.platform)
-    return price.usd_per_hour if price else None
+        summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, run.usd_per_hour)
 
 
 class Runs(Sequence[Run]):

@@ -24,6 +24,7 @@ from trainyard.report import summary
 from trainyard.runtime import step as steps
 from trainyard.spec import devices, plain_yaml
 from trainyard.spec.environment import TRAIN, Environment
+from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, disk, storage
@@ -86,6 +87,12 @@ class LocalRun:
     def _pool(self) -> Pool | None:
         """The pool that train is placed on, if one is."""
         return self.environment.pools.get(self.environment.pool_name(TRAIN))
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The hourly price of this machine as the pool of the training, None if it has none."""
+        price = machines.price(self._pool, self.environment.platform) if self._pool else None
+        return price.usd_per_hour if price else None
 
     @property
     def _folder(self) -> str:
@@ -159,6 +166,7 @@ class LocalRun:
             "beam_options": self.environment.beam_options,
             "override": self.override,
             "run_folder": self._folder,
+            "usd_per_hour": "" if self.usd_per_hour is None else str(self.usd_per_hour),
         }
         arguments |= {name: settings[name] for name in STEPS[step].inputs if name in settings}
         self.unfinished = {step: output}

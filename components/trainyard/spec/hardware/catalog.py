@@ -112,6 +112,7 @@ class Accelerator(Strict):
     mixed_tflops: float | None = None
     memory_gb_per_second: float | None = None
     link_gb_per_second: float | None = None
+    watts: float | None = None
     topologies: dict[str, list[int]] = {}
     cubes: int = 0
     tensorflow: bool = True

@@ -18,12 +18,14 @@ import yaml
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Column, Examples, RawFeature
 from trainyard.contract.artifacts.push import VersionRecord
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.threshold import shown
 from trainyard.escape import one_line
 from trainyard.measured import metric_text
 from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import MAIN_METRIC
+from trainyard.spec.hardware import catalog
 from trainyard.spec.recipe import Recipe
 
 _MOST_NAMES = 20  # in a cell; chosen
@@ -45,7 +47,9 @@ _HUB_TASKS = {
 _SCRIPTS = (f"{EXTRA}/signature.json", f"{EXTRA}/predict.py", f"{EXTRA}/preprocess.py")
 
 
-def render(recipe: Recipe, record: VersionRecord, outputs: Outputs, files: Collection[str]) -> str:
+def render(
+    recipe: Recipe, record: VersionRecord, outputs: Outputs, files: Collection[str], training_cost: str = ""
+) -> str:
     """Return the card of the version with `record` and `files`; what an unreadable output holds is left out."""
     examples = [name for name in sorted(files) if name.startswith(f"{EXTRA}/examples/ask_")]
     text: str = _template().render(
@@ -54,7 +58,7 @@ def render(recipe: Recipe, record: VersionRecord, outputs: Outputs, files: Colle
         record=record,
         examples=outputs.examples,
         split=outputs.evaluation.split if outputs.evaluation else None,
-        model=_model(recipe, outputs),
+        model=_model(recipe, outputs) | ({"training cost": training_cost} if training_cost else {}),
         columns=_columns(recipe, outputs) if outputs.examples else [],
         main_metric=MAIN_METRIC[recipe.task],
         paths={file.path: _place(file.path) for file in record.exports},
@@ -118,8 +122,21 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
             if training.is_trees
             else f"{training.epochs} epochs, {training.steps:,} steps",
             "training time": f"{seconds:,.0f} s" if seconds else "",
+            "training energy": _energy(training, seconds),
         }
     return {name: text for name, text in rows.items() if text}
+
+
+def _energy(training: Training, seconds: float) -> str:
+    """Return the most energy that the accelerators can have taken in `seconds`, '' if their power is not known."""
+    known = catalog.catalog().accelerators.get(catalog.named(training.hardware) or "")
+    if known is None or known.watts is None or not seconds:
+        return ""
+    kilowatt_hours = training.replicas * known.watts * seconds / 3.6e6
+    return (
+        f"at most {kilowatt_hours:.2g} kWh: {training.replicas} × {training.hardware} at the {known.watts:g} W that "
+        "each may take (TDP), without the rest of the machine"
+    )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def run(
     dry_run: bool = False,
     override: str = "",
     run_folder: str = "",
+    usd_per_hour: str = "",
 ) -> None:
     """Make the export the newest version in `destination`, point champion.json at it, and say so in `output`.
 
@@ -41,7 +42,7 @@ def run(
     becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
     override: why a model is pushed that a gate refused; champion.json and `output` then say so, with the user's name.
-    run_folder: of the run, for the version's record.
+    run_folder: of the run, for the version's record. usd_per_hour: of all workers of the training, '' if unknown.
 
     Raises `GateRefused` if a gate refused the model, `TransientError` while another push writes to `destination`.
     """
@@ -68,7 +69,8 @@ def run(
             pushed = _plan(manifest, destination, overridden)
             if not pushed.already:
                 files = version.layout(manifest)
-                text = card.render(recipe, record, outputs, files)
+                cost = _cost(outputs, run_folder, usd_per_hour)
+                text = card.render(recipe, record, outputs, files, cost)
                 versions.publish(exported, files, manifest, destination, pushed.version, record, text)
             set_champion(
                 destination,
@@ -124,6 +126,17 @@ def _record(recipe: Recipe, run_folder: str, outputs: Outputs, judged: Evaluatio
         devices=training.devices if training else [],
         training_seconds=sum(training.seconds.values()) if training else None,
     )
+
+
+def _cost(outputs: Outputs, run_folder: str, usd_per_hour: str) -> str:
+    """Return what the training cost: its time at a price, or the attempts that the run noted; '' if unknown."""
+    training = outputs.training
+    if usd_per_hour and training and (seconds := sum(training.seconds.values())):
+        price = float(usd_per_hour)
+        return f"about ${seconds / 3600 * price:.2g}: {seconds:,.0f} s at ${price:g} an hour"
+    note = storage.read_json(f"{run_folder}/train.json") if run_folder else None
+    costs = [attempt["cost_usd"] for attempt in (note or {}).get("attempts", [])]
+    return f"about ${sum(costs):.2g}: its workers at the prices of their pools" if costs and None not in costs else ""
 
 
 def person() -> str:
