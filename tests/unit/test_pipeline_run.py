@@ -28,7 +28,7 @@ class PipelineRun:
 
     def __init__(self, root: Path) -> None:
         self.root, self.made = root / "storage", report_folders.whole_run(root / "documents")
-        self.folder = Path(keys.run_folder(str(self.root), RECIPE, "r1"))
+        self.folder = Path(keys.run_folder(str(self.root), RECIPE.name, "r1"))
         self.outputs: dict[str, str] = {}
         self.attempts: list[dict[str, Any]] = []
 
@@ -168,7 +168,7 @@ def check(root: Path, due: bool) -> str:
 
 
 def test_only_a_check_that_found_nothing_to_train_ends_the_run(tmp_path: Path) -> None:
-    folder = Path(keys.run_folder(str(tmp_path), RECIPE, "r1"))
+    folder = Path(keys.run_folder(str(tmp_path), RECIPE.name, "r1"))
     assert "Not judged" in check(tmp_path, due=True) and not (folder / "run.json").exists()
     assert "Nothing to train" in check(tmp_path, due=False)
     record = json.loads((folder / "run.json").read_text())
@@ -178,7 +178,7 @@ def test_only_a_check_that_found_nothing_to_train_ends_the_run(tmp_path: Path) -
 def test_a_check_that_failed_is_what_the_run_failed_for(tmp_path: Path) -> None:
     with pytest.raises(SystemExit), task.opened("check", TEXT, str(tmp_path), "", "r1"):
         raise DataError("data.path: no files found.")
-    folder = Path(keys.run_folder(str(tmp_path), RECIPE, "r1"))
+    folder = Path(keys.run_folder(str(tmp_path), RECIPE.name, "r1"))
     record = json.loads((folder / "run.json").read_text())
     assert (record["failure"], record["failed_step"], record["exit_code"]) == (
         "data.path: no files found.",
@@ -191,5 +191,5 @@ def test_a_check_that_failed_is_what_the_run_failed_for(tmp_path: Path) -> None:
 def test_an_image_that_holds_other_code_is_what_the_run_failed_for(tmp_path: Path) -> None:
     with pytest.raises(SystemExit), task.opened("preprocess", TEXT, str(tmp_path), "f" * 64, "r1"):
         raise AssertionError
-    folder = Path(keys.run_folder(str(tmp_path), RECIPE, "r1"))
+    folder = Path(keys.run_folder(str(tmp_path), RECIPE.name, "r1"))
     assert json.loads((folder / "run.json").read_text())["exit_code"] == 20

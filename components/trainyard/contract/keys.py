@@ -100,9 +100,9 @@ def models_folder(root: str, recipe: Recipe) -> str:
     return recipe.push.path or storage.join(root, recipe.name, "models")
 
 
-def run_folder(root: str, recipe: Recipe | str, run_id: str) -> str:
-    """Return the folder of a run's record, notes, logs and report. recipe: itself or its name."""
-    return storage.join(root, recipe if isinstance(recipe, str) else recipe.name, "runs", run_id)
+def run_folder(root: str, recipe: str, run_id: str) -> str:
+    """Return the folder of a run's record, notes, logs and report. recipe: its name."""
+    return storage.join(root, recipe, "runs", run_id)
 
 
 def cancellation(folder: str) -> str:

@@ -26,7 +26,7 @@ def write_end(recipe: Recipe, root: str, run_id: str, step: str) -> str:
 
     A run ends when it has nothing to train, when a gate refuses, and after the last step.
     """
-    folder = keys.run_folder(root, recipe, run_id)
+    folder = keys.run_folder(root, recipe.name, run_id)
     done, seconds = _finished(recipe, root, folder)
     ended: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0} | _attempts(folder)
     checked = storage.read_json(f"{folder}/{CHECK}.json")
@@ -46,7 +46,7 @@ def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
     record = storage.read_json(keys.failure_record(output))
     if record is None:
         return
-    folder = keys.run_folder(root, recipe, run_id)
+    folder = keys.run_folder(root, recipe.name, run_id)
     done, seconds = _finished(recipe, root, folder)
     failure = {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
     write(root, recipe, run_id, done, seconds, failure | _attempts(folder))

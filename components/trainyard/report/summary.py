@@ -65,7 +65,7 @@ def write(
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
     failed = ended["failure"] is not None
-    uri = storage.join(keys.run_folder(root, recipe, run_id), "report.html")
+    uri = storage.join(keys.run_folder(root, recipe.name, run_id), "report.html")
     page = ""
     try:
         outputs = read(folders, skip_unreadable=failed)
@@ -119,7 +119,7 @@ def reopen(root: str, recipe: Recipe, run_id: str) -> None:
 
 
 def _record(root: str, recipe: Recipe, run_id: str) -> str:
-    return storage.join(keys.run_folder(root, recipe, run_id), "run.json")
+    return storage.join(keys.run_folder(root, recipe.name, run_id), "run.json")
 
 
 def _write_record(root: str, recipe: Recipe, run_id: str, record: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ class StepTask:
         self._read(read)
         uri, self.arguments = self.pipeline.place(self.name)
         if "run_folder" in STEPS[self.name].inputs and self.run_id:
-            self.arguments["run_folder"] = keys.run_folder(self.root, self.recipe, self.run_id)
+            self.arguments["run_folder"] = keys.run_folder(self.root, self.recipe.name, self.run_id)
         self.output_at(uri)
         self.redo(self.name, first, uri)
         return uri
@@ -185,7 +185,7 @@ class StepTask:
 
     def _write_note(self, name: str, note: dict[str, Any]) -> None:
         if self.run_id:
-            write_note(keys.run_folder(self.root, self.recipe, self.run_id), name, note)
+            write_note(keys.run_folder(self.root, self.recipe.name, self.run_id), name, note)
 
 
 def write_note(run_folder: str, step: str, note: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
         with step.recorded(name, output):
             parsed = documents.parse(recipe, Recipe, name="recipe")
             if run_id:
-                fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
+                fallback = storage.join(keys.run_folder(root, parsed.name, run_id), name)
             task = StepTask(name, parsed, root, run_id)
             task.begin()
             check_code(name, code, parsed)

@@ -150,7 +150,7 @@ def run(
         why = "a reason is missing. Write one" if push else "nothing is pushed with --no-push. Leave one of them out"
         raise ConfigurationError(f"--override: {why}.")
     screen, first = Screen(), known_step(from_step)
-    with Journal(keys.run_folder(loaded_environment.storage, loaded, run_id), screen) as journal:
+    with Journal(keys.run_folder(loaded_environment.storage, loaded.name, run_id), screen) as journal:
         local_run = LocalRun(
             loaded, loaded_environment, run_id, first, journal, day, push=push, override=override.strip()
         )

@@ -96,7 +96,7 @@ class LocalRun:
 
     @property
     def _folder(self) -> str:
-        return self.folder or keys.run_folder(self.root, self.recipe, self.run_id)
+        return self.folder or keys.run_folder(self.root, self.recipe.name, self.run_id)
 
     @property
     def _recipe_text(self) -> str:
