@@ -144,7 +144,7 @@ def test_a_rollback_publishes_the_model_before_and_records_it_and_another_one_un
     models: list[str], evaluation: str, tmp_path: Path
 ) -> None:
     destination = str(tmp_path / "models")
-    with pytest.raises(ConfigurationError, match="no version serves, so none is before it"):
+    with pytest.raises(ConfigurationError, match="no version serves, so there is no earlier one"):
         rollback(destination)
     first = push(evaluation, models[0], Path(destination), tmp_path / "a", run_folder="runs/first")
     with pytest.raises(ConfigurationError, match="version 1 serves, and no earlier version has another model"):

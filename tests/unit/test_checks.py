@@ -71,7 +71,7 @@ def test_the_room_is_what_running_pods_leave() -> None:
     )
     full = checks.pool_capacity(gke(), "cpu", [node(pool="cpu")], [pod("7")])
     assert (full.verdict, full.sentence[:28]) == ("unknown", "1 nodes, room for 0 of 1 pod")
-    assert "what is free there may not be read" in checks.pool_capacity(gke(), "cpu", [node(pool="cpu")], None).sentence
+    assert "free capacity may not be read" in checks.pool_capacity(gke(), "cpu", [node(pool="cpu")], None).sentence
 
 
 def test_a_pool_without_nodes_may_grow_where_platforms_do_and_is_a_fault_elsewhere() -> None:

@@ -99,7 +99,7 @@ def test_rows_stay_for_which_the_condition_is_true():
         ("[x for x in tip]", "is not allowed"),
         ("lambda: tip", "is not allowed"),
         ("tip ** 2", "is not allowed"),
-        ("tip is fare", "is compared by what is not allowed"),
+        ("tip is fare", "has a comparison that is not allowed"),
         ("tip in fare", "is no list of values"),
         ("bin(tip, fare)", "'bin(tip, fare)' is not allowed"),
         ("bin(tip, -1)", "'bin(tip, -1)' is not allowed"),

@@ -54,7 +54,7 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     """
     data = recipe.data
     if data.format == "none":
-        raise ConfigurationError(f"{recipe.name}: data: the recipe has none; train.command reads what it likes.")
+        raise ConfigurationError(f"{recipe.name}: data: the recipe has none; train.command reads its own.")
     kind = _KINDS.get(data.format)
     if kind is None or data.path is None:
         what = "bundled data" if data.path is None else f"the format {data.format}"
@@ -67,6 +67,6 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
 
 
 def _latest_day(data: Data) -> str:
-    """Return the path of the latest day of the window that has files, or of the latest day if none has."""
+    """Return the path of the window's latest day with files, otherwise of its latest day."""
     days = [*reversed(window.paths(data, "").values())]
     return next((path for path in days if list_files(path).files), days[0])

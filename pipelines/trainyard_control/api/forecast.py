@@ -287,6 +287,6 @@ def _help_sentence(
             )
             break
     advice.append(
-        "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
+        "Compare settings on a part of the data (data.fraction); `trainyard learn-curve` shows what that loses."
     )
     return " ".join(advice)

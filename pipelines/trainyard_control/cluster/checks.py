@@ -145,7 +145,7 @@ def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], po
         return bad(label, obstacle.advice, code)
     fitting = [node for node in nodes if find_obstacle(spec, [node], None) is None]
     if pods is None:
-        return good(label, f"{len(fitting)} nodes; what is free there may not be read")
+        return good(label, f"{len(fitting)} nodes; their free capacity may not be read")
     room_for = sum(capacity(spec, node, pods) for node in fitting)
     workers = _workers(environment, name, pool)
     if room_for < workers:

@@ -323,7 +323,7 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
 
 
 def _blocked(diagnosis: Diagnosis) -> str:
-    """Explain a container that waits for something that does not come by itself."""
+    """Explain a container that waits for something that is missing."""
     reason, message = diagnosis.reason, diagnosis.message
     if diagnosis.cause == "image":
         detail = f": {message}" if message and not message.startswith("Back-off") else ""
@@ -332,7 +332,7 @@ def _blocked(diagnosis: Diagnosis) -> str:
             "environment or train.image in the recipe, or give the node the right to pull it"
         )
     if diagnosis.cause == "configuration":
-        remedy = "Create what is named there, or correct the environment"
+        remedy = "Create the named object, or correct the environment"
         return f"its container cannot be made ({reason}: {message}). {remedy}"
     return f"its container ends again and again ({message}). Read the log (trainyard runs logs)"
 

@@ -251,7 +251,7 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Node:
         among = _joined("or_kleene", [_comparison(left, ast.Eq(), value) for value in right.elts])
         return Call("invert", (among,), "truth") if isinstance(operator, ast.NotIn) else among
     if type(operator) not in _COMPARISONS:
-        raise ValueError(f"'{_source(left)}' is compared by what is not allowed. Allowed: {GRAMMAR}")
+        raise ValueError(f"'{_source(left)}' has a comparison that is not allowed. Allowed: {GRAMMAR}")
     equality = isinstance(operator, ast.Eq | ast.NotEq)
     kind = _natural(left) or _natural(right) or ("text" if equality else "number")
     sides = (_compared(left, kind, equality=equality), _compared(right, kind, equality=equality))

@@ -206,7 +206,7 @@ def _requests(ranges: Iterable[tuple[Range, int]]) -> Iterator[tuple[Range, int]
 def _gone(folder: str, name: str) -> ConfigurationError:
     return ConfigurationError(
         f"{folder}/{name}: was removed while preprocess was using it. Run the same command again, and see which rule "
-        "of the bucket removes what is new."
+        "of the bucket deletes new objects."
     )
 
 

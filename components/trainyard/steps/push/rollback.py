@@ -102,7 +102,7 @@ def _champion(destination: str, name: str) -> Champion | None:
 def _before(destination: str, best: Champion | None) -> int:
     """Return the newest version before `best` that holds another model."""
     if best is None:
-        raise ConfigurationError(f"{destination}: no version serves, so none is before it. Name a version.")
+        raise ConfigurationError(f"{destination}: no version serves, so there is no earlier one. Name a version.")
     for number in reversed(version_numbers(destination)):
         if number < best.version:
             manifest = storage.committed(storage.join(destination, str(number)))

@@ -91,7 +91,7 @@ def plan(
     if place and forecast.environment.target == "local":
         raise ConfigurationError("--place: a local environment has no pools. Name one of a cluster with -e.")
     if place and forecast.chosen is None:
-        raise ConfigurationError("--place: no pool meets the limits, so none is written. See the reasons above.")
+        raise ConfigurationError("--place: no pool meets the limits, so nothing is written. See the reasons above.")
     if place and forecast.chosen is not None:
         _write_choice(environment, forecast.environment, forecast.chosen)
 

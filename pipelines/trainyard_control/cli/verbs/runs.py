@@ -159,7 +159,7 @@ def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> 
     if dry_run:
         view = runs.view(run_id)
         pods = [step.pod for step in view.steps if step.state in ("waiting", "running")]
-        typer.echo(f"would end {view.name} ({run_id}) and its pods: {', '.join(pods) or 'none is left'}")
+        typer.echo(f"would end {view.name} ({run_id}) and its pods: {', '.join(pods) or 'none'}")
         return
     runs.cancel(run_id)
     typer.echo(f"✓ {run} has ended, and nothing of it is running", err=True)
