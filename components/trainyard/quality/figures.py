@@ -14,7 +14,7 @@ _FAR = 0.005  # chosen: the share at either end that would press all other bars 
 
 
 def bars(histogram: Histogram, width: int = WIDTH) -> list[int]:
-    """Return the counts of `width` bars of equal breadth, from the 0.5 % quantile to the 99.5 % one.
+    """Return the counts of `width` bars of equal breadth between the 0.5 % and the 99.5 % quantile.
 
     What lies beyond is counted in the first and the last bar.
     """

@@ -73,7 +73,7 @@ METHODS: dict[str, tuple[type[Message], type[Message]]] = {
 def columns(request: Any, decimals: Collection[str]) -> list[tuple[str, list[Any]]]:
     """Return name and values of each tensor of a ModelInferRequest. Raises `BadRequest` if a tensor is no column.
 
-    Numbers are floats in `decimals`; elsewhere they are texts, as in the same request over REST, and NaN is None.
+    Numbers are floats in `decimals`, otherwise texts as over REST; NaN is None.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):

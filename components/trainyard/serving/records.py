@@ -185,7 +185,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object with these names and values, of which `json` would keep the last of a name."""
+    """Return the object with these names and values, also of repeated names, of which `json` keeps the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -215,7 +215,7 @@ def _list(value: Any, place: str) -> list[Any]:
 
 
 def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
-    """Return the values of a tensor (n,) or (n, 1), of which any number of lists may be left in its data."""
+    """Return the values of a tensor (n,) or (n, 1), whose data may be nested in any number of lists."""
     values = _list(tensor.get("data"), f"{place}.data")
     while values and all(isinstance(value, list) and len(value) == 1 for value in values):
         values = [value[0] for value in values]

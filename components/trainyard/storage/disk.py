@@ -31,7 +31,7 @@ def os_errors(path: Path, verb: str = "written") -> Iterator[None]:
 
 @contextmanager
 def staging_errors(staging: Path, final: Path) -> Iterator[None]:
-    """Translate errors of the disk or of `staging` in a block of a step's own code, as `os_errors`."""
+    """Translate errors of the disk or of `staging` in the step's own code, as `os_errors` does."""
     vanished = InfrastructureError(
         f"{staging}: was removed while the output was written there. Leave {staging.parent} alone, and run the same "
         "command again."

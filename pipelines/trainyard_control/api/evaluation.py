@@ -297,7 +297,7 @@ def _judged(
 def _classes(
     texts: list[str], classes: Sequence[str], separator: str | None
 ) -> tuple[NDArray[Any], NDArray[Any], Counter[str]]:
-    """Return the labels as of `SplitPredictions`, which of the `texts` (n,) are some, and why the rest is not."""
+    """Return the labels as in `SplitPredictions`, a mask of those that are known, and the faults of the rest."""
     import numpy as np
 
     ids, reasons, rows = {name: index for index, name in enumerate(classes)}, Counter[str](), len(texts)

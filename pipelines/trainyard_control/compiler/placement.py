@@ -307,7 +307,7 @@ def _tasks(spec: Spec, steps: dict[str, str]) -> Iterator[tuple[Spec, str]]:
 
 
 def _variables(container: Spec, config: Spec) -> set[str]:
-    """Return the environment variables that the author gave the step, in whichever way."""
+    """Return the environment variables that the author set for the step in any way."""
     names = {str(variable["name"]) for variable in container.get("env", [])}
     from_maps = [*config.get("secretAsEnv", []), *config.get("configMapAsEnv", [])]
     names |= {str(key["envVar"]) for one in from_maps for key in one["keyToEnv"]}

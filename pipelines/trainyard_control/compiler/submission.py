@@ -48,7 +48,7 @@ def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: s
 def request(submission: Submission, experiment: str, pipeline: str, version: str) -> Any:
     """Return the body of Kubeflow's CreateRun; `experiment`, `pipeline` and `version` are the server's ids.
 
-    What the plan expects is a parameter of the run: in the package it would make another version with every record.
+    The plan's forecast is a parameter of the run: in the package, each new record would make a new version.
     """
     import kfp_server_api as kfp
 

@@ -60,14 +60,14 @@ class Stop:
         self._children.discard(child)
 
     def terminate(self) -> None:
-        """Pass SIGTERM on, once: `timeout` sends it twice."""
+        """Forward SIGTERM once, because `timeout` sends it twice."""
         if not self.preempted.is_set():
             self.preempted.set()
             for child in tuple(self._children):
                 child.terminate()
 
     def end(self) -> None:
-        """Leave none of them running: interrupt all, but for those that SIGTERM has them save what they have."""
+        """End all processes: interrupt them, except those that save their state on SIGTERM."""
         self.interrupted.set()
         children, deadline = tuple(self._children), time.monotonic() + _GRACE_SECONDS
         for child in children if not self.preempted.is_set() else ():

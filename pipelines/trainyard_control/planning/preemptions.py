@@ -73,7 +73,7 @@ def _stays(
 
 
 def expected_stays(pools: list[tuple[str, float, float, float, int | None]]) -> list[Stay]:
-    """Return the expected stay on each of `pools`, of which the training moves to the next when a budget is spent.
+    """Return the expected stay on each of `pools`; the training moves to the next when a budget is spent.
 
     pools: name, hours of the whole training there, preemptions per hour of all its nodes, hours that each costs, and
     how many are allowed, None for any number. Preemptions are a Poisson process over the hours of training. The work

@@ -95,7 +95,7 @@ class ComputedFeature(FrozenModel):
 
 
 class SplitFiles(FrozenModel):
-    """The TFRecord shards of a split and how many examples they hold, together and each."""
+    """The TFRecord shards of a split, and the number of examples of the split and of each shard."""
 
     examples: int
     files: list[str]

@@ -98,7 +98,7 @@ class FeatureStatistics(FrozenModel):
 
     @property
     def has_values(self) -> bool:
-        """True if values were counted, not only how many there are."""
+        """True if the values themselves were counted, not only their number."""
         return self.count > 0 and (self.top is not None or self.mean is not None)
 
 
@@ -240,7 +240,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
 
 
 def _number_distance(old: Histogram | None, new: Histogram | None) -> Distance | None:
-    """Return the distance over the tenths of `old`, None if one of the statistics is of a version without them."""
+    """Return the distance over the tenths of `old`, None if either side was written by a version without tenths."""
     if old is None or new is None:
         return None
     before, now = aligned(old, new)

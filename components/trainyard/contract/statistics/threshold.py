@@ -11,7 +11,7 @@ from trainyard.contract.document import FrozenModel
 
 
 class ClassThreshold(FrozenModel):
-    """The threshold of one class, and what the class has with it on the split that it was chosen on.
+    """The threshold of one class, with its metrics on the split that chose it.
 
     value: a float32 number; the class is predicted if its probability is above it.
     """

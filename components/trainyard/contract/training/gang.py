@@ -73,7 +73,7 @@ class GangSpec(PlacedGang):
 
 
 class ElasticGang(Strict):
-    """A gang that trains with as many workers as there are.
+    """A gang that trains with the workers that are available.
 
     counts: the numbers of workers that divide the batch evenly, ascending; the last is the number that the gang asks
     for. replace_seconds: how long it waits for a missing worker before it trains without it. start_deadline_seconds:

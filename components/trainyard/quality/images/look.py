@@ -53,7 +53,7 @@ def look_of_gray(image: Image.Image) -> Look:
 
 
 def near_pairs(names: Sequence[str], looks: Sequence[Look]) -> tuple[list[list[str]], int]:
-    """Return up to 20 pairs of names whose looks are near, the nearest first, and how many pairs there are."""
+    """Return up to 20 pairs of names with near looks, the nearest first, and the number of all pairs."""
     distances = near(np.frombuffer(b"".join(looks), np.uint8).reshape(-1, 16))
     order = sorted(distances, key=lambda pair: (distances[pair], names[pair[0]], names[pair[1]]))
     return [sorted((names[first], names[second])) for first, second in order[:_SHOWN]], len(distances)

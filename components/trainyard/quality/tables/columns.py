@@ -34,7 +34,7 @@ _CATEGORY = 50, 0.05  # chosen: maximum number of distinct texts, or their share
 
 
 class ColumnCounter:
-    """A `ColumnProfile` in the making. Numbers, days and texts are all counted until it is known what prevails."""
+    """A `ColumnProfile` in the making. Counts numbers, days and texts until the prevailing type is known."""
 
     def __init__(self, name: str) -> None:
         self.name = name

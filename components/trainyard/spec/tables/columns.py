@@ -45,7 +45,7 @@ def column_names(header: Iterable[str]) -> list[str]:
 
 
 def has_name(column: str) -> bool:
-    """Return True if the data name the column `column`."""
+    """Return True if the data have a column named `column`."""
     return re.fullmatch(NO_NAME, column) is None
 
 

@@ -98,7 +98,7 @@ def _decisions(pipeline: Pipeline) -> set[str]:
 
 
 def _pushed(pipeline: Pipeline) -> set[str]:
-    """Return the digests of all that was ever pushed, so that a version which was taken back is not pushed again."""
+    """Return the digests of every version that was ever pushed, so that a reverted one is not pushed again."""
     folder = storage.join(pipeline.root, pipeline.recipe.name, Pushed.made_by)
     return {
         Pushed.read(uri).digest

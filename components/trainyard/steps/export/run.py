@@ -20,8 +20,8 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, thresholds: str
     """Write every format of the recipe into `output`, with exports.json: parity, latency, size and verdict of each.
 
     `examples` and `model` are the committed outputs of preprocess and train, `thresholds` the `Evaluation.decisions` of
-    the model, '' if the recipe has no aim for them. A file that differs too much makes the
-    verdict `refused` and is listed all the same. Raises `DataError`, `ConfigurationError`.
+    the model, '' if the recipe has no aim for them. A file that differs too much is listed, and makes
+    the verdict `refused`. Raises `DataError`, `ConfigurationError`.
     """
     if recipe.train.result == "folder":
         _copy(model, output)

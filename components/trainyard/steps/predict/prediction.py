@@ -89,7 +89,7 @@ class Predictor:
         self._served: ServedModel | None = None
 
     def predict(self, inputs: Any, key: str | None) -> Table:
-        """Return the answers to `inputs` (see `inputs.items_of`), which are those of `predict` to a file of them.
+        """Return the answers to `inputs` (see `inputs.items_of`); `predict` gives the same for a file.
 
         Raises `DataError` as `predict` does, and if the inputs are of no form that is read.
         """

@@ -190,7 +190,7 @@ def _results(
 
 
 class _TaskFn(Generic[_Work]):
-    """Does a task: leaves its rows in parts, and a document of what it found."""
+    """Runs a task: writes its rows as parts, and a document about them."""
 
     def __init__(self, recipe: Recipe, work: TaskStore) -> None:
         self._recipe, self._work = recipe, work

@@ -148,7 +148,7 @@ class _ColumnLimits:
 
 
 def _columns(recipe: Recipe, outputs: Outputs) -> list[_ColumnLimits]:
-    """Return the treatment of missing and unknown values, for each column."""
+    """Return the handling of missing and unknown values of each column."""
     examples: Examples | None = outputs.examples
     counts = outputs.evaluation.unknown if outputs.evaluation else {}
     types = {name: column.type for name, column in (recipe.data.features | recipe.data.inputs).items()}

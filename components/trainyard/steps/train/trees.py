@@ -153,7 +153,7 @@ def _weighted(recipe: Recipe, folder: ExampleFolder, rows: boosted_trees.Rows) -
 
 
 def _for_judging(rows: boosted_trees.Rows, known: np.ndarray) -> boosted_trees.Rows:
-    """Return the eval rows whose class is one of `known`, those of the training split: trees answer no other."""
+    """Return the eval rows whose class is `known` from the training split, because trees predict no other."""
     is_known = np.isin(rows.labels, known)
     if is_known.all():
         return rows

@@ -14,7 +14,7 @@ from trainyard.steps.preprocess.readers.files import Files, read_text
 from trainyard.steps.preprocess.readers.records import BadRecord
 
 SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-([0-9]{1,9})-of-([0-9]{1,9})$")
-"""Of a shard's name its split, the format, its number and how many there are."""
+"""Matches a shard's name: split, format, number, number of shards."""
 
 
 @dataclass(frozen=True)

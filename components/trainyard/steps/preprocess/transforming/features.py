@@ -96,7 +96,7 @@ def fillers(data: Data) -> dict[str, int]:
 
 
 def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
-    """Return the number of different ids of the features of which tf.Transform does not say it.
+    """Return the number of ids of features for which tf.Transform does not report it.
 
     columns: what `learned_columns` gave.
     """

@@ -185,7 +185,7 @@ class AugmentedImages:
 
     @property
     def cut_encoded(self) -> bool:
-        """True if windows are cut out of encoded images, which may be larger than the model's."""
+        """True if windows are cut from encoded images, which may be larger than the model's."""
         encoded = any(feature.encoded and not feature.pixels for feature in self.folder.document.features)
         return encoded and self.options.crop is not None
 

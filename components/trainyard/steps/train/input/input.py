@@ -143,7 +143,7 @@ class Input:
         return _prefetch(in_turn(parts, first, self._end, self.replicas.count))
 
     def _served_batches(self, worker: InputWorker, first: int) -> tf.data.Dataset[tuple[tf.Tensor, Batch]]:
-        """Return (number, batch) of the micro-batches from `first` on that `worker` prepares."""
+        """Yield (number, batch) of the micro-batches that `worker` prepares, starting at `first`."""
 
         def numbered(number: tf.Tensor, *rest: Any) -> tuple[tf.Tensor, Batch]:
             return number, self._augment_and_weigh(number, *rest)
