@@ -18,8 +18,7 @@ import yaml
 from namespaces import Namespace, until
 
 from trainyard.contract import keys
-from trainyard.contract.pipeline import Pipeline
-from trainyard.contract.training.warm_start import TrainingPlan
+from trainyard.contract.pipeline import Pipeline, TrainingPlan
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment

@@ -24,7 +24,7 @@ from processes import descendants
 from trainyard.child_process import start_time
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
-from trainyard.steps.train.custom_program.model import check_model
+from trainyard.steps.train.custom_program.training import check_model
 from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")

@@ -23,7 +23,7 @@ from trainyard.runtime import step
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.gates import ThresholdAim
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.baselines.boosted import _columns
+from trainyard.steps.evaluate.baselines import _columns
 from trainyard.steps.evaluate.run import run
 from trainyard.storage import storage
 

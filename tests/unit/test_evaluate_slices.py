@@ -7,10 +7,9 @@ from sklearn import metrics as sklearn_metrics
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import Gate
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.gap import largest_gap
 from trainyard.steps.evaluate.gate import ChampionState, Subject, judge
 from trainyard.steps.evaluate.metrics.measure import SplitPredictions
-from trainyard.steps.evaluate.slices import slice_masks, slice_metrics, slices_of
+from trainyard.steps.evaluate.slices import largest_gap, slice_masks, slice_metrics, slices_of
 
 
 def recipe(slices, task="classification"):

@@ -25,8 +25,8 @@ from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images.decoding import PixelForm
-from trainyard.readers import csv_rows, table_file
-from trainyard.readers.rows import BadRow
+from trainyard.readers import csv_rows
+from trainyard.readers.rows import BadRow, TableFile
 from trainyard.steps.predict import prediction, pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import images, source, tables
@@ -111,7 +111,7 @@ def read_among_plain(folder: Path, cell: str, model: PushedModel) -> float:
 
 def types_among_plain(folder: Path) -> set[str]:
     """Return the Arrow types of the column that `read_among_plain` read."""
-    table = table_file.TableFile(str(folder / "numbers.csv"), "", numbers={"net worth"})
+    table = TableFile(str(folder / "numbers.csv"), "", numbers={"net worth"})
     return {str(rows.columns.schema.field(0).type) for rows in csv_rows.read_csv(table, ["net worth"])}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.loop.stragglers import WINDOW_CALLS, WINDOW_SECONDS, WINDOWS, Stragglers
+from trainyard.steps.train.loop.speed import WINDOW_CALLS, WINDOW_SECONDS, WINDOWS, Stragglers
 from trainyard.steps.train.peers.settings import Rank
 
 CALL_SECONDS = WINDOW_SECONDS / WINDOW_CALLS

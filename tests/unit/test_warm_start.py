@@ -10,8 +10,7 @@ import pytest
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
-from trainyard.contract.pipeline import Pipeline
-from trainyard.contract.training.warm_start import TrainingPlan
+from trainyard.contract.pipeline import Pipeline, TrainingPlan
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe

@@ -14,10 +14,11 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion, champion
-from trainyard.contract.document import Document
-from trainyard.contract.training import warm_start, weights
+from trainyard.contract.document import Document, FrozenModel
+from trainyard.contract.training import weights
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
 
 _KINDS: tuple[type[Document], ...] = (Examples, Training, Evaluation, Exports, Pushed)
 DOCUMENTS = {kind.made_by: kind for kind in _KINDS}
@@ -47,7 +48,7 @@ class Pipeline:
 
     @cached_property
     def best(self) -> Champion | None:
-        """The champion, as of when it is first asked for; set it to compare with another, or with none."""
+        """The champion at the first access; set it to compare with another model, or with None."""
         return champion(self.destination)
 
     @property
@@ -65,14 +66,14 @@ class Pipeline:
     def place(self, step: str, again: bool = False) -> Placed:
         """Return the folder of `step`'s output and its arguments, from the `outputs` that it reads.
 
-        again: as `warm_start.plan`. Raises what finding out raises: `keys.fingerprint`, `champion`, `weights.digest`.
+        again: as `training_plan`. Raises what finding out raises: `keys.fingerprint`, `champion`, `weights.digest`.
         """
         spec = STEPS[step]
         read = {STEPS[name].argument: self.outputs[name] for name in spec.reads}
         parts = [*read.values(), *(_KEYS[name](self) for name in spec.keyed_by)]
         output, start = keys.output_uri(self.root, self.recipe, step, *filter(None, parts)), ""
         if "start" in spec.inputs:
-            plan = warm_start.plan(output, self.recipe, self.best if self.recipe.train.warm_start else None, again)
+            plan = training_plan(output, self.recipe, self.best if self.recipe.train.warm_start else None, again)
             output, start = plan.model, plan.start
         known: dict[str, Callable[[], str]] = {
             "champion": lambda: self.best.path if self.best else "",
@@ -109,3 +110,34 @@ def is_blessed(step: str, output: str) -> bool:
         return True
     document = DOCUMENTS[step].read(output)
     return isinstance(document, Evaluation | Exports) and document.gate.verdict == "blessed"
+
+
+class TrainingPlan(FrozenModel):
+    """The folder of the model to be, and the version of the champion that it begins with: '' for first weights.
+
+    maker: as `task.Task.maker`.
+    """
+
+    model: str
+    start: str = ""
+    maker: str = ""
+
+
+def training_plan(model: str, recipe: Recipe, best: Champion | None, again: bool = False) -> TrainingPlan:
+    """Return the folder and the start of a training while `best` is the champion.
+
+    model: the folder of a training with initial weights. With a warm start the folder is named after the champion too.
+    A model that this recipe and code have made of these examples is the answer whichever champion it began with, unless
+    `again`: it becomes the champion itself, and would otherwise be trained on by each run without an end.
+    """
+    if recipe.train.warm_start is None:
+        return TrainingPlan(model=model)
+    folder, name = keys.split(model)
+    models = [storage.join(folder, child) for child in storage.children(folder) if child.startswith(name)]
+    done = [uri for uri in models if storage.committed(uri) is not None]
+    if done and not again:
+        newest = max(done, key=lambda uri: Training.read(uri).finished)
+        return TrainingPlan(model=newest, start=Training.read(newest).warm_start)
+    if best is None:
+        return TrainingPlan(model=model)
+    return TrainingPlan(model=f"{model}-from-{best.digest[:16]}", start=best.path)

@@ -22,8 +22,7 @@ from pyarrow import csv as pa_csv
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts, split_ragged
-from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
-from trainyard.readers.table_file import Dialect, TableFile
+from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Dialect, Piece, RowBatch, TableFile
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, column_names
 from trainyard.storage.source_stream import open_file
 from trainyard.values.columns import are_plain, plain_numbers
@@ -215,7 +214,7 @@ class _Table:
         )
 
     def plain_rows(self, block: RowBlock) -> Iterator[RowBatch | BadRow]:
-        """Yield the rows of `block`, the next ones."""
+        """Yield the rows of `block`, which follow the earlier ones."""
         first = self._number + 1
         self._number += block.rows
         self.ahead.skip(block.size)

@@ -19,9 +19,8 @@ from typing import Any, Protocol
 
 from trainyard import events, uris
 from trainyard.contract import keys
-from trainyard.contract.pipeline import Pipeline
+from trainyard.contract.pipeline import Pipeline, TrainingPlan
 from trainyard.contract.training import gang
-from trainyard.contract.training.warm_start import TrainingPlan
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, LAUNCHER, STEPS, is_from
 from trainyard.report import pipeline_run, summary
@@ -254,7 +253,7 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
 
 
 def write_previews(*artifacts: Artifact) -> None:
-    """Write what each artifact logged to its own file, of which Kubeflow's page shows the beginning."""
+    """Write each artifact's log to a file, whose beginning Kubeflow's page shows."""
     for artifact in artifacts:
         Path(artifact.path).write_text(json.dumps(artifact.metadata, indent=1), encoding="utf-8")
 

@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.quality import findings
-from trainyard.quality.hashes import ConflictSample, HashSample, combined
+from trainyard.quality.hashes import ConflictSample, HashSample, combined, mixed
 from trainyard.quality.profile import ColumnProfile, Profile, Repeats
-from trainyard.quality.sample import RowSample
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import ColumnCounter
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.label_errors import label_errors
+from trainyard.quality.tables.label_checks import label_errors, target_leakage
 from trainyard.quality.tables.table import nested, read_table
-from trainyard.quality.tables.target_leakage import target_leakage
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.parquet_rows import is_readable
 from trainyard.readers.rows import BadRow, RowBatch
@@ -235,3 +234,45 @@ def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
         return column.distinct > some or min(counts.values(), default=0) < _EXAMPLES
     rare = sum(count < _SPLITS for count in counts.values())  # one alone may be a typing error
     return rare > 1 and 4 * rare >= column.distinct
+
+
+_CELLS = 400_000  # chosen: a hundred megabytes of text at the worst
+_ROWS = 20_000  # chosen: a share is then known to about a hundredth
+
+
+class RowSample:
+    """At most 20,000 rows, fewer if there are many columns: those whose position has the smallest hash."""
+
+    def __init__(self, columns: int) -> None:
+        self._rows = max(200, min(_ROWS, _CELLS // max(1, columns)))
+        self._limit = np.uint64(2**64 - 1)
+        self._kept: list[Any] = []
+        self._draws: list[Any] = []
+        self._ids: list[Any] = []
+
+    def add(self, batch: Any, first: int, ids: NDArray[np.int64]) -> None:
+        """Draw from the rows of the Arrow `batch` with these `ids`, the first of which is the `first`-th to be read."""
+        draws = mixed(np.arange(first + 1, first + 1 + batch.num_rows, dtype=np.uint64))
+        chosen = draws <= self._limit
+        self._kept.append(batch.filter(pa.array(chosen)))
+        self._draws.append(draws[chosen])
+        self._ids.append(ids[chosen])
+        if sum(map(len, self._draws)) > 2 * self._rows:
+            self._shrink()
+
+    def table(self) -> Any:
+        """Return the rows as a table of text, in their order."""
+        if sum(map(len, self._draws)) > self._rows:
+            self._shrink()
+        return pa.Table.from_batches(self._kept) if self._kept else None
+
+    def ids(self) -> list[int]:
+        """Return the ids of the rows of `table`, which is asked for before."""
+        return [int(row) for ids in self._ids for row in ids]
+
+    def _shrink(self) -> None:
+        self._limit = np.partition(np.concatenate(self._draws), self._rows - 1)[self._rows - 1]
+        chosen = [draws <= self._limit for draws in self._draws]
+        self._kept = [batch.filter(pa.array(mask)) for batch, mask in zip(self._kept, chosen, strict=True)]
+        self._ids = [ids[mask] for ids, mask in zip(self._ids, chosen, strict=True)]
+        self._draws = [draws[mask] for draws, mask in zip(self._draws, chosen, strict=True)]

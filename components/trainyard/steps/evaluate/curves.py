@@ -6,8 +6,7 @@ import numpy as np
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
 from trainyard.steps.evaluate.metrics.measure import measure
-from trainyard.steps.evaluate.metrics.predictions import SplitPredictions, full_weights
-from trainyard.steps.evaluate.metrics.ranking import rank
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions, full_weights, rank
 from trainyard.steps.evaluate.metrics.registry import confidence_bins
 
 CURVES = 20

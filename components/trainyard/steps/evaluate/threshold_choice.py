@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import ROUNDING, ThresholdAim, require_classes
-from trainyard.steps.evaluate.metrics.predictions import full_weights
-from trainyard.steps.evaluate.metrics.ranking import rank
+from trainyard.steps.evaluate.metrics.predictions import full_weights, rank
 
 
 def choose_thresholds(

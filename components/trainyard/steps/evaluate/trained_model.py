@@ -26,10 +26,7 @@ from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, requi
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.evaluate import curves
-from trainyard.steps.evaluate.baselines.baseline import baseline, baseline_predictions
-from trainyard.steps.evaluate.baselines.boosted import boosted_predictions
-from trainyard.steps.evaluate.baselines.importance import importances
-from trainyard.steps.evaluate.gap import largest_gap
+from trainyard.steps.evaluate.baselines import baseline, baseline_predictions, boosted_predictions, importances
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, drifted, judge, judge_drift
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
@@ -42,7 +39,7 @@ from trainyard.steps.evaluate.predict import (
     model_predictions,
     replicated,
 )
-from trainyard.steps.evaluate.slices import Columns, Masks, slice_masks, slice_metrics, slices_of
+from trainyard.steps.evaluate.slices import Columns, Masks, largest_gap, slice_masks, slice_metrics, slices_of
 from trainyard.steps.evaluate.threshold_choice import choose_thresholds
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage

@@ -30,8 +30,7 @@ from trainyard.steps.preprocess.transforming.features import (
     raw_spec,
     with_computed,
 )
-from trainyard.steps.preprocess.transforming.label import label_types
-from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
+from trainyard.steps.preprocess.transforming.module import Preprocessing, label_types, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224

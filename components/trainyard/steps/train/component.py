@@ -26,7 +26,7 @@ def train(
 
     with task.opened("train", recipe, storage, code) as this:
         from trainyard.contract.artifacts.train import Training
-        from trainyard.contract.training.warm_start import TrainingPlan
+        from trainyard.contract.pipeline import TrainingPlan
 
         warm_start = TrainingPlan.model_validate_json(plan)
         model = this.output_at(keys.labeled(warm_start.model, label))

@@ -10,8 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.steps.evaluate.metrics.predictions import Floats
-from trainyard.steps.evaluate.metrics.ranking import rank
+from trainyard.steps.evaluate.metrics.predictions import Floats, rank
 
 MOST_WHOLE = 50_000
 """Examples whose columns are in memory at once; of more, sums are made in blocks. Chosen."""

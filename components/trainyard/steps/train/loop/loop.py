@@ -30,8 +30,7 @@ from trainyard.steps.train.loop.checkpoint import (
     lost_best_message,
 )
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.loop.speed import ProgressReporter, SpeedMeter
-from trainyard.steps.train.loop.stragglers import Stragglers
+from trainyard.steps.train.loop.speed import ProgressReporter, SpeedMeter, Stragglers
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.steps.train.peers.settings import Rank
 
