@@ -129,7 +129,7 @@ def _record(recipe: Recipe, run_folder: str, outputs: Outputs, judged: Evaluatio
 
 
 def _cost(outputs: Outputs, run_folder: str, usd_per_hour: str) -> str:
-    """Return what the training cost: its time at a price, or the attempts that the run noted; '' if unknown."""
+    """Return the cost of the training: its time at a price, or the attempts that the run noted; '' if unknown."""
     training = outputs.training
     if usd_per_hour and training and (seconds := sum(training.seconds.values())):
         price = float(usd_per_hour)
