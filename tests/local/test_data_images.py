@@ -262,6 +262,52 @@ def test_the_served_graph_refuses_formats_that_tensorflow_decodes_otherwise(file
         tf.function(lambda encoded: decode_image(encoded, SHAPE))(tf.constant(image(file_format=file_format)))
 
 
+@pytest.mark.parametrize("marker", [True, False])
+def test_the_served_graph_refuses_cmyk_of_which_tensorflow_may_show_the_negative(marker):
+    encoded = image("CMYK", "JPEG")
+    at = encoded.index(b"Adobe") - 4
+    encoded = encoded if marker else encoded[:at] + encoded[at + 16 :]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a JPEG in CMYK is not decoded here"):
+        tf.function(lambda encoded: decode_image(encoded, SHAPE))(tf.constant(encoded))
+    _, given = checked("a", encoded, PixelForm(3))
+    stored = check_image(encoded, ImageLimits(10_000_000, PixelForm(3))).encoded
+    np.testing.assert_array_equal(decode_image(given, SHAPE), decode_image(stored, SHAPE))
+
+
+def tiff(pixels: np.ndarray, *, apart: bool) -> bytes:
+    """Colors of an uncompressed TIFF: in one strip, or in a strip for each channel."""
+    height, width, channels = pixels.shape
+    strips = [pixels[..., channel].tobytes() for channel in range(channels)] if apart else [pixels.tobytes()]
+    count, bits = len(strips), pixels.itemsize * 8
+    behind = 8 + 2 + 12 * 10 + 4
+    first = behind + 6 + 8 * count
+    starts = [first + sum(map(len, strips[:place])) for place in range(count)]
+    one = count == 1
+    tags = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 3, behind), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [(273, 4, count, starts[0] if one else behind + 6), (277, 3, 1, 3), (278, 4, 1, height)]
+    tags += [(279, 4, count, len(strips[0]) if one else behind + 6 + 4 * count), (284, 3, 1, 2 if apart else 1)]
+    head = b"II*\0" + struct.pack("<IH", 8, 10) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    lists = struct.pack(f"<{2 * count}I", *starts, *map(len, strips))
+    return head + struct.pack("<I3H", 0, bits, bits, bits) + lists + b"".join(strips)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_tiff_is_read_as_it_is_or_refused(apart, wide):
+    pixels = np.random.default_rng(5).integers(0, 256, (6, 8, 3), np.uint8)
+    encoded = tiff(pixels.astype(np.uint16) * 257 if wide else pixels, apart=apart)
+    shape, form = ImageShape(height=6, width=8, channels=3), PixelForm(3)
+    if wide and apart:
+        for refused in (check_image, image_input):
+            with pytest.raises((BadRecord, ValueError), match="of 16 bits are in separate planes"):
+                refused(encoded, ImageLimits(1000, form) if refused is check_image else shape.model_dump())
+        assert checked("a", encoded, form).reason == "unscaled_image"
+        return
+    np.testing.assert_array_equal(decode_pixels(check_image(encoded, ImageLimits(1000, form)).encoded, shape), pixels)
+    np.testing.assert_array_equal(decode_image(checked("a", encoded, form)[1], shape), pixels)
+    np.testing.assert_array_equal(image_input(encoded, shape.model_dump()), pixels)
+
+
 def test_an_image_of_another_size_is_resized_and_one_of_the_right_size_is_not_touched():
     encoded = image()
     original = np.asarray(Image.open(io.BytesIO(encoded)), np.float32)
@@ -396,10 +442,16 @@ def drawn(mode: str, file_format: str, size=(31, 47), palette=None, **options) -
     return stream.getvalue()
 
 
-def wide_png() -> bytes:
+def wide_png(**options: int) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(np.random.default_rng(4).integers(0, 5000, (31, 47)).astype(np.uint16)).save(stream, "PNG")
+    pixels = np.random.default_rng(4).integers(0, 5000, (31, 47)).astype(np.uint16)
+    Image.fromarray(pixels).save(stream, "PNG", **options)
     return stream.getvalue()
+
+
+def transparent_wide_png() -> bytes:
+    level = int(np.asarray(Image.open(io.BytesIO(wide_png())))[5, 7])
+    return wide_png(transparency=level)
 
 
 ON_DEVICE = {
@@ -413,6 +465,7 @@ ON_DEVICE = {
     **{f"PNG, palette of {bits} bits": drawn("P", "PNG", palette=bits) for bits in (1, 2, 4)},
     "PNG, palette with a transparent color": drawn("P", "PNG", transparency=3),
     "PNG, 16 bits": wide_png(),
+    "PNG, 16 bits with a transparent gray": transparent_wide_png(),
     **{f"PNG, {mode}": drawn(mode, "PNG") for mode in ("1", "L", "LA", "RGB", "RGBA")},
 }
 

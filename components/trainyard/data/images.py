@@ -41,6 +41,10 @@ def _decode_jpeg(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     with tf.control_dependencies(
         [tf.debugging.assert_equal(is_jpeg, tf.constant(True), "image: JPEG or PNG is expected.")]
     ):
+        is_cmyk = tf.equal(tf.image.extract_jpeg_shape(encoded)[2], 4)
+    # Of CMYK, TensorFlow shows a JPEG without Adobe's marker as its negative.
+    refused = "image: a JPEG in CMYK is not decoded here. Convert it to RGB."
+    with tf.control_dependencies([tf.debugging.assert_equal(is_cmyk, tf.constant(False), refused)]):
         return tf.io.decode_image(encoded, channels=channels, expand_animations=False)
 
 

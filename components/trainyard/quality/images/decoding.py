@@ -11,7 +11,7 @@ from PIL import Image
 from trainyard.contract.image_formats import PNG_BITS
 
 FULL_SCALE = 65535.0
-_BITS_PER_SAMPLE = 258  # the tag of TIFF
+_BITS_PER_SAMPLE, _PLANES = 258, 284  # tags of TIFF; 2 planes are apart
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,20 @@ class UnscaledImageError(Exception):
 
 
 def depth_of(image: Image.Image, encoded: bytes) -> int:
-    """Return the bits a channel of the image that Pillow opened in `encoded`: 8 for fewer; 32 for int32 and float."""
+    """Return the bits a channel of the image that Pillow opened in `encoded`: 8 for fewer; 32 for int32 and float.
+
+    Raises `UnscaledImageError` for a TIFF of which Pillow takes other pixels than it holds.
+    """
     if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
         return 32
     if image.format == "PNG":
         return max(8, encoded[PNG_BITS])
     if image.format == "TIFF":
         samples: tuple[int, ...] = image.tag_v2.get(_BITS_PER_SAMPLE, (8,))  # type: ignore[attr-defined]
+        if max(samples) > 8 and image.tag_v2.get(_PLANES) == 2:  # type: ignore[attr-defined] # seen with Pillow 12
+            raise UnscaledImageError(
+                f"its colors of {max(samples)} bits are in separate planes. Write them pixel by pixel, or as PNG"
+            )
         return max(8, *samples)
     return 16 if image.mode.startswith("I") else 8
 
@@ -58,6 +65,8 @@ def in_eight_bits(image: Image.Image, form: PixelForm, depth: int) -> Image.Imag
         else:
             values = np.nan_to_num(np.asarray(image, np.float32), nan=0.0)
             levels = np.clip(np.rint(values * np.float32(255) / np.float32(white_level)), 0, 255)
+        if (transparent := image.info.get("transparency")) is not None:  # of which Pillow makes no alpha channel
+            levels[np.asarray(image) == transparent] = 255
         image = Image.fromarray(levels.astype(np.uint8))
     elif depth > 8 and white_level is not None:
         raise UnscaledImageError(
