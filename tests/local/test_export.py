@@ -10,7 +10,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -880,7 +880,9 @@ def test_a_saved_model_is_the_same_in_whatever_order_its_functions_were_written(
     assert {path.name: path.read_bytes() for path in folder.glob("*.pb")} == files
 
 
-@pytest.mark.parametrize("fault", ["a custom operator", "a function", "an external weight"])
+@pytest.mark.parametrize(
+    "fault", ["a custom operator", "a function", "an external weight", "another file in a constant"]
+)
 def test_a_hostile_onnx_file_is_refused_before_it_is_loaded(exported: Path, fault: str) -> None:
     import onnx
 
@@ -891,10 +893,61 @@ def test_a_hostile_onnx_file_is_refused_before_it_is_loaded(exported: Path, faul
     elif fault == "a function":
         body = [onnx.helper.make_node("Relu", ["x"], ["y"])]
         model.functions.append(onnx.helper.make_function("evil", "f", ["x"], ["y"], body, model.opset_import))
+    elif fault == "another file in a constant":
+        constant = onnx.numpy_helper.from_array(np.zeros(4, np.float32))
+        onnx.external_data_helper.set_external_data(constant, "../../etc/passwd")
+        model.graph.node.append(onnx.helper.make_node("Constant", [], ["c"], value=constant))
     else:
         onnx.external_data_helper.set_external_data(model.graph.initializer[0], "../../etc/passwd")
     with pytest.raises(ConfigurationError, match=r"model.onnx: (holds operators of|names other files)"):
         onnx_file.session(model.SerializeToString())
+
+
+def test_a_hostile_file_beside_predict_py_is_a_sentence_and_runs_nothing(exported: Path, tmp_path: Path) -> None:
+    import flatbuffers
+    import onnx
+    from ai_edge_litert import schema_py_generated as schema
+
+    name, folder, image = "model_float32.tflite", tmp_path / "device", tmp_path / "seven.png"
+    shutil.copytree(exported, folder)
+    content = (exported / name).read_bytes()
+    image.write_bytes(made.png(np.zeros((8, 8), np.uint8)))
+
+    def tflite(change: Callable[[Any, Any], None]) -> bytes:
+        model = schema.ModelT.InitFromPackedBuf(content, 0)
+        change(model, model.subgraphs[0])
+        builder = flatbuffers.Builder(len(content))
+        builder.Finish(model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+    def custom(operation: str) -> Callable[[Any, Any], None]:
+        code = schema.BuiltinOperator.CUSTOM
+        return lambda model, _graph: vars(model.operatorCodes[0]).update(
+            builtinCode=code, deprecatedBuiltinCode=code, customCode=operation.encode()
+        )
+
+    model = onnx.load(exported / "model.onnx")
+    weights = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    onnx.external_data_helper.set_external_data(weights, "/etc/passwd", length=len(weights.raw_data))
+    weights.ClearField("raw_data")
+    cases = {
+        "not a valid Flatbuffer": content[: len(content) // 2],
+        "Flex delegate": tflite(custom("FlexReadFile")),
+        r"\(evil\) failed to prepare": tflite(custom("evil")),
+        "cannot be loaded": tflite(lambda _model, graph: vars(graph.tensors[0]).update(buffer=10**6)),
+        "inconsistent model": tflite(lambda _model, graph: vars(graph.operators[0]).update(inputs=[10**6] * 3)),
+        "Absolute path not allowed": model.SerializeToString(),
+    }
+    for sentence, hostile in cases.items():
+        file = "model.onnx" if "path" in sentence else name
+        (folder / file).write_bytes(hostile)
+        command = [sys.executable, str(folder / "predict.py"), str(image), "--model", file]
+        refused = subprocess.run(command, capture_output=True, text=True)
+        last = refused.stderr.splitlines()[-1]
+        assert refused.returncode == 1 and not refused.stdout and "Traceback" not in refused.stderr, refused.stderr
+        assert re.match(rf"{file}: cannot be loaded \(.*\)\. Copy it again\.$", last) and re.search(sentence, last), (
+            last
+        )
 
 
 def test_without_its_libraries_onnx_is_refused_in_one_sentence(

@@ -75,7 +75,7 @@ def session(content: bytes) -> InferenceSession:
         raise ConfigurationError(
             f"model.onnx: holds operators of {', '.join(foreign)}. Only those of ONNX itself are run. Export it again."
         )
-    if any(tensor.external_data for graph in graphs for tensor in graph.initializer):
+    if any(tensor.external_data for graph in graphs for tensor in _tensors(graph)):
         raise ConfigurationError("model.onnx: names other files for its weights. Export it again.")
     options = SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
@@ -151,6 +151,18 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for attribute in node.attribute:
             for inner in _inner(attribute):
                 yield from _graphs(inner)
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the weights of `graph` and the constants of its nodes, but not those of the graphs in it."""
+    yield from graph.initializer
+    sparse = list(graph.sparse_initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
+    for tensor in sparse:
+        yield from (tensor.values, tensor.indices)
 
 
 def _inner(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:

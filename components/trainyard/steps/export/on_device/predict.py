@@ -30,7 +30,11 @@ def main() -> None:
     file = options.model or next((name for name in here if _runtime(name)), "")
     if not _runtime(file or here[0]):
         raise SystemExit(f"{file or here[0]}: nothing here runs it. Install ai-edge-litert, or onnxruntime for ONNX.")
-    preprocessing, ask = Preprocessing(folder), opened(folder / file)
+    preprocessing = Preprocessing(folder)
+    try:
+        ask = opened(folder / file)
+    except Exception as error:  # neither library says what it raises
+        raise SystemExit(f"{file}: cannot be loaded ({' '.join(str(error).split())}). Copy it again.") from error
     for path in options.files:
         try:
             answers = [
@@ -59,6 +63,7 @@ def opened(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(path))
+    interpreter.allocate_tensors()  # refuses operations that are not LiteRT's own
     ask = interpreter.get_signature_runner()
     return lambda inputs: ask(**inputs)
 
