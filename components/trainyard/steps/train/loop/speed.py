@@ -165,9 +165,9 @@ class ProgressReporter:
         )
 
 
-# Chosen: how much slower than the others a straggler is, beyond how many standard errors of the difference, and in how
-# many windows in a row, because noise passes.
-SLOWER, STANDARD_ERRORS, WINDOWS = 1.25, 3.0, 3
+# Chosen: how much slower than the others a straggler is in at least how many windows in a row, and beyond how many
+# standard errors of the difference in the last of them, because noise passes.
+SLOWER, WINDOWS, STANDARD_ERRORS = 1.25, 3, 6.0
 # Chosen: the least calls and seconds of a window. A call lasts a quarter of a second, or a step.
 WINDOW_CALLS, WINDOW_SECONDS = 10, 5.0
 
@@ -184,7 +184,7 @@ class Stragglers:
         self.values = [0.0] * (rank.workers if measured and rank.workers > 1 else 0)
         self._calls: list[Sequence[float]] = []
         self._seconds = 0.0
-        self._windows = [0] * len(self.values)
+        self._excesses: list[list[np.ndarray]] = [[] for _ in self.values]  # of its last slow windows
         self._found: dict[int, Straggler] = {}
 
     @property
@@ -209,17 +209,27 @@ class Stragglers:
         self._calls, self._seconds = [], 0.0
         means = calls.mean(axis=0)
         for rank, own in enumerate(means.tolist()):
-            usual = np.median(np.delete(calls, rank, axis=1), axis=1) if own > SLOWER * means.min() else calls[:, rank]
-            excess = calls[:, rank] - usual
-            sure = excess.mean() > STANDARD_ERRORS * excess.std() / len(excess) ** 0.5
-            self._note_window(rank, own, float(usual.mean()), step, sure=sure)
+            if own <= SLOWER * means.min():
+                self._note_fast(rank, step)
+                continue
+            usual = np.median(np.delete(calls, rank, axis=1), axis=1)
+            if own <= SLOWER * usual.mean():
+                self._note_fast(rank, step)
+            else:
+                self._note_slow(rank, calls[:, rank] - usual, own, float(usual.mean()), step)
 
-    def _note_window(self, rank: int, own: float, usual: float, step: int, *, sure: bool) -> None:
-        self._windows[rank] = self._windows[rank] + 1 if sure and own > SLOWER * usual else 0
-        found = self._found.get(rank)
-        if found and not self._windows[rank]:
-            self._past.note_straggler(self._found.pop(rank).model_copy(update={"until": step}))
-        elif not found and self._windows[rank] >= WINDOWS:
+    def _note_fast(self, rank: int, step: int) -> None:
+        """Note a window in which a worker was as fast as the others."""
+        self._excesses[rank] = []
+        if found := self._found.pop(rank, None):
+            self._past.note_straggler(found.model_copy(update={"until": step}))
+
+    def _note_slow(self, rank: int, excess: np.ndarray, own: float, usual: float, step: int) -> None:
+        """Note a window in which a worker took `own` seconds a step, and the others `usual`."""
+        self._excesses[rank] = [*self._excesses[rank], excess][-4 * WINDOWS :]
+        excesses = np.concatenate(self._excesses[rank])
+        sure = excesses.mean() > STANDARD_ERRORS * excesses.std() / len(excesses) ** 0.5
+        if sure and len(self._excesses[rank]) >= WINDOWS and rank not in self._found:
             worker, node = self._past.team[rank] if self._past.team else (rank, "")
             own_ms, others_ms = round(1000 * own, 3), round(1000 * usual, 3)
             self._found[rank] = Straggler(worker=worker, node=node, step=step, own_ms=own_ms, others_ms=others_ms)

@@ -32,6 +32,7 @@ _SPIN_SECONDS = 1e-3  # chosen: waking up takes longer than most waits for anoth
 _CONNECT_SECONDS = 60.0  # chosen: the neighbors have all just agreed to connect
 _CALL_SECONDS = 5.0  # chosen: for one attempt to reach the next worker
 _SILENCE_SECONDS = 300.0  # chosen: the supervisors notice a frozen worker long before
+_LOOK_SECONDS = 0.05  # chosen: a wait that lasts longer than it asked for shows that this process did not run
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -40,7 +41,8 @@ Vector = np.ndarray[Any, np.dtype[np.float32]]
 class Ring:
     """Worker `index` of `workers`, connected with the next and the previous one.
 
-    seconds: those spent in `sum`, which waits for the slowest worker.
+    seconds: those spent in `sum`, which waits for the slowest worker, without those of its waits in which this process
+    did not run: for them the others wait.
     """
 
     index: int
@@ -173,8 +175,14 @@ class Ring:
             poll.register(self.previous_worker, select.POLLIN)
         if sends:
             poll.register(self.next_worker, select.POLLOUT)
-        if not poll.poll(1000 * _SILENCE_SECONDS):
-            raise TimeoutError(f"no byte for {_SILENCE_SECONDS:g} s")
+        now = time.perf_counter()
+        end, ready = now + _SILENCE_SECONDS, False
+        while not ready:
+            if now > end:
+                raise TimeoutError(f"no byte for {_SILENCE_SECONDS:g} s")
+            start, ready = now, bool(poll.poll(1000 * _LOOK_SECONDS))
+            now = time.perf_counter()
+            self.seconds -= max(0.0, now - start - _LOOK_SECONDS)
 
 
 def _bytes(vector: Vector) -> memoryview:
