@@ -454,7 +454,10 @@ def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
     ("workers", "sentence"),
     [
         ("{min: 4, max: 2}", "workers: min is 4, more than max, 2. Give {min: 2, max: 4}."),
-        ("{min: 0, max: 2}", "pools.here.workers.min: Input should be greater than or equal to 1. Received: '0'."),
+        (
+            "{min: 0, max: 2}",
+            "workers.min: Input should be greater than or equal to 1. Received: '0'. The nearest that works is 1.",
+        ),
         ("{max: 2}", "pools.here.workers.min: is required and missing."),
         ("{min: 2, max: 2, mean: 2}", "pools.here.workers.mean: unknown key. Allowed here: max, min."),
         ("0", "pools.here.workers: Input should be greater than or equal to 1. Received: '0'."),

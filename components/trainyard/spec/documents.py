@@ -27,6 +27,7 @@ MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 
 # The key of the known values, in quotes, in the context of pydantic's errors.
+_BOUNDS = {"greater_than_equal": "ge", "less_than_equal": "le"}
 _KNOWN_VALUES, _QUOTED = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}, re.compile(r"'([^']*)'")
 _SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
 
@@ -216,6 +217,8 @@ def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> l
         else:
             message = one_line(without_secrets(message))[:_LONGEST]
             text = (message if message.endswith((".", "?")) else f"{message}.") + _received(at, fault["input"])
+            if bound := _BOUNDS.get(fault["type"]):
+                text += f" The nearest that works is {fault['ctx'][bound]}."
         faults.append(f"{origin}: {safe(dotted(at))}: {text}")
     return list(dict.fromkeys(faults))
 
