@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from ports import free_port
+from tests.ports import free_port
 
 FAULTS = ("503", "429", "reset", "lost answer", "truncated")
 STALL_SECONDS = 600.0  # at most, see `Store.calm`
