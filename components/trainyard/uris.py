@@ -27,6 +27,8 @@ _IMAGE = re.compile(
 _KNOWN = "A folder, gs://bucket/folder and s3://bucket/folder are known"
 
 
+BRACKETS = "[]"
+"""Around an IPv6 address that a port follows."""
 # For gRPC alone, which then reads no `no_proxy`. Source: grpc, doc/environment_variables.md.
 _NO_PROXY, _NO_PROXY_OF_ALL = "no_grpc_proxy", "no_proxy"
 
@@ -119,5 +121,6 @@ def bypass_proxy(addresses: Iterable[str] = ()) -> None:
     Call it before a channel is made. What a user set for other hosts stays, and other libraries see no change.
     """
     known = os.environ.get(_NO_PROXY) or os.environ.get(_NO_PROXY_OF_ALL) or ""
-    hosts = [*known.split(","), "localhost", "127.0.0.1", *(address.rpartition(":")[0] for address in addresses)]
+    hosts = [*known.split(","), "localhost", "127.0.0.1", "::1"]
+    hosts += [address.rpartition(":")[0].strip(BRACKETS) for address in addresses]
     os.environ[_NO_PROXY] = ",".join(dict.fromkeys(filter(None, hosts)))

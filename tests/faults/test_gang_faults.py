@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -64,17 +65,21 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> tuple[Ga
 
 @pytest.fixture(scope="module")
 def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
-    """The chief of a gang of pods whose worker 1 was told to stop, came back, and was frozen then."""
+    """The chief of a gang of pods whose worker 1 was told to stop, came back, and was frozen then.
+
+    They meet by IPv6 where this machine has it.
+    """
+    host = "[::1]" if socket.has_dualstack_ipv6() else "127.0.0.1"
     folder = gang_processes.write_recipe(tmp_path_factory.mktemp("pods"), workers=2, epochs=EPOCHS)
     ports = [free_port(), free_port()]
     # As many threads a worker as a local gang gives: another number rounds the sums of a convolution otherwise.
     options = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), "TRAINYARD_STALL_SECONDS": "8"}
-    chief = supervisor(folder, examples, 0, ports, **options)
-    leaving = supervisor(folder, examples, 1, ports, **options)
+    chief = supervisor(folder, examples, 0, ports, host=host, **options)
+    leaving = supervisor(folder, examples, 1, ports, host=host, **options)
     chief.wait_for(lambda: chief.step() >= 24)
     leaving.process.send_signal(signal.SIGTERM)
     assert leaving.process.wait(15) == 143
-    again = supervisor(folder, examples, 1, ports, **options)
+    again = supervisor(folder, examples, 1, ports, host=host, **options)
     chief.wait_for(lambda: chief.step() >= 48 and bool(chief.events("recovered")))
     os.kill(gang_processes.training_process(again.process.pid), signal.SIGSTOP)
     frozen = time.monotonic()
@@ -233,6 +238,31 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
     assert (training.workers, training.input_workers, training.steps) == (4, 1, expected.steps)
     assert 0 < (training.goodput or 0) < 1
     assert storage.committed(str(tmp_path / "output")) is not None and not gang_processes.processes_of(tmp_path)
+
+
+def test_a_worker_that_stands_still_for_most_of_the_time_is_named_with_its_node(tmp_path: Path, examples: str) -> None:
+    gang = start(tmp_path, examples, 2, epochs=4000)
+    gang.wait_for(lambda: gang.step() >= 24)
+    slowed, over = gang.training_process(1), threading.Event()
+
+    def slow() -> None:
+        while not over.wait(0.3):
+            os.kill(slowed, signal.SIGSTOP)
+            over.wait(0.7)
+            os.kill(slowed, signal.SIGCONT)
+
+    slowing = threading.Thread(target=slow)
+    slowing.start()
+    try:
+        gang.wait_for(lambda: bool(gang.events("straggler")))
+    finally:
+        over.set()
+        slowing.join()
+        gang.process.send_signal(signal.SIGTERM)
+    gang.finish(code=143)
+    found = gang.events("straggler")[0]
+    assert found["worker"] == 1 and found["node"] == socket.gethostname()
+    assert found["own_ms"] > 1.25 * found["others_ms"]
 
 
 def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str) -> None:

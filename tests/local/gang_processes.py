@@ -233,10 +233,18 @@ def write_recipe(
     return folder
 
 
-def supervisor(folder: Path, examples: str, worker: int, ports: list[int], root: str = "", **environment: str) -> Gang:
+def supervisor(
+    folder: Path,
+    examples: str,
+    worker: int,
+    ports: list[int],
+    root: str = "",
+    host: str = "127.0.0.1",
+    **environment: str,
+) -> Gang:
     """Start one supervisor alone, as a pod would; it writes below `root`, by default `folder`."""
     root = root or str(folder)
-    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    addresses = ",".join(f"{host}:{port}" for port in ports)
     variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), "TRAINYARD_GANG_TOKEN": "known"}
     variables |= environment
     process = _step(folder, root, examples, ["trainyard.steps.train.gang.supervisor"], variables)

@@ -47,11 +47,11 @@ def test_grpc_asks_no_proxy_for_the_gang_and_what_is_set_for_the_outside_stays(
     ours, rest = "no_grpc_proxy", "no_proxy"
     for name in (ours, rest):
         monkeypatch.setenv(name, variables.get(name, ""))
-    uris.bypass_proxy(["127.0.0.1:2000", "digits-0.digits:2222"])
+    uris.bypass_proxy(["127.0.0.1:2000", "digits-0.digits:2222", "[fd00::1]:2222"])
     uris.bypass_proxy(["127.0.0.1:2000"])
     hosts = os.environ[ours]
     assert hosts.startswith(kept) and sorted(hosts.removeprefix(kept).split(",")) == sorted(
-        {"localhost", "127.0.0.1", "digits-0.digits"} - set(kept.split(","))
+        {"localhost", "127.0.0.1", "::1", "digits-0.digits", "fd00::1"} - set(kept.split(","))
     )
     assert os.environ[rest] == variables.get(rest, "")
 

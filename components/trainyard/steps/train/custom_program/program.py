@@ -20,6 +20,7 @@ from trainyard.spec.training import command as commands
 from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import Rank
+from trainyard.uris import BRACKETS
 
 _LAST_LINES = 3  # chosen: shown if no line looks like a Python error
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
@@ -58,7 +59,7 @@ def variables(rank: Rank, addresses: list[str], own_variables: dict[str, str]) -
         "WORLD_SIZE": str(rank.workers),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": host,
+        "MASTER_ADDR": host.strip(BRACKETS),
         "MASTER_PORT": port,
         "JAX_COORDINATOR_ADDRESS": addresses[0],
         **own_variables,

@@ -15,6 +15,8 @@ import socket
 import time
 from collections.abc import Collection
 
+from trainyard.uris import BRACKETS
+
 _NONCE_BYTES = 32  # a nonce, and SHA-256
 _ANSWER_SECONDS = 10.0  # chosen: time for a client to answer
 _MAX_PENDING = 64  # chosen: the oldest of more unanswered clients are cut off
@@ -123,10 +125,10 @@ def derive_key(token: str, *purpose: bytes) -> bytes:
 def connect(host: str, port: int, key: bytes, seconds: float) -> socket.socket:
     """Return a connection to a server that knows `key` too.
 
-    Raises OSError if no such server answers within `seconds`.
+    host: IPv6 addresses may be in brackets. Raises OSError if no such server answers within `seconds`.
     """
     end = time.monotonic() + seconds
-    connection = socket.create_connection((host, port), timeout=seconds)
+    connection = socket.create_connection((host.strip(BRACKETS), port), timeout=seconds)
     try:
         their_nonce, our_nonce = _receive(connection, end), secrets.token_bytes(_NONCE_BYTES)
         connection.sendall(our_nonce + _hmac(key, b"caller", their_nonce, our_nonce))
@@ -140,6 +142,7 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> socket.socket:
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a server on `port`: of `host` alone if that is a loopback address, otherwise of IPv4 and IPv6."""
+    host = host.strip(BRACKETS)
     if is_loopback(host):
         return socket.create_server((host, port), family=_family(":" in host), backlog=_BACKLOG)
     both = socket.has_dualstack_ipv6()
@@ -153,7 +156,7 @@ def _family(ipv6: bool) -> socket.AddressFamily:
 def is_loopback(host: str) -> bool:
     """Return True if `host` is a loopback address."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.strip(BRACKETS)).is_loopback
     except ValueError:
         return False
 

@@ -137,6 +137,7 @@ def headless_service(gang: Gang, job_uid: str) -> Manifest:
         "metadata": _owned_metadata(gang, job_uid),
         "spec": {
             "clusterIP": "None",
+            "ipFamilyPolicy": "PreferDualStack",
             "selector": {labels.JOB: gang.name},
             # Workers meet before any of them is ready.
             "publishNotReadyAddresses": True,
