@@ -196,6 +196,7 @@ def function(
     autograph: builtins.bool = True,
     jit_compile: builtins.bool | None = None,
     reduce_retracing: builtins.bool = False,
+    experimental_attributes: Mapping[str, builtins.bool] | None = None,
 ) -> _Function[_P, _R]: ...
 @overload
 def function(*, input_signature: Sequence[_Tree] | None = None, autograph: builtins.bool = True) -> _Decorator: ...
