@@ -73,6 +73,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "predict": partial(_process_output, "commands.predict"),
     "serving": partial(_process_output, "commands.serving"),
     "evaluation": partial(_process_output, "commands.evaluation"),
+    "exports": partial(_process_output, "commands.exports"),
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
     "chaos": partial(_process_output, "chaos", "--seeds", "200"),
