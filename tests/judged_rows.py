@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainyard.readers.rows import WHOLE, BadRow, Dialect, Piece, TableFile
+from trainyard.readers.rows import WHOLE, BadRow, Piece
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.tables.columns import judged_rows
 

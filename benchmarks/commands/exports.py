@@ -1,4 +1,4 @@
-"""What exported files cost: int8 beside float32, and `export` beside the bare converters and interpreters.
+"""Measures exported files: int8 beside float32, and `export` beside the bare converters and interpreters.
 
 python -m benchmarks.commands.exports prints the table. The networks learn the bundled digits.
 """

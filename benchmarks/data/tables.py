@@ -180,7 +180,7 @@ def _lists(batch: Any) -> Any:
 
 def batches(path: Path, _: Path) -> None:
     """Read the table as the step does."""
-    from trainyard.readers.rows import TableFile
+    from trainyard.readers.table_file import TableFile
     from trainyard.steps.preprocess.readers.tables.columns import judged_rows
 
     for _batch in judged_rows(TableFile(str(path), path.name), _recipe(path)):

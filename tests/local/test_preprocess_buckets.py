@@ -77,7 +77,8 @@ def test_a_bucket_gives_the_same_files_as_a_folder(data, source, filled, folder,
 
 def test_a_large_table_in_a_bucket_is_read_in_pieces(bucket, folder, tmp_path, monkeypatch):
     from trainyard.readers import csv_rows
-    from trainyard.readers.rows import WHOLE, TableFile
+    from trainyard.readers.rows import WHOLE
+    from trainyard.readers.table_file import TableFile
 
     write_rows(tmp_path / "rows.csv", 600)
     content = (tmp_path / "rows.csv").read_bytes()
@@ -99,7 +100,8 @@ def test_a_parquet_file_in_a_bucket_is_read_by_row_groups_and_no_more_of_it_than
     bucket, tmp_path, monkeypatch
 ):
     from trainyard.readers import parquet_rows
-    from trainyard.readers.rows import WHOLE, TableFile
+    from trainyard.readers.rows import WHOLE
+    from trainyard.readers.table_file import TableFile
 
     draw = np.random.default_rng(1)
     rows, group = 4000, 500

@@ -19,7 +19,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.inspect import inspect
 from trainyard.quality.recipe_draft import draft_recipe
 from trainyard.readers import csv_rows
-from trainyard.readers.rows import TableFile
+from trainyard.readers.table_file import TableFile
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage

@@ -15,7 +15,8 @@ from trainyard.errors import DataError
 from trainyard.quality.tables.cells import number_texts
 from trainyard.readers import csv_rows
 from trainyard.readers.csv_blocks import RowBlock
-from trainyard.readers.rows import BadRow, Dialect, TableFile
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.records import ROW_HASH, BadRecord, batch_schema, record_batch
 from trainyard.steps.preprocess.readers.tables.rows import check_row

@@ -14,7 +14,8 @@ from judged_rows import judged
 from trainyard.errors import DataError
 from trainyard.quality.tables.row_hashes import row_hashes
 from trainyard.readers import csv_rows
-from trainyard.readers.rows import BadRow, Dialect, TableFile
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.steps.preprocess.readers.tables.rows import check_row

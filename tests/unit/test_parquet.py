@@ -12,7 +12,8 @@ from trainyard.errors import DataError
 from trainyard.quality.inspect import inspect
 from trainyard.readers import parquet_rows
 from trainyard.readers.parquet_rows import parquet_columns, parquet_pieces, read_parquet
-from trainyard.readers.rows import BadRow, TableFile
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import TableFile
 from trainyard.spec.recipe import Recipe
 
 KINDS = {"i": "numeric", "f": "numeric", "s": "category", "b": "category", "t": "date"}

@@ -26,7 +26,8 @@ from pyarrow import parquet
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers import csv_rows
-from trainyard.readers.rows import BadRow, TableFile
+from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import TableFile
 from trainyard.steps.predict import prediction, pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import images, source, tables

@@ -9,7 +9,7 @@ from pyarrow import csv, parquet
 
 from trainyard.quality.inspect import inspect
 from trainyard.readers.formats import FORMATS
-from trainyard.readers.rows import TableFile
+from trainyard.readers.table_file import TableFile
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.files import ENDINGS, TableName, table_of
 

@@ -10,7 +10,7 @@ from typing import IO, Literal
 from trainyard import uris
 from trainyard.contract import image_formats
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.readers.rows import Dialect, TableFile
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import Quote
 from trainyard.spec.tables.files import ENDINGS, TableName, hint, holds_rows, table_of
 from trainyard.storage import listing, tar

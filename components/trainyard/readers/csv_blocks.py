@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.readers.rows import Dialect
+from trainyard.readers.table_file import Dialect
 
 Positions = npt.NDArray[np.int64]
 

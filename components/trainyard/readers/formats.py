@@ -9,7 +9,8 @@ from typing import Any
 
 from trainyard.readers.csv_rows import count_csv, csv_columns, csv_pieces, read_csv
 from trainyard.readers.parquet_rows import count_parquet, nested_columns, parquet_columns, parquet_pieces, read_parquet
-from trainyard.readers.rows import WHOLE, BadRow, Piece, RowBatch, TableFile
+from trainyard.readers.rows import WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.table_file import TableFile
 from trainyard.readers.tf_examples import (
     example_columns,
     example_pieces,

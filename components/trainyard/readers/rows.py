@@ -1,10 +1,9 @@
-"""The input and output of every table reader: a file; batches of rows, and rows that cannot be used."""
+"""The output of every table reader: batches of rows, and rows that cannot be used."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.errors import DataError
-from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Delimiter, Quote
 from trainyard.values.columns import as_texts, impossible_times, is_list, joined
 
 MOST_ROWS = 4096
@@ -126,47 +123,3 @@ def unreadable_rows(columns: pa.RecordBatch, names: Iterable[str]) -> dict[int, 
             detail = f"'{name}': a time of the years 1 to 9999 is expected, {stored} was found"
             found.setdefault(row, detail)
     return dict(sorted(found.items()))
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """Cells stand between `delimiter`, None for what the header seems to have, and some of them in `quote`."""
-
-    delimiter: Delimiter | None = ","
-    quote: Quote = '"'
-
-    @classmethod
-    def from_data(cls, data: Data) -> Dialect:
-        """Return the dialect of the recipe's data."""
-        return cls(data.delimiter, data.quote)
-
-    @property
-    def quote_byte(self) -> bytes:
-        """Return the quote, nothing if no cell is in quotes."""
-        return b"" if self.quote == "none" else self.quote.encode()
-
-    @property
-    def python_options(self) -> dict[str, Any]:
-        """Return the arguments of `csv.reader`."""
-        if self.quote == "none":
-            return {"delimiter": self.delimiter, "quoting": csv.QUOTE_NONE}
-        return {"delimiter": self.delimiter, "quotechar": self.quote}
-
-    @property
-    def arrow_options(self) -> dict[str, Any]:
-        """Return the arguments of `pyarrow.csv.ParseOptions`."""
-        return {"delimiter": self.delimiter, "quote_char": False if self.quote == "none" else self.quote}
-
-
-@dataclass(frozen=True)
-class TableFile:
-    """A file of rows. name: stands for it in messages and in the names of rows. size: its bytes.
-
-    numbers: the columns of texts that may be read as float64 if every cell of a batch is a plain number.
-    """
-
-    path: str
-    name: str
-    size: int = 0
-    dialect: Dialect = field(default_factory=Dialect)
-    numbers: Collection[str] = ()

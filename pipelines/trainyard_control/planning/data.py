@@ -128,7 +128,7 @@ def _rows(format: TableName, path: str) -> int | None:
     if find_spec("pyarrow") is None:
         return None
     from trainyard.readers.formats import FORMATS
-    from trainyard.readers.rows import TableFile
+    from trainyard.readers.table_file import TableFile
 
     listed = list_files(path)
     names = [file.name for file in listed.files if holds_rows(file.name, format, in_folder=listed.is_folder)]

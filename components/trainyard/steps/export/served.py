@@ -121,11 +121,11 @@ def _serve_by(binary: str, folder: str) -> None:
     Source of the flags and of the status: model_servers/main.cc and g3doc/api_rest.md of tensorflow/serving.
     """
     for _ in range(_STARTS):
-        taken = ports.free_ports(2)
-        program = _started(binary, folder, *taken)
+        chosen_ports = ports.free_ports(2)
+        program = _started(binary, folder, *chosen_ports)
         if (code := program.wait()) < 0:
             os.kill(os.getpid(), -code)
-        if all(map(ports.is_free, taken)):
+        if all(map(ports.is_free, chosen_ports)):
             break
     os._exit(1)  # its own status of a failure, 255, is that of a lost process
 

@@ -10,7 +10,7 @@ from typing import IO, Literal
 from trainyard import uris
 from trainyard.contract.image_formats import ENDINGS as IMAGE_ENDINGS
 from trainyard.errors import DataError
-from trainyard.readers.rows import Dialect, TableFile
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import Quote
 from trainyard.spec.tables.files import ENDINGS, TableName, hint, table_of
 from trainyard.storage import listing, tfrecord

@@ -14,7 +14,8 @@ import pyarrow as pa
 from trainyard.beam import progress
 from trainyard.errors import DataError
 from trainyard.readers.formats import FORMATS
-from trainyard.readers.rows import WHOLE, BadRow, Dialect, Piece, TableFile
+from trainyard.readers.rows import WHOLE, BadRow, Piece
+from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.files import Files, image_limit, read_at_most, table_format, too_many_bytes

@@ -22,7 +22,8 @@ from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
 from trainyard.quality.tables.row_hashes import row_hashes
 from trainyard.readers.formats import read
-from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch, TableFile
+from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.table_file import TableFile
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.tables.columns import Numeric

@@ -1,0 +1,55 @@
+"""The input of every table reader: a file, and the delimiter and quote of CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import Delimiter, Quote
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Cells stand between `delimiter`, None for what the header seems to have, and some of them in `quote`."""
+
+    delimiter: Delimiter | None = ","
+    quote: Quote = '"'
+
+    @classmethod
+    def from_data(cls, data: Data) -> Dialect:
+        """Return the dialect of the recipe's data."""
+        return cls(data.delimiter, data.quote)
+
+    @property
+    def quote_byte(self) -> bytes:
+        """Return the quote, nothing if no cell is in quotes."""
+        return b"" if self.quote == "none" else self.quote.encode()
+
+    @property
+    def python_options(self) -> dict[str, Any]:
+        """Return the arguments of `csv.reader`."""
+        if self.quote == "none":
+            return {"delimiter": self.delimiter, "quoting": csv.QUOTE_NONE}
+        return {"delimiter": self.delimiter, "quotechar": self.quote}
+
+    @property
+    def arrow_options(self) -> dict[str, Any]:
+        """Return the arguments of `pyarrow.csv.ParseOptions`."""
+        return {"delimiter": self.delimiter, "quote_char": False if self.quote == "none" else self.quote}
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of rows. name: stands for it in messages and in the names of rows. size: its bytes.
+
+    numbers: the columns of texts that may be read as float64 if every cell of a batch is a plain number.
+    """
+
+    path: str
+    name: str
+    size: int = 0
+    dialect: Dialect = field(default_factory=Dialect)
+    numbers: Collection[str] = ()
