@@ -142,6 +142,8 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
         {"c": ["a"]},
         {"n": True, "c": 1e22, "t": -0.0},
     ]
+    absent = {column["name"]: "1" for column in content["raw_features"][1:]}
+    rows = [*(dict.fromkeys(["n", *absent]) | row for row in rows), absent]
     script = "({rows}).map((row) => { try { return features(row); } catch (error) { return error.message; } })"
     answers = page.run(script.replace("{rows}", json.dumps(rows)))
     refused = 0
@@ -150,6 +152,9 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
             expected = on_device._values(row)
         except ValueError as error:
             assert isinstance(answer, str) and answer.startswith(str(error).partition(" is expected")[0]), row
+            assert row is not absent or answer == str(error) == (
+                "a row has no column 'n'; give each column, null where its value is missing"
+            )
             refused += 1
             continue
         assert answer.keys() == expected.keys()
@@ -168,7 +173,7 @@ def test_an_image_file_becomes_nearly_the_pixels_that_preprocess_py_makes(
 ) -> None:
     content = {"image": SHAPE.model_dump() | {"channels": channels}, "inputs": [{"feature": "image"}]}
     open_scripts(page, "images", {"preprocessing": content}, tmp_path)
-    images = {name: encoded for name, encoded in ON_DEVICE.items() if name != "PNG, 16 bits"}
+    images = {name: encoded for name, encoded in ON_DEVICE.items() if "16 bits" not in name}
     images |= {"JPEG, turned": TURNED, "a photo": photo(), "BMP": drawn("RGB", "BMP"), "GIF": drawn("P", "GIF")}
     images["WebP"] = drawn("RGB", "WEBP", lossless=True)
     furthest, typical = {}, {}

@@ -21,7 +21,12 @@ const vocabularies = Object.fromEntries(
 
 function features(row) {
   const values = {};
-  for (const column of content.raw_features) values[column.name] = asRead(entry(row, column.name), column);
+  for (const column of content.raw_features) {
+    if (!Object.hasOwn(row, column.name)) {
+      throw new InputError(`a row has no column '${column.name}'; give each column, null where its value is missing`);
+    }
+    values[column.name] = asRead(row[column.name], column);
+  }
   for (const column of content.computed_features) values[column.name] = computed(column.tree, values);
   const made = {};
   for (const column of [...content.raw_features, ...content.computed_features]) {

@@ -47,7 +47,9 @@ class Preprocessing(Files):
         cells = {column_name(name): value for name, value in row.items()}
         if len(cells) < len(row):
             raise ValueError("a row names a column twice; white space around a name does not count")
-        values = {raw["name"]: _as_read(cells.get(raw["name"]), raw, self._zone) for raw in self._raw}
+        if absent := [raw["name"] for raw in self._raw if raw["name"] not in cells]:
+            raise ValueError(f"a row has no column '{absent[0]}'; give each column, null where its value is missing")
+        values = {raw["name"]: _as_read(cells[raw["name"]], raw, self._zone) for raw in self._raw}
         values.update({column["name"]: computed(column["tree"], values) for column in self._computed})
         features: dict[str, Any] = {}
         for column in [*self._raw, *self._computed]:
