@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 import trainyard as ty
 from trainyard.contract.champion import champion, set_champion
 from trainyard.report import index
+from trainyard.steps.predict.pushed_model import open_model
+from trainyard.storage import storage
 from trainyard_control.api.versions import find, find_one
 from trainyard_control.cli.main import app
 
@@ -107,6 +109,36 @@ def test_a_rollback_says_what_serves_and_which_alias_stays(models: Path) -> None
     assert "a copy of version 1" in invoke("show", "digits").stdout
     assert "serves in" in (again := invoke("rollback", str(models / "3")).stderr) and again.endswith("already\n")
     assert ty.versions("digits").rollback().restored == 2
+
+
+def test_an_export_is_a_verified_copy_in_a_new_folder_or_nothing(models: Path) -> None:
+    done = invoke("export", "digits@canary", "--to", "out/copy")
+    assert done.exit_code == 0 and re.fullmatch(r"✓ digits@1 is in out/copy: 7 files, \d KiB\n", done.stderr)
+    copied, source = storage.committed("out/copy"), storage.committed(str(models / "1"))
+    assert copied == source and copied is not None and source is not None and copied.origin == source.origin
+    assert storage.local("out/copy", "push") == Path("out/copy") and open_model("out/copy").folder == "out/copy"
+    Path("out/empty").mkdir()
+    assert invoke("export", "digits", "--to", "out/empty").exit_code == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["copy", "empty"]
+    Path("file").touch()
+    (models / "2" / "saved_model.pb").write_text("3")
+    for model, folder, sentence in (
+        ("digits@1", "out/copy", "out/copy: already exists. Name a new or an empty folder.$"),
+        ("digits@1", "file", "file: already exists"),
+        ("digits@1", ".", "is the current folder or a disk. Name a new folder in it.$"),
+        ("digits@1", "gs://bucket/out", "gs://bucket/out: it is in a bucket. Name a new or an empty local folder.$"),
+        ("digits@1", "", "names no place"),
+        ("digits@2", "late", "2/saved_model.pb: its content differs from its manifest's checksum"),
+    ):
+        with pytest.raises(ty.TrainyardError, match=sentence):
+            invoke("export", model, "--to", folder)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(ty.TrainyardError, match=f"{models}/1/.*: its content differs"),
+    ):
+        patch.setattr(shutil, "copyfile", lambda _, target: target.write_text("torn"))
+        ty.versions("digits")["1"].export("late")
+    assert not Path("late").exists() and not Path(".staging").exists()
 
 
 def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path) -> None:

@@ -1,22 +1,29 @@
-"""The pushed versions of a model: list, show, compare, name by an alias, and roll back."""
+"""The pushed versions of a model: list, show, compare, name by an alias, roll back, and export."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, overload
 
 from trainyard.contract.pushed_versions import PushedVersion, read_versions
 from trainyard.contract.serving import find_version, set_alias, split_name, version_numbers
+from trainyard.contract.version import PRODUCER
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text
 from trainyard.report import index
 from trainyard.spec import environment as environments
 from trainyard.steps.push.rollback import Rollback
 from trainyard.steps.push.rollback import rollback as roll_back
-from trainyard.storage import storage
+from trainyard.storage import disk, manifest, storage
+from trainyard.storage.manifest import STAGING
+from trainyard.storage.storage import Manifest
+from trainyard.uris import is_bucket, path_error, without_secrets
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import Model, load, model_uri
 from trainyard_control.search.comparison import MISSING, Row, export_rows, metric_rows, settings_rows
@@ -40,6 +47,26 @@ class Version(PushedVersion):
         names = ("number", "folder", "serves", "metric", "run_folder", "report", "fault")
         fields = {name: getattr(self, name) for name in names}
         return fields | {"aliases": list(self.aliases)} | self.record.model_dump(mode="json", exclude={"number", "run"})
+
+    def export(self, folder: str | os.PathLike[str]) -> Manifest:
+        """Copy the version to the local `folder`, which must be new or empty, and return the manifest of the copy.
+
+        Every file is verified before the copy appears there at once. Raises `DataError` if a file of the version is
+        missing or changed, `ConfigurationError` if `folder` cannot take it.
+        """
+        target = _new_folder(os.fspath(folder))
+        source, files = storage.local(self.folder, "push"), storage.require(self.folder, "push")
+        try:
+            with storage.stage(str(target), PRODUCER, origin=files.origin) as staging:
+                for name in files.files:
+                    (staging / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source / name, staging / name)
+                    if storage.measure(staging / name) != files.files[name]:
+                        raise manifest.changed_error(files, name, self.folder)
+        finally:
+            with suppress(OSError):  # another writer uses it
+                (target.parent / STAGING).rmdir()
+        return files
 
     def diff(self, other: Version) -> VersionDiff:
         """Compare with another version, of this model or of another one."""
@@ -195,6 +222,19 @@ def find_one(model: str, environment: str) -> Version:
     if version is None:
         raise DataError(f"{found.folder}: no version serves. {found.caution or 'Name a version'}")
     return version
+
+
+def _new_folder(name: str) -> Path:
+    """Return the local folder `name`. Raises `ConfigurationError` if it is not new or empty."""
+    if why := "it is in a bucket" if is_bucket(name) else path_error(name):
+        raise ConfigurationError(f"{without_secrets(name)[:200]}: {why}. Name a new or an empty local folder.")
+    folder = Path(name).resolve()
+    with disk.os_errors(folder, "read"):
+        if folder == Path.cwd() or folder.is_mount():  # a rename cannot replace it
+            raise ConfigurationError(f"{folder}: is the current folder or a disk. Name a new folder in it.")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigurationError(f"{folder}: already exists. Name a new or an empty folder.")
+    return folder
 
 
 def all_versions(environment: str) -> list[Versions]:

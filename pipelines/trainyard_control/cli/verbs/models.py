@@ -1,4 +1,4 @@
-"""`trainyard models`: list, show, compare, name and roll back the pushed versions of models."""
+"""`trainyard models`: list, show, compare, name, roll back and export the pushed versions of models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output
 if TYPE_CHECKING:
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
-app = typer.Typer(no_args_is_help=True, help="List, compare, name and roll back pushed versions.")
+app = typer.Typer(no_args_is_help=True, help="List, compare, name, roll back and export pushed versions.")
 
 
 @app.command("list")
@@ -110,6 +110,21 @@ def rollback(
     for version in found:
         if version.aliases and version.number != done.version:
             say(f"· {', '.join(version.aliases)}: still version {version.number}", err=True)
+
+
+@app.command("export")
+def export(
+    model: VersionName,
+    folder: Annotated[str, typer.Option("--to", metavar="FOLDER", help="New or empty folder to write.")],
+    environment: EnvironmentName = LOCAL,
+) -> None:
+    """Copy a version to a local folder, with every file verified. Default: the version that serves."""
+    from trainyard_control.api.versions import find_one
+    from trainyard_control.cli.screen import size
+
+    version = find_one(model, environment)
+    copied = version.export(folder)
+    say(f"✓ {version.name} is in {folder}: {len(copied.files)} files, {size(copied.bytes)}", err=True)
 
 
 def _show_list(found: list[Versions]) -> None:
