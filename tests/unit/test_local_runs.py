@@ -150,6 +150,16 @@ def test_settings_that_one_of_the_models_lacks_are_not_compared() -> None:
     assert [row.name for row in comparison.settings_rows([trees, other])] == ["model.trees.max_iter"]
 
 
+def test_gates_are_compared_by_field_and_unset_ones_are_left_out() -> None:
+    gates = [{"metric": "accuracy", "min": 0.9, "max": None}, {"metric": "recall", "min": 0.5, "max": None}]
+    recipes = [{"evaluate": {"gates": gates[:1]}}, {"evaluate": {"gates": [{**gates[0], "min": 0.8}, gates[1]]}}]
+    assert [(row.name, row.cells) for row in comparison.settings_rows(recipes)] == [
+        ("evaluate.gates.0.min", ["0.9", "0.8"]),
+        ("evaluate.gates.1.metric", ["–", "recall"]),
+        ("evaluate.gates.1.min", ["–", "0.5"]),
+    ]
+
+
 def save_predictions(run: local_runs.LocalRunView, keys: list[str], outputs: NDArray[np.floating[Any]]) -> None:
     """Save predictions of examples whose class is their key's last digit modulo 2."""
     path = Path(run.record["folders"]["evaluate"]) / "predictions.npz"
