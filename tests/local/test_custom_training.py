@@ -24,7 +24,8 @@ from processes import descendants
 from trainyard.child_process import start_time
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
-from trainyard.steps.train.custom_program.training import check_model
+from trainyard.spec import recipe as recipes
+from trainyard.steps.train.custom_program.training import check_model, train_by_command
 from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -372,6 +373,14 @@ def test_a_program_that_leaves_no_model_ends_with_a_sentence(
     failure = gang.events("failed")[-1]
     assert re.search(expected, failure["message"]) and failure["code"] == code
     assert not (tmp_path / "output").exists()
+
+
+def test_a_class_that_no_example_has_is_refused_before_the_program_starts(tmp_path: Path, examples: str) -> None:
+    text = RECIPE.format(arguments="", workers=1) + "evaluate: {gates: [{metric: recall, class: 33, min: 0.5}]}"
+    (tmp_path / "own.yaml").write_text(text)
+    recipe = recipes.load(str(tmp_path / "own.yaml"))
+    with pytest.raises(ConfigurationError, match=r"^evaluate\.gates\.0\.class: no class '33'\. Did you mean '3'\?"):
+        train_by_command(recipe, examples, str(tmp_path / "checkpoints"), tmp_path, "")
 
 
 @pytest.mark.parametrize(

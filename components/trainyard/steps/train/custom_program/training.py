@@ -21,6 +21,7 @@ from trainyard.contract.champion import EXTRA
 from trainyard.data import probabilities
 from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError, Preempted
+from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
@@ -53,7 +54,8 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
 
     Returns the chief's training record, None for other workers. past: the gang's history before this start, as JSON of
     `goodput.Past`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and `ConfigurationError` if
-    the chief's program left no model, or one that later steps cannot use.
+    the recipe names a class that no example has, or the chief's program left no model, or one that later steps cannot
+    use.
     """
     start, rank = time.monotonic(), current_rank()
     gang_past = Past.model_validate_json(past) if past else Past(started=start)
@@ -61,6 +63,8 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         gang_past, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
     )
     local = str(storage.local(examples, made_by="preprocess"))
+    if recipe.train.result == "keras":
+        require_classes(recipe.named_classes, Examples.read(local).labels or [])
     with (
         storage.lease(checkpoints) if rank.chief else nullcontext(),
         tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as scratch,
