@@ -49,6 +49,8 @@ class BadRequest(Exception):
 class _Number(str):
     """A number of JSON, as the text that it is."""
 
+    __repr__ = str.__str__  # a message tells 5 from '5'
+
 
 class Records:
     """Reads the requests for one model. decimals: names of the inputs whose values may be floats."""
