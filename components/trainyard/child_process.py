@@ -26,13 +26,12 @@ from types import ModuleType
 from typing import IO, Any
 
 from trainyard.errors import TransientError
-from trainyard.retry import retry
 
 LOST = 255
 """The exit code that multiprocessing gives to a child that was lost together with the server, so that it is unknown."""
 
 _LONGEST_FOLDER = 70  # a socket's path has 107 characters at most (unix(7)), of which multiprocessing takes some 30
-_START_SECONDS = 5.0  # chosen: a server that is killed takes a moment to be known as dead
+_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 2.0)  # seconds between starts; chosen: a killed server takes a moment to be dead
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_LINE = 300  # characters of a program's last line; chosen
 _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
@@ -232,11 +231,14 @@ def _start(args: tuple[Any, ...], name: str | None) -> Any:
             process.start()
         return process
 
+    # Starts count and not seconds: the machine may stall, or be suspended, in the moment of a single kill.
     lost = (EOFError, ConnectionError)
+    for pause in _PAUSES:
+        with suppress(*lost):
+            return start()
+        time.sleep(pause)
     try:
-        return retry(
-            start, lambda error: isinstance(error, lost), seconds=_START_SECONDS, first_pause=0.1, longest_pause=2.0
-        )
+        return start()
     except lost as error:
         raise TransientError(
             f"{name or 'a process'}: could not be started, the fork server was killed again and again. "

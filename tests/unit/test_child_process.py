@@ -18,6 +18,7 @@ import pytest
 
 from trainyard import child_process, signals
 from trainyard.child_process import ChildProcess
+from trainyard.errors import TransientError
 
 
 def hold(path: str) -> None:
@@ -103,6 +104,31 @@ def test_a_server_killed_before_its_first_child_costs_nothing() -> None:
     child = ChildProcess(leave, (3,))
     child.join(60)
     assert child.code == 3
+
+
+def test_a_machine_that_stalls_for_long_is_no_server_that_is_killed_at_every_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, kills_left = time.monotonic, [1]
+
+    def ensure_running() -> None:
+        forkserver.ensure_running()
+        if kills_left[0]:
+            kills_left[0] -= 1
+            os.kill(server(), signal.SIGKILL)
+            os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+            monkeypatch.setattr(time, "monotonic", lambda: clock() + 60)
+
+    monkeypatch.setattr(child_process, "_PAUSES", (0.01, 0.01))
+    child_process.prepare_fork_server([])
+    monkeypatch.setattr(forkserver._forkserver, "ensure_running", ensure_running)  # type: ignore[attr-defined]
+    child = ChildProcess(leave, (3,))
+    child.join(60)
+    assert child.code == 3
+    kills_left[0] = 3
+    with pytest.raises(TransientError, match=r"^held: could not be started, the fork server was killed again"):
+        ChildProcess(leave, (3,), "held")
+    assert not kills_left[0]
 
 
 def test_what_a_child_and_a_program_write_is_read_and_how_they_ended_is_described() -> None:
