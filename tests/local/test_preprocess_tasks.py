@@ -37,6 +37,8 @@ class Work:
         while not (helps or self.count("worker") or self.killed.exists()) and time.monotonic() < latest:
             time.sleep(0.05)  # until a worker is there, this process has no more than begun
         time.sleep(0.1)
+        if helps:
+            print(f"task {task}", flush=True)
         (self.folder / f"{task}.{'worker' if helps else 'own'}").touch()
 
     @property
@@ -62,11 +64,20 @@ def worker_processes() -> list[str]:
     return [child.name for child in multiprocessing.active_children() if child.name == "worker"]
 
 
-def test_a_worker_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
-    job = work("")
+def test_a_worker_takes_tasks_and_each_is_done_once(
+    work: Callable[[str], Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lines = work(""), list[str]()
+
+    def write(line: str) -> None:
+        time.sleep(0.2)  # longer than a task, so the reader is behind when the worker ends
+        lines.append(line)
+
+    monkeypatch.setattr(tasks.events, "write", write)
     tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
     assert (job.count("own") + job.count("worker"), job.left()) == (len(TASKS), [])
     assert job.count("own") and job.count("worker")
+    assert sum(line.startswith("task ") for line in lines) == job.count("worker")
     assert not worker_processes()
 
 

@@ -25,6 +25,7 @@ from trainyard.errors import TransientError
 _BYTES = 128 << 20  # chosen: a worker process starts with seconds of imports; this is half a minute of work
 _PROCESS_MIB = 1024  # chosen: one needs about 500 for tables and for images (docs/benchmarks.md)
 _POLL_SECONDS = 0.2  # chosen: short beside a task
+_LAST_LINES_SECONDS = 5.0  # chosen: enough to read what a pipe holds
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 _Task = TypeVar("_Task")
@@ -89,13 +90,15 @@ def _worker_pool(
     """Run `count` worker processes beside the block, then wait for the `pending` tasks that they claimed."""
     events.emit("worker_processes", count=count)
     workers: list[ChildProcess] = []
+    readers: list[threading.Thread] = []
 
     def start() -> None:
         child_process.prepare_fork_server([module])
         for _ in range(count):
             with suppress(TransientError):  # killed at every start: the others run its tasks
                 workers.append(ChildProcess(_run_worker, (task_fn, tasks, claims), "worker"))
-                threading.Thread(target=_pass_on, args=(workers[-1],), daemon=True).start()
+                readers.append(threading.Thread(target=_pass_on, args=(workers[-1],), daemon=True))
+                readers[-1].start()
 
     starter = threading.Thread(target=start, daemon=True)  # the fork server answers after its imports
     starter.start()
@@ -112,6 +115,8 @@ def _worker_pool(
         starter.join()
         for worker in workers:
             worker.kill()
+        for reader in readers:
+            reader.join(_LAST_LINES_SECONDS)
 
 
 def _run_worker(task_fn: Callable[[_Task], None], tasks: Sequence[_Task], claims: str) -> None:
