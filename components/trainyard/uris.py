@@ -25,10 +25,9 @@ _IMAGE = re.compile(
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 )
 _KNOWN = "A folder, gs://bucket/folder and s3://bucket/folder are known"
-
-
 BRACKETS = "[]"
 """Around an IPv6 address that a port follows."""
+
 # For gRPC alone, which then reads no `no_proxy`. Source: grpc, doc/environment_variables.md.
 _NO_PROXY, _NO_PROXY_OF_ALL = "no_grpc_proxy", "no_proxy"
 

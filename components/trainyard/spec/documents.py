@@ -26,7 +26,7 @@ SECRETS = "secrets"
 MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 
-# The key of the known values, in quotes, in the context of pydantic's errors.
+# Keys in the context of pydantic's errors: of the nearest value, and of the known values, in quotes.
 _BOUNDS = {"greater_than_equal": "ge", "less_than_equal": "le"}
 _KNOWN_VALUES, _QUOTED = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}, re.compile(r"'([^']*)'")
 _SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
