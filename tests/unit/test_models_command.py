@@ -112,13 +112,13 @@ def test_a_rollback_says_what_serves_and_which_alias_stays(models: Path) -> None
 
 
 def test_an_export_is_a_verified_copy_in_a_new_folder_or_nothing(models: Path) -> None:
-    done = invoke("export", "digits@canary", "--to", "out/copy")
+    done = invoke("export", "digits@canary", "out/copy")
     assert done.exit_code == 0 and re.fullmatch(r"✓ digits@1 is in out/copy: 7 files, \d KiB\n", done.stderr)
     copied, source = storage.committed("out/copy"), storage.committed(str(models / "1"))
     assert copied == source and copied is not None and source is not None and copied.origin == source.origin
     assert storage.local("out/copy", "push") == Path("out/copy") and open_model("out/copy").folder == "out/copy"
     Path("out/empty").mkdir()
-    assert invoke("export", "digits", "--to", "out/empty").exit_code == 0
+    assert invoke("export", "digits", "out/empty").exit_code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["copy", "empty"]
     Path("file").touch()
     (models / "2" / "saved_model.pb").write_text("3")
@@ -131,7 +131,7 @@ def test_an_export_is_a_verified_copy_in_a_new_folder_or_nothing(models: Path) -
         ("digits@2", "late", "2/saved_model.pb: its content differs from its manifest's checksum"),
     ):
         with pytest.raises(ty.TrainyardError, match=sentence):
-            invoke("export", model, "--to", folder)
+            invoke("export", model, folder)
     with (
         pytest.MonkeyPatch.context() as patch,
         pytest.raises(ty.TrainyardError, match=f"{models}/1/.*: its content differs"),

@@ -115,7 +115,7 @@ def rollback(
 @app.command("export")
 def export(
     model: VersionName,
-    folder: Annotated[str, typer.Option("--to", metavar="FOLDER", help="New or empty folder to write.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="New or empty folder to write.")],
     environment: EnvironmentName = LOCAL,
 ) -> None:
     """Copy a version to a local folder, with every file verified. Default: the version that serves."""
