@@ -512,10 +512,11 @@ def test_a_device_with_numpy_alone_prints_the_class_of_a_photo_or_a_row(
 
     done = ask(exported, *map(str, photos))
     assert done.stdout.splitlines() == [f"digit {label}" for label in labels.numpy()], done.stderr
-    (tmp_path / "rows.json").write_text('[{"age": "70", "net worth": 9e5, "city": " Oslo"}, {"age": 20, "city": null}]')
+    rows = [{"age": "70", "net worth": 9e5, "city": " Oslo"}, {"age": 20, "net worth": None, "city": None}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
     done = ask(exported_table, str(tmp_path / "rows.json"))
     assert done.stdout.splitlines() == ["rich", "poor"], done.stderr
-    (tmp_path / "rows.json").write_text('{"age": "old"}')
+    (tmp_path / "rows.json").write_text(json.dumps(rows[1] | {"age": "old"}))
     done = ask(exported_table, str(tmp_path / "rows.json"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("rows.json: 'age': a number is expected, 'old' was found")
@@ -635,7 +636,7 @@ def test_the_page_of_a_table_answers_in_a_browser_as_predict_and_shows_hostile_n
     document = open_examples(str(table / "examples")).document
     page.open_demo(hostile(exported_table, document, tmp_path / "hostile"))
     page.wait("document.getElementById('label').textContent")
-    answer = page.run("trainyard.answer({age: 70, 'net worth': 900000})")
+    answer = page.run(f"trainyard.answer({json.dumps({'age': 70, 'net worth': 900000, HOSTILE: None})})")
     assert answer["label"] == "constructor" and answer["probabilities"][1] > 0.5
     assert page.run("[...document.querySelectorAll('label')].map((label) => label.textContent)")[-1] == HOSTILE
     assert page.run("document.querySelector('select').value") == HOSTILE
