@@ -33,8 +33,8 @@ def test_a_drained_node_gives_its_worker_to_another_on_the_pool_after_one_withou
     assert_survived(desk, run, calm)
     first, last = desk.attempts(run)
     assert (first["pool"], first["cost_usd"], first["preemptions"]) == ("first", 0.0, 0)
-    assert re.search(r"waiting for worker 0 of 2 \(pod pending: .*didn't match.*\) for [5-9] s", first["why"])
-    assert 5 <= first["waited_seconds"] < 10 and last["waited_seconds"] > 0
+    assert re.search(r"waiting for worker 0 of 2 \(pod pending: .*didn't match.*\) for \d+ s", first["why"])
+    assert first["waited_seconds"] >= 5 and last["waited_seconds"] > 0
     assert (last["pool"], last["preemptions"], last["why"]) == ("train", 1, "")
     assert last["cost_usd"] == pytest.approx(last["worker_seconds"] / 1000, rel=0.01) and last["cost_usd"] > 0
     evaluate = replace(run, task="evaluate", attempt=0).start()

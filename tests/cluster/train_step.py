@@ -313,7 +313,7 @@ class Desk:
 
     def attempts(self, run: Run) -> list[dict[str, Any]]:
         """Return the attempts of `run` on its pools, as its record will have them."""
-        folder = keys.run_folder(run.location.storage, run.recipe, run.run_id)
+        folder = keys.run_folder(run.location.storage, run.recipe.name, run.run_id)
         return list(json.loads(self.python(f"print(open('{folder}/{run.task}.json').read())"))["attempts"])
 
     def training(self, run: Run) -> dict[str, Any]:
