@@ -109,7 +109,7 @@ class Gang(Trained):
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.splitlines() if line.startswith(f'{{"event": "{kind}"')]
 
-    def wait_for(self, what: Callable[[], bool], seconds: float = 240) -> None:
+    def wait_for(self, what: Callable[[], bool], seconds: float = 480) -> None:
         """Return as soon as `what()` holds; fails where the run ends or the time passes before."""
         end = time.monotonic() + seconds
         while not what():
@@ -134,7 +134,7 @@ class Gang(Trained):
     def step(self) -> int:
         return max((event["done"] for event in self.events("progress")), default=0)
 
-    def finish(self, code: int = 0, seconds: float = 240) -> None:
+    def finish(self, code: int = 0, seconds: float = 480) -> None:
         assert self.process.wait(seconds) == code, self.log[-3000:]
 
     def training_process(self, worker: int) -> int:
@@ -196,7 +196,7 @@ def train_together(folders: Sequence[Path], examples: str, workers: int, devices
     script = Path(__file__).with_name("trainings.py")
     ports = ",".join(str(free_port()) for _ in range(workers))
     command = [sys.executable, script, ports, str(devices), examples, *folders]
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=550)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return [Trained(folder) for folder in folders]
 

@@ -28,6 +28,7 @@ def run(folder: Path, start: str, *more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(1800)  # minutes on a loaded machine
 def test_weights_that_have_seen_flowers_know_others_sooner(tmp_path: Path) -> None:
     shutil.copy(TUTORIALS / "draw.py", tmp_path)
     for name, text in BLOCKS.items():

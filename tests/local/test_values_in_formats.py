@@ -398,6 +398,7 @@ def assert_one_meaning(rows: list[dict], folder: Path, times: int, asked_in: Col
         assert texts == {column: [row[f"raw/{column}"] for row in expected] for column in texts}, name
 
 
+@pytest.mark.timeout(1800)  # some 100 s of CPU time
 @settings(max_examples=200)
 @given(
     rows=st.lists(row, min_size=1, max_size=6), times=st.sampled_from([1, 1, 1, 13]), asked_in=st.sampled_from(SOURCES)
