@@ -6,13 +6,17 @@ import secrets
 import socket
 
 
+def listen(port: int, backlog: int | None = None) -> socket.socket:
+    """Return a server on `port` of all addresses of this machine, IPv4 and IPv6."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=backlog, dualstack_ipv6=both)
+
+
 def is_free(port: int) -> bool:
     """Return True if `port` is free on all addresses of this machine."""
-    both = socket.has_dualstack_ipv6()
     try:
-        socket.create_server(
-            ("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
-        ).close()
+        listen(port).close()
     except OSError:
         return False
     return True

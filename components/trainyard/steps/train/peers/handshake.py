@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Collection
 
+from trainyard import ports
 from trainyard.uris import BRACKETS
 
 _NONCE_BYTES = 32  # a nonce, and SHA-256
@@ -144,13 +145,9 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a server on `port`: of `host` alone if that is a loopback address, otherwise of IPv4 and IPv6."""
     host = host.strip(BRACKETS)
     if is_loopback(host):
-        return socket.create_server((host, port), family=_family(":" in host), backlog=_BACKLOG)
-    both = socket.has_dualstack_ipv6()
-    return socket.create_server(("", port), family=_family(both), backlog=_BACKLOG, dualstack_ipv6=both)
-
-
-def _family(ipv6: bool) -> socket.AddressFamily:
-    return socket.AF_INET6 if ipv6 else socket.AF_INET
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    return ports.listen(port, _BACKLOG)
 
 
 def is_loopback(host: str) -> bool:
