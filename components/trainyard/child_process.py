@@ -27,6 +27,8 @@ from typing import IO, Any
 
 from trainyard.errors import TransientError
 
+LAST_LINES_SECONDS = 5.0
+"""Chosen: for a thread to read what the pipe of an ended process holds."""
 LOST = 255
 """The exit code that multiprocessing gives to a child that was lost together with the server, so that it is unknown."""
 

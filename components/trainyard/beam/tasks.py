@@ -19,13 +19,12 @@ from typing import Generic, TypeVar
 from trainyard import child_process, events, memory
 from trainyard.beam.library import beam  # before the other modules that import it
 from trainyard.beam.runner import is_in_process, pipeline
-from trainyard.child_process import ChildProcess
+from trainyard.child_process import LAST_LINES_SECONDS, ChildProcess
 from trainyard.errors import TransientError
 
 _BYTES = 128 << 20  # chosen: a worker process starts with seconds of imports; this is half a minute of work
 _PROCESS_MIB = 1024  # chosen: one needs about 500 for tables and for images (docs/benchmarks.md)
 _POLL_SECONDS = 0.2  # chosen: short beside a task
-_LAST_LINES_SECONDS = 5.0  # chosen: enough to read what a pipe holds
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 _Task = TypeVar("_Task")
@@ -116,7 +115,7 @@ def _worker_pool(
         for worker in workers:
             worker.kill()
         for reader in readers:
-            reader.join(_LAST_LINES_SECONDS)
+            reader.join(LAST_LINES_SECONDS)
 
 
 def _run_worker(task_fn: Callable[[_Task], None], tasks: Sequence[_Task], claims: str) -> None:

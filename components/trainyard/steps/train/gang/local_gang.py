@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import end_programs, end_with_parent, start_program
+from trainyard.child_process import LAST_LINES_SECONDS, end_programs, end_with_parent, start_program
 from trainyard.contract.training.gang import ElasticGang
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.ports import free_ports
@@ -32,7 +32,6 @@ _GRACE_SECONDS = 15  # chosen: more than a supervisor needs to save and exit
 _STARTS = 3  # chosen: starts of a killed supervisor, or input worker, before the run fails
 _AGAIN_SECONDS = 1.0  # chosen: pause before a worker that could not be started is tried again
 _LAST_SECONDS = 20.0  # chosen: the others notice a failed supervisor much sooner
-_LAST_LINES_SECONDS = 5.0  # chosen: enough to read what a pipe holds
 
 
 def run(
@@ -96,7 +95,7 @@ class _LocalGang:
                 self._start(worker, environment)
             codes = self._wait(environment)
         for reader in self._readers.values():
-            reader.join(_LAST_LINES_SECONDS)  # a failure is the last line
+            reader.join(LAST_LINES_SECONDS)  # a failure is the last line
         if self.stopping:
             raise Preempted()
         if (codes.get(0) if self.elastic else any(codes.values())) or storage.committed(self.options["output"]) is None:

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable
 
 from trainyard import events
-from trainyard.child_process import describe_exit, end_with_parent, start_program
+from trainyard.child_process import LAST_LINES_SECONDS, describe_exit, end_with_parent, start_program
 from trainyard.errors import ExitCode, TransientError, failure_fields
 from trainyard.steps.train.peers import liveness, settings
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS
 
 _LOOK_SECONDS = 0.2  # chosen: how often a pod calls `poll`
 _LONGEST_LOOK = 1.0  # chosen: a longer gap between two checks means that the checker itself was paused
-_LAST_LINES_SECONDS = 5.0  # chosen: enough to read what a pipe holds
 
 
 class InputProcess:
@@ -61,7 +60,7 @@ class InputProcess:
 
     def join(self) -> None:
         """Wait for the last lines of a process that has ended."""
-        self._reader.join(_LAST_LINES_SECONDS)
+        self._reader.join(LAST_LINES_SECONDS)
 
     def _read(self) -> None:
         for line in self.program.stdout or ():
