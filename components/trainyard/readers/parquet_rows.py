@@ -30,15 +30,15 @@ _UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 def parquet_columns(file: TableFile) -> list[str]:
     """Return the columns of `file` that can be read, those that its folders name last. Raises as `read_parquet`."""
-    with _opened(file) as opened:
-        plain = [field.name for field in _schema(opened) if is_readable(field.type)]
+    with _opened(file) as (_, schema):
+        plain = [field.name for field in schema if is_readable(field.type)]
         return list(dict.fromkeys([*plain, *_partitions(file.name)]))
 
 
 def nested_columns(file: TableFile) -> dict[str, Any]:
     """Return the types of the columns that do not hold one value a row. Raises as `read_parquet`."""
-    with _opened(file) as opened:
-        kinds = {field.name: field.type for field in _schema(opened)}
+    with _opened(file) as (_, schema):
+        kinds = {field.name: field.type for field in schema}
         return {column: kind for column, kind in kinds.items() if is_list(kind) or not is_readable(kind)}
 
 
@@ -85,8 +85,7 @@ def read_parquet(
     not of one value a row.
     """
     name, parts, row = file.name, _partitions(file.name), piece.row
-    with _opened(file) as opened:
-        schema = _schema(opened)
+    with _opened(file) as (opened, schema):
         stored = dict(zip(schema.names, opened.schema_arrow.names, strict=True))
         _check(schema, columns, parts, name, lists)
         extra = [field.name for field in schema if is_readable(field.type)] if whole_rows else []
@@ -121,21 +120,18 @@ def require_names(names: Sequence[str], place: str) -> None:
 
 
 @contextmanager
-def _opened(file: TableFile) -> Iterator[Any]:
+def _opened(file: TableFile) -> Iterator[tuple[Any, pa.Schema]]:
+    """Open a Parquet file, with its columns by their names here (see `column_names`)."""
     with seekable_file(file.path) as local:
         try:
             opened = parquet.ParquetFile(local)
         except _UNREADABLE as error:
             raise _broken(file.name, error) from error
         with opened:
-            require_names(_schema(opened).names, file.name)
-            yield opened
-
-
-def _schema(opened: Any) -> Any:
-    """Return the columns of a file by their names here (see `column_names`)."""
-    schema = opened.schema_arrow
-    return pa.schema([field.with_name(name) for field, name in zip(schema, column_names(schema.names), strict=True)])
+            stored = opened.schema_arrow
+            names = column_names(stored.names)
+            require_names(names, file.name)
+            yield opened, pa.schema(zip(names, stored.types, strict=True))
 
 
 def _require_text(batch: Any, place: str) -> None:
