@@ -21,6 +21,11 @@ _ENOUGH = 0.99  # chosen: of the mistakes that always naming the largest class m
 _GROUPS = 64  # chosen: quantile groups of a number; more would each hold too few rows
 _LEAST = 5  # chosen: rows a group on average; fewer remember the rows instead of telling about them
 _LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
+_CLASSES = 50  # chosen: of more, few have rows enough in a sample
+_TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
+_AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
+_MAX_CLASS_SHARE = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
+_AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
 def target_leakage(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
@@ -80,13 +85,6 @@ def _correlation(numbers: NDArray[np.float64], target: NDArray[np.float64]) -> f
         return None
     correlation = float(np.corrcoef(numbers, target)[0, 1])
     return correlation if abs(correlation) >= _LINEAR else None
-
-
-_CLASSES = 50  # chosen: of more, few have rows enough in a sample
-_TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
-_AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
-_MAX_CLASS_SHARE = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
-_AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
 def label_errors(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, str]]:

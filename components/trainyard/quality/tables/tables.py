@@ -35,6 +35,8 @@ _ROW_BITS = 40  # of a row's id, for its number in its file
 _INTEGER_CLASSES = 10, 20  # chosen: more different integers count something; 10 are digits
 _SPLITS, _EXAMPLES = 3, 10  # chosen: examples that each class needs for a split, and for one of more than 10 classes
 _CLASSES = 1000  # chosen: most values of a column that is taken for classes
+_CELLS = 400_000  # chosen, of the row sample: a hundred megabytes of text at the worst
+_ROWS = 20_000  # chosen, of the row sample: a share is then known to about a hundredth
 
 
 def profile_table(
@@ -234,10 +236,6 @@ def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
         return column.distinct > some or min(counts.values(), default=0) < _EXAMPLES
     rare = sum(count < _SPLITS for count in counts.values())  # one alone may be a typing error
     return rare > 1 and 4 * rare >= column.distinct
-
-
-_CELLS = 400_000  # chosen: a hundred megabytes of text at the worst
-_ROWS = 20_000  # chosen: a share is then known to about a hundredth
 
 
 class RowSample:

@@ -26,7 +26,20 @@ from trainyard.spec.tables.columns import Date
 from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 
+Arrays = dict[str, NDArray[Any]]
+_Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor
+
+MOST_EXAMPLES = 100_000
+"""Of the training split that the trees learn from. Chosen: 1.5 s with 20 columns and two classes, 6 s with 50 classes,
+measured on two cores."""
+
+_MOST_CELLS = 50_000_000  # of those examples; chosen: 200 MB
+_BATCH = 4096
+_MOST_CLASSES = 50  # chosen: an iteration grows a tree a class
+_MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count as numbers
+_MOST_WORDS = 200  # chosen: of a text, those that come most often
 _ANSWER_CLASSES = 20  # the most that an answer names; chosen
+_EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # of the importances; chosen: some seconds at the most
 
 
 def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
@@ -82,9 +95,6 @@ def _most_frequent(
     return baseline, np.isin(np.arange(len(labels)), order[:best])
 
 
-Arrays = dict[str, NDArray[Any]]
-
-
 def is_table(examples: ExampleFolder) -> bool:
     """Return True if every feature is a number or an id per example, or a row of them."""
     features = examples.document.features
@@ -112,19 +122,6 @@ def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, lis
             columns[name] = made
             remaining -= set(made)
     return columns | {name: [name] for name in sorted(remaining)}
-
-
-_Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor
-
-MOST_EXAMPLES = 100_000
-"""Of the training split that the trees learn from. Chosen: 1.5 s with 20 columns and two classes, 6 s with 50 classes,
-measured on two cores."""
-
-_MOST_CELLS = 50_000_000  # of those examples; chosen: 200 MB
-_BATCH = 4096
-_MOST_CLASSES = 50  # chosen: an iteration grows a tree a class
-_MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count as numbers
-_MOST_WORDS = 200  # chosen: of a text, those that come most often
 
 
 def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[SplitPredictions, int] | None:
@@ -205,9 +202,6 @@ def _width(feature: Feature) -> int:
         if feature.shape and feature.vocabulary_size
         else math.prod(feature.shape)
     )
-
-
-_EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # chosen: some seconds at the most
 
 
 def importances(

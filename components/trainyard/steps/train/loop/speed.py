@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 # Chosen: if real batches are slower than a cached one by this factor, the input is the bottleneck.
 INPUT_BOUND = 1.2
+# Chosen: how much slower than the others a straggler is in at least how many windows in a row, and beyond how many
+# standard errors of the difference in the last of them, because noise passes.
+SLOWER, WINDOWS, STANDARD_ERRORS = 1.25, 3, 6.0
+# Chosen: the least calls and seconds of a window. A call lasts a quarter of a second, or a step.
+WINDOW_CALLS, WINDOW_SECONDS = 10, 5.0
 
 
 class SpeedMeter:
@@ -163,13 +168,6 @@ class ProgressReporter:
             },
             **({"straggler": straggler.model_dump()} if straggler else {}),
         )
-
-
-# Chosen: how much slower than the others a straggler is in at least how many windows in a row, and beyond how many
-# standard errors of the difference in the last of them, because noise passes.
-SLOWER, WINDOWS, STANDARD_ERRORS = 1.25, 3, 6.0
-# Chosen: the least calls and seconds of a window. A call lasts a quarter of a second, or a step.
-WINDOW_CALLS, WINDOW_SECONDS = 10, 5.0
 
 
 class Stragglers:
