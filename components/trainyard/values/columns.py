@@ -46,7 +46,7 @@ def as_texts(values: Any) -> pa.Array:
 def impossible_times(values: Any) -> dict[int, str]:
     """Return the rows of an Arrow array that hold a day outside the years 1 to 9999, or a time outside a day.
 
-    They stand with the number that is stored, for a message. Arrow stores such times, and prints some as other times.
+    Their values are the stored numbers, for a message. Arrow stores such times, and prints some as other times.
     """
     kind = values.type
     if isinstance(values, pa.DictionaryArray):

@@ -26,7 +26,7 @@ _HEAD = """\
 def draft(profile: Profile, day: datetime.date) -> str:
     """Return the schema that the profiled data fit, as YAML.
 
-    Ranges get a tenth more room at either end. Columns with few values list them, except for the label.
+    Ranges are extended by a tenth at each end. Columns with few values list them, except for the label.
     """
     first = plain_yaml.comment(
         f"What {profile.source.rpartition('/')[2]} looked like on {day.isoformat()}. Keep it beside the recipe, in "

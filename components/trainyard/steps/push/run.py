@@ -42,7 +42,7 @@ def run(
     becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
     override: why a model is pushed that a gate refused; champion.json and `output` then say so, with the user's name.
-    run_folder: of the run, for the version's record. usd_per_hour: of all workers of the training, '' if unknown.
+    run_folder: the run's folder, for the version's record. usd_per_hour: price of all training workers, '' if unknown.
 
     Raises `GateRefused` if a gate refused the model, `TransientError` while another push writes to `destination`.
     """

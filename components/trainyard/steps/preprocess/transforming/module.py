@@ -101,7 +101,7 @@ class Columns(Tensors):
     def analyzed(self) -> set[str]:
         """Return the names of the label's columns that an analyzer learns from.
 
-        Source: tensorflow_transform 1.21, inspect_preprocessing_fn.py, which asks a graph of its own in this way.
+        Source: tensorflow_transform 1.21, inspect_preprocessing_fn.py, which examines its own graph the same way.
         """
         visitor = graph_tools.SourcedTensorsVisitor()
         for sink in self._graph.get_collection(analyzer_nodes.TENSOR_REPLACEMENTS):
