@@ -154,19 +154,19 @@ def test_trials_side_by_side_go_on_after_an_interrupt_and_give_what_they_give_al
     assert max(same, key=lambda trial: (trial.metric or 0, -(trial.eval_loss or 0))).values == result.best.values
 
 
-def test_the_smallest_networks_of_a_grammar_are_timed_before_anything_starts(environment: str) -> None:
+def test_the_smallest_networks_of_given_blocks_are_timed_before_anything_starts(environment: str) -> None:
     command = [
         "sweep",
         "digits",
         "-e",
         environment,
-        "--grammar",
+        "--blocks",
         "1:2 separable|residual:4|8",
         "--latency-budget",
         "1us",
     ]
     ended = CliRunner().invoke(app, command)
-    assert "no network of the grammar meets it; the smallest takes" in str(ended.exception)
+    assert "no network of these blocks meets it; the smallest takes" in str(ended.exception)
     assert not storage.children(storage.join(environments.load(environment).storage, "digits"))
 
 

@@ -50,7 +50,7 @@ def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be
     alone, beside = forecast._help_sentence(l4, [l4], *more), forecast._help_sentence(l4, [*by_pool.values()], *more)
     assert l4.duration == "days" and "l4 would have to be 2." in alone and "learn-curve" in alone
     assert "b200 takes" in beside and "b200" not in alone
-    assert "would take" in alone and "trainyard sweep --ladder" in alone
+    assert "would take" in alone and "trainyard sweep --family" in alone
     assert forecast._help_sentence(by_pool["b200"], [l4], *more) == ""
 
 

@@ -76,31 +76,31 @@ def test_trees_and_networks_leave_out_what_a_recipe_sets_for_the_other() -> None
         variant("tabular", changes, {"model.name": "boosted_trees", "train.batch_size": 8})
 
 
-def test_a_grammar_draws_blocks_that_a_recipe_takes_and_knows_again() -> None:
-    grammar = parse_blocks("digits", [], "2:4 conv|separable|residual:16|32:1|2")
-    assert grammar.size == 12**2 + 12**3 + 12**4
+def test_the_space_of_blocks_draws_networks_that_a_recipe_takes_and_knows_again() -> None:
+    space = parse_blocks("digits", [], "2:4 conv|separable|residual:16|32:1|2")
+    assert space.size == 12**2 + 12**3 + 12**4
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     drawn = [study.ask() for _ in range(30)]
-    values = [grammar.suggest(trial) for trial in drawn]
+    values = [space.suggest(trial) for trial in drawn]
     assert {value.count("pool") for value in values} == {1, 2, 3}
-    assert [grammar.parameters(value) for value in values] == [trial.params for trial in drawn]
+    assert [space.parameters(value) for value in values] == [trial.params for trial in drawn]
     for value in values[:5]:
-        assert recipes.load("digits", [override(grammar.key, value)]).model.blocks == value
-    assert ["residual:16", "pool", "residual:16"] in grammar.cheapest
+        assert recipes.load("digits", [override(space.key, value)]).model.blocks == value
+    assert ["residual:16", "pool", "residual:16"] in space.cheapest
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("2:4 conv|dense:16", "no block 'dense'. Known: conv, separable, residual"),
-        ("conv:16|32", "not a grammar. Write STAGES"),
+        ("conv:16|32", "not stages and blocks. Write STAGES"),
         ("4:2 conv:16|32", "4:2 stages are an empty range"),
         ("2:3 conv:16|x", "'conv:x:1': is no block"),
         ("2:3 conv:16|16", "has a repeated value"),
         ("2 conv:16", "allows only one network"),
     ],
 )
-def test_a_grammar_that_does_not_parse_is_refused(text: str, sentence: str) -> None:
+def test_a_space_of_blocks_that_does_not_parse_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse_blocks("digits", [], text)
     assert sentence in str(raised.value)
@@ -136,12 +136,12 @@ def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
         ({"max_parallel": 1000}, "max_parallel 1000: each trial needs its own core"),
         ({"latency_budget": "2"}, "not a duration. Write it such as 2ms"),
         ({"latency_budget": "0ms"}, "not a duration"),
-        ({"grammar": "2:5 conv:16|32"}, "leave nothing of 8 pixels. Give at most 4 stages"),
-        ({"grammar": "1:2 conv:16|32", "over": {"model.blocks": ["[conv:3]", "[conv:4]"]}}, "Leave one out"),
+        ({"blocks": "2:5 conv:16|32"}, "leave nothing of 8 pixels. Give at most 4 stages"),
+        ({"blocks": "1:2 conv:16|32", "over": {"model.blocks": ["[conv:3]", "[conv:4]"]}}, "Leave one out"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused_before_anything_starts(options: dict[str, Any], sentence: str) -> None:
-    options = {"over": {} if "grammar" in options else {"train__epochs": [1, 2]}} | options
+    options = {"over": {} if "blocks" in options else {"train__epochs": [1, 2]}} | options
     with pytest.raises(ConfigurationError) as raised:
         api.sweep("digits", **options)
     assert sentence in str(raised.value)
@@ -190,8 +190,8 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: Environment, timed: list[int]) -> None:
-    grammar = parse_blocks("digits", [], "1:4 conv|separable:16|32:1|2")
-    study = Study(Sweep("digits", [], [grammar], here, trials=5, latency_budget=3.0))
+    space = parse_blocks("digits", [], "1:4 conv|separable:16|32:1|2")
+    study = Study(Sweep("digits", [], [space], here, trials=5, latency_budget=3.0))
     sweeps.require_possible(study.sweep)
     assert timed == [1]  # the first of the cheapest meets it
     trained: list[Trial] = []
@@ -221,9 +221,9 @@ def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_pl
 
 
 def test_a_budget_that_no_network_meets_is_refused(here: Environment, timed: list[int]) -> None:
-    grammar = parse_blocks("digits", [], "2:3 conv|residual:16|32")
-    with pytest.raises(ConfigurationError, match="no network of the grammar meets it; the smallest takes 3 ms"):
-        sweeps.require_possible(Sweep("digits", [], [grammar], here, latency_budget=1.0))
+    space = parse_blocks("digits", [], "2:3 conv|residual:16|32")
+    with pytest.raises(ConfigurationError, match="no network of these blocks meets it; the smallest takes 3 ms"):
+        sweeps.require_possible(Sweep("digits", [], [space], here, latency_budget=1.0))
     assert sorted(timed) == [3, 3, 5, 5]
 
 
@@ -260,19 +260,19 @@ def test_a_trial_costs_what_the_environment_says_of_its_share_of_the_machine(tmp
     assert study.trials[0].dollars == 0.01  # 36 s of half of a machine of 2 dollars an hour
 
 
-def test_a_ladder_leads_from_the_cheapest_network_to_the_dearest() -> None:
+def test_a_family_leads_from_the_cheapest_network_to_the_dearest() -> None:
     for names in MODEL_FAMILIES.values():
         costs = [cost.named(name, (224, 224, 3), 10).flops_per_example for name in names]
         assert costs == sorted(costs) and costs[-1] > 10 * costs[0]
 
 
-def test_a_ladder_is_no_list_of_networks_for_a_table_and_nothing_to_try_is_said() -> None:
+def test_a_family_is_no_list_of_networks_for_a_table_and_nothing_to_try_is_said() -> None:
     with pytest.raises(ConfigurationError, match=r"Did you mean 'efficient'[?] Known: basic"):
-        api.sweep("digits", ladder="eficient")
+        api.sweep("digits", family="eficient")
     with pytest.raises(ConfigurationError, match="Nothing to try"):
         api.sweep("digits")
     with pytest.raises(ConfigurationError, match="mobilenet_v3_small"):
-        api.sweep("tabular", ladder="basic")
+        api.sweep("tabular", family="basic")
 
 
 def test_each_combination_is_tried_once_in_an_order_of_the_seed(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def script_hash(script: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
-def framed(page: str) -> str:
+def in_iframe(page: str) -> str:
     """Embed a page in HTML, such as a notebook's, so that its styles and scripts stay inside."""
     return (
         f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-popups" '

@@ -283,7 +283,7 @@ def _help_sentence(
         hours = hours_with(name) if name != recipe.model.name else None
         if hours is not None and hours < _DAY:
             advice.append(
-                f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
+                f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --family` compares networks."
             )
             break
     advice.append(

@@ -17,7 +17,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError, bug_sentence
 from trainyard.report import local_runs, summary
 from trainyard.report.local_runs import LocalRunView
-from trainyard.report.pages import framed
+from trainyard.report.pages import in_iframe
 from trainyard.spec import recipe as recipes
 from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
@@ -58,7 +58,7 @@ class Report(os.PathLike[str]):
         page = storage.read_text(self.path)
         if page is None:
             raise DataError(f"{self.path}: is not there any more. Run the recipe again.")
-        return framed(page)
+        return in_iframe(page)
 
 
 class Run(LocalRunView):

@@ -34,8 +34,8 @@ def sweep(
     recipe: str,
     over: Mapping[str, str | Sequence[Any]] | Sequence[str] = (),
     *,
-    ladder: str | None = None,
-    grammar: str | None = None,
+    family: str | None = None,
+    blocks: str | None = None,
     latency_budget: str | None = None,
     trials: int | None = None,
     max_parallel: int = 1,
@@ -48,8 +48,8 @@ def sweep(
     """Search the best variant of a recipe.
 
     Data is preprocessed once. The eval split selects; nothing is pushed. The same call resumes a sweep, or extends it
-    with more trials. over: values or a range by key, or texts `KEY=VALUES`. ladder: a family of networks: basic or
-    efficient. grammar: blocks of cnn_small to sample, such as "2:4 conv|residual:16|32:1|2". latency_budget: maximum
+    with more trials. over: values or a range by key, or texts `KEY=VALUES`. family: of networks, basic or
+    efficient. blocks: of cnn_small, to sample from, such as "2:4 conv|residual:16|32:1|2". latency_budget: maximum
     latency of a prediction on one core, such as "2ms"; slower networks are skipped before they are trained. trials:
     number of trials; by default all combinations of values, otherwise 12. max_parallel: trials at a time, each on its
     share of the cores or as a run on the environment's cluster. name: prefix of the names of those runs; the same name
@@ -64,8 +64,8 @@ def sweep(
     """
     options = SweepOptions(
         over=over,
-        ladder=ladder,
-        grammar=grammar,
+        family=family,
+        blocks=blocks,
         latency_budget=latency_budget,
         trials=trials,
         max_parallel=max_parallel,
@@ -81,8 +81,8 @@ class SweepOptions:
     """The options of `sweep`."""
 
     over: Mapping[str, str | Sequence[Any]] | Sequence[str]
-    ladder: str | None
-    grammar: str | None
+    family: str | None
+    blocks: str | None
     latency_budget: str | None
     trials: int | None
     max_parallel: int
@@ -116,14 +116,14 @@ def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dim
     from trainyard_control.search import search_space
 
     recipes.load(recipe, sets)
-    over = [*_networks(options.ladder), *_as_texts(options.over)]
+    over = [*_networks(options.family), *_as_texts(options.over)]
     dimensions: list[Dimension | BlockSpace] = [*search_space.parse(recipe, sets, over)]
-    if options.grammar is not None:
-        dimensions.append(search_space.parse_blocks(recipe, sets, options.grammar))
+    if options.blocks is not None:
+        dimensions.append(search_space.parse_blocks(recipe, sets, options.blocks))
         if len({dimension.key for dimension in dimensions}) < len(dimensions):
-            raise ConfigurationError("grammar: draws model.blocks, and over names them too. Leave one out.")
+            raise ConfigurationError("blocks: draws model.blocks, and over names them too. Leave one out.")
     if not dimensions:
-        raise ConfigurationError("Nothing to try. Give over KEY=VALUES, a ladder, a grammar, or several.")
+        raise ConfigurationError("Nothing to try. Give over KEY=VALUES, a family, blocks, or several.")
     return dimensions
 
 
@@ -147,15 +147,15 @@ def _milliseconds(text: str) -> float:
     return float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
 
 
-def _networks(ladder: str | None) -> list[str]:
-    if ladder is None:
+def _networks(family: str | None) -> list[str]:
+    if family is None:
         return []
-    if ladder not in MODEL_FAMILIES:
+    if family not in MODEL_FAMILIES:
         raise ConfigurationError(
-            f"ladder {ladder[:100]!r}: unknown.{did_you_mean(ladder, MODEL_FAMILIES)} "
+            f"family {family[:100]!r}: unknown.{did_you_mean(family, MODEL_FAMILIES)} "
             f"Known: {', '.join(MODEL_FAMILIES)}."
         )
-    return [f"model.name={','.join(MODEL_FAMILIES[ladder])}"]
+    return [f"model.name={','.join(MODEL_FAMILIES[family])}"]
 
 
 def _as_texts(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.contract.document import FrozenModel
-from trainyard.report.pages import framed
+from trainyard.report.pages import in_iframe
 from trainyard_control.search.chart import Chart, Mark, chart, page
 
 MAX_ROUNDS = 10
@@ -86,7 +86,7 @@ class BenchmarkReport(FrozenModel):
     seconds: dict[str, float] = {}
 
     def _repr_html_(self) -> str:
-        return framed(self.page())
+        return in_iframe(self.page())
 
     def page(self) -> str:
         """Render the report as a page of HTML."""

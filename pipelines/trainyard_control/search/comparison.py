@@ -16,7 +16,7 @@ from trainyard.contract.statistics.threshold import by_id
 from trainyard.errors import ConfigurationError
 from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
-from trainyard.report.pages import framed
+from trainyard.report.pages import in_iframe
 from trainyard.spec import plain_yaml
 from trainyard.spec.training.trees import has_setting
 from trainyard.storage import storage
@@ -87,7 +87,7 @@ class Comparison:
         return f"<Comparison of {' and '.join(self.names)}>"
 
     def _repr_html_(self) -> str:
-        return framed(self.page())
+        return in_iframe(self.page())
 
     def page(self) -> str:
         """Render the comparison as a page of HTML."""

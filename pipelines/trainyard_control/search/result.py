@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.measured import metric_text
-from trainyard.report.pages import framed
+from trainyard.report.pages import in_iframe
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.chart import Chart, Mark, chart, page
@@ -47,7 +47,7 @@ class Result:
         return sum(trial.draws + (trial.state == "skipped") for trial in self.trials)
 
     def _repr_html_(self) -> str:
-        return framed(self.page())
+        return in_iframe(self.page())
 
     def page(self) -> str:
         """Render the result as a page of HTML."""

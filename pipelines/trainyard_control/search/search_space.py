@@ -1,4 +1,4 @@
-"""The search space of a sweep: values or ranges by key of a recipe, and blocks of cnn_small by a grammar."""
+"""The search space of a sweep: values or ranges by key of a recipe, and the blocks of a cnn_small."""
 
 from __future__ import annotations
 
@@ -178,37 +178,37 @@ class BlockSpace:
 
 
 def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
-    """Parse a grammar of blocks.
+    """Parse which blocks a network may have.
 
     Raises `ConfigurationError` if it cannot be parsed, or the recipe does not take its largest network.
     """
     match = _BLOCKS.fullmatch(text.strip())
     parts = match[3].split(":") if match else []
     if match is None or len(parts) not in (2, 3):
-        raise ConfigurationError(f"grammar {text[:200]!r}: not a grammar. {_BLOCKS_FORM}")
+        raise ConfigurationError(f"blocks {text[:200]!r}: not stages and blocks. {_BLOCKS_FORM}")
     kinds, channels, repeats = (part.split("|") for part in [*parts, "1"][:3])
     if unknown := [kind for kind in kinds if kind not in CONVOLUTIONS]:
         raise ConfigurationError(
-            f"grammar {text[:200]!r}: no block '{unknown[0][:50]}'. Known: {', '.join(CONVOLUTIONS)}. {_BLOCKS_FORM}"
+            f"blocks {text[:200]!r}: no block '{unknown[0][:50]}'. Known: {', '.join(CONVOLUTIONS)}. {_BLOCKS_FORM}"
         )
     try:
         for number in itertools.product(channels, repeats):
             blocks.parse(":".join(["conv", *number]))
     except ValueError as error:
-        raise ConfigurationError(f"grammar {text[:200]!r}: {error}. {_BLOCKS_FORM}") from error
+        raise ConfigurationError(f"blocks {text[:200]!r}: {error}. {_BLOCKS_FORM}") from error
     if any(len({*choices}) < len(choices) for choices in (kinds, channels, repeats)):
-        raise ConfigurationError(f"grammar {text[:200]!r}: has a repeated value. {_BLOCKS_FORM}")
+        raise ConfigurationError(f"blocks {text[:200]!r}: has a repeated value. {_BLOCKS_FORM}")
     min_stages, max_stages = int(match[1]), int(match[2] or match[1])
     if min_stages > max_stages:
         raise ConfigurationError(
-            f"grammar {text[:200]!r}: {min_stages}:{max_stages} stages are an empty range. {_BLOCKS_FORM}"
+            f"blocks {text[:200]!r}: {min_stages}:{max_stages} stages are an empty range. {_BLOCKS_FORM}"
         )
-    grammar = BlockSpace(min_stages, max_stages, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
-    if grammar.size < 2:
-        raise ConfigurationError(f"grammar {text[:200]!r}: allows only one network. {_BLOCKS_FORM}")
-    for value in grammar.cheapest:
-        recipes.load(recipe, [*overrides, override(grammar.key, value)])
-    return grammar
+    space = BlockSpace(min_stages, max_stages, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
+    if space.size < 2:
+        raise ConfigurationError(f"blocks {text[:200]!r}: allows only one network. {_BLOCKS_FORM}")
+    for value in space.cheapest:
+        recipes.load(recipe, [*overrides, override(space.key, value)])
+    return space
 
 
 def _block(kind: str, channels: int, repeats: int) -> str:

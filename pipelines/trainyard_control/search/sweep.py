@@ -211,28 +211,28 @@ def _untrained_latency(sweep: Sweep, trial: Trial, slot: Slot, inputs: dict[str,
 
 
 def require_possible(sweep: Sweep) -> None:
-    """Raise `ConfigurationError` if the images are too small for the grammar, or no network is fast enough."""
-    grammar = next((dimension for dimension in sweep.dimensions if isinstance(dimension, BlockSpace)), None)
-    if sweep.latency_budget is not None or grammar:
+    """Raise `ConfigurationError` if the images are too small for the stages, or no network is fast enough."""
+    space = next((dimension for dimension in sweep.dimensions if isinstance(dimension, BlockSpace)), None)
+    if sweep.latency_budget is not None or space:
         known = _known_features(sweep)
-    if grammar is None:
+    if space is None:
         return
     side = min(known.image[:2]) if known and known.image else None
-    if side is not None and side < 2 ** (grammar.max_stages - 1):
+    if side is not None and side < 2 ** (space.max_stages - 1):
         raise ConfigurationError(
-            f"grammar: the pools between {grammar.max_stages} stages leave nothing of {side} pixels. "
+            f"blocks: the pools between {space.max_stages} stages leave nothing of {side} pixels. "
             f"Give at most {side.bit_length()} stages, or a larger data.image_size."
         )
     if sweep.latency_budget is None or known is None:
         return
     fastest = float("inf")
-    for value in grammar.cheapest:
-        variant = sweep.variant({grammar.key: value})
+    for value in space.cheapest:
+        variant = sweep.variant({space.key: value})
         fastest = min(fastest, untrained(variant, known, None, Stop()))
         if fastest <= sweep.latency_budget:
             return
     raise ConfigurationError(
-        f"latency_budget {sweep.latency_budget:g}ms: no network of the grammar meets it; the smallest takes "
+        f"latency_budget {sweep.latency_budget:g}ms: no network of these blocks meets it; the smallest takes "
         f"{fastest:.3g} ms on one core of this machine. Give more, or fewer channels."
     )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainyard_control.search.result import Result
 
 _SHOWN = 20
-Ladder = StrEnum("Ladder", {name.upper(): name for name in MODEL_FAMILIES})  # type: ignore[misc]  # python/mypy#2401
+Family = StrEnum("Family", {name.upper(): name for name in MODEL_FAMILIES})  # type: ignore[misc]  # python/mypy#2401
 
 _Over = Annotated[
     list[str] | None,
@@ -37,11 +37,11 @@ _Over = Annotated[
         help="Values or range to try, such as train.batch_size=16,64 or 16:256 or log:1e-4:1e-1. Repeatable.",
     ),
 ]
-_LadderName = Annotated[Ladder | None, typer.Option("--ladder", help="Try image networks, from fast to accurate.")]
-_GrammarText = Annotated[
+_FamilyName = Annotated[Family | None, typer.Option("--family", help="Try image networks, from fast to accurate.")]
+_BlocksText = Annotated[
     str | None,
     typer.Option(
-        "--grammar",
+        "--blocks",
         metavar="STAGES BLOCKS",
         help="Search the blocks of cnn_small: '2:4 conv|separable|residual:16|32|64:1|2|3' is 2 to 4 stages, "
         "each with a kind, channels and repeats.",
@@ -70,8 +70,8 @@ _Prune = Annotated[bool, typer.Option("--prune/--no-prune", help="Stop trials be
 def sweep(
     recipe: RecipeName,
     over: _Over = None,
-    ladder: _LadderName = None,
-    grammar: _GrammarText = None,
+    family: _FamilyName = None,
+    blocks: _BlocksText = None,
     latency_budget: _LatencyBudget = None,
     trials: _Trials = None,
     max_parallel: _MaxParallel = 1,
@@ -94,8 +94,8 @@ def sweep(
 
     options = SweepOptions(
         over=over or [],
-        ladder=ladder,
-        grammar=grammar,
+        family=family,
+        blocks=blocks,
         latency_budget=latency_budget,
         trials=trials,
         max_parallel=max_parallel,
