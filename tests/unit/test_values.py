@@ -207,6 +207,8 @@ def test_true_and_false_are_numbers_where_numbers_are_expected():
 
 def test_classes_that_differ_in_their_writing_alone_are_named():
     assert alike(["Cat", "dog", "cat", "Ｃat", "a  b", "a b"]) == [["Cat", "cat", "Ｃat"], ["a  b", "a b"]]
+    apples = ["apple", "\N{CYRILLIC SMALL LETTER A}pple", "app\N{ZERO WIDTH SPACE}le"]
+    assert alike([*apples, "pear"]) == [sorted(apples)]
     assert alike(["Cat", "dog"]) == []
 
 

@@ -18,6 +18,7 @@ _EXPONENT = re.compile(patterns.EXPONENT)
 _TIMESTAMP = re.compile(patterns.TIMESTAMP)
 _TIME = re.compile(patterns.TIME)
 _DIGITS = frozenset("0123456789")
+_LOOK_ALIKES = str.maketrans("авекмнорстухіјѕԁԛԝαβεικνορτυχ", "abekmhopctyxijsdqwabeikvoptux")  # Cyrillic, Greek; Latin
 _SHORTEST_TIMESTAMP = len("2024-03-01T09:05")
 UTC = datetime.timezone(datetime.timedelta(0))
 
@@ -79,10 +80,15 @@ def json_number(text: str) -> str:
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:
-    """Return the groups of names that differ by case, width or inner white space alone."""
+    """Return the groups of names that differ by case, width, inner white space, invisible or look-alike letters alone.
+
+    A look-alike is a Cyrillic or Greek letter with the shape of a Latin one.
+    """
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+        visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+        folded = unicodedata.normalize("NFKC", visible).casefold().translate(_LOOK_ALIKES)
+        groups.setdefault(" ".join(folded.split()), []).append(name)
     return sorted(sorted(group) for group in groups.values() if len(group) > 1)
 
 

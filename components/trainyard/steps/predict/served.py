@@ -14,8 +14,10 @@ from trainyard.errors import DataError
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, InputBatch
+from trainyard.steps.predict.reading.images import decoded_by_pillow
 
 _SIGNATURE = "serving_default"
+_REFUSED = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 Answers = tuple[pa.Array, Array]
 """The keys (n,) of inputs, and what the model gave: probabilities (n, classes), or predictions (n,), float32."""
@@ -36,17 +38,31 @@ class ServedModel:
                 f"{model.folder}: its SavedModel cannot be loaded ({reason(error)}). Push the model again, or name "
                 "another version."
             ) from error
-        self._images = model.pixels is not None
+        self._form = model.pixels
 
     def answer(self, batch: InputBatch) -> list[Answers | BadRow]:
         """Return the answers for the batch, and the inputs that have none."""
         try:
             outputs = self._serve(batch)
-        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        except _REFUSED as error:
             if len(batch) == 1:
-                reason = "truncated_image" if self._images else "refused_by_the_model"
-                return [BadRow(batch.keys[0].as_py(), None, reason, _why(error.message))]
+                return self._answer_refused(batch, _why(error.message))
             return [answer for half in batch.halves() for answer in self.answer(half)]
+        return self._finite(batch, outputs)
+
+    def _answer_refused(self, batch: InputBatch, why: str) -> list[Answers | BadRow]:
+        """Return the answer of the one input that the graph refuses: of an image, if Pillow reads its pixels."""
+        if self._form is None:
+            return [BadRow(batch.keys[0].as_py(), None, "refused_by_the_model", why)]
+        decoded = decoded_by_pillow(batch, self._form)
+        if isinstance(decoded, BadRow):
+            return [decoded]
+        try:
+            return self._finite(decoded, self._serve(decoded))
+        except _REFUSED:
+            return [BadRow(batch.keys[0].as_py(), None, "truncated_image", why)]
+
+    def _finite(self, batch: InputBatch, outputs: Array) -> list[Answers | BadRow]:
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
         answers: list[Answers | BadRow] = [
             BadRow(batch.keys[row].as_py(), None, "not_a_number", "the model gives NaN or infinity")

@@ -70,12 +70,22 @@ def checked(key: str, encoded: bytes, form: PixelForm) -> _EncodedImage:
         return BadRow(key, None, "zero_bytes", "the file is empty")
     if (size := _plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
         return key, encoded
+    return _by_pillow(key, encoded, form, keep_plain=True)
+
+
+def decoded_by_pillow(batch: InputBatch, form: PixelForm) -> InputBatch | BadRow:
+    """Return the one image of the batch, which the model refuses, as a PNG of the pixels that Pillow reads in it."""
+    image = _by_pillow(batch.keys[0].as_py(), batch.inputs[_NAME][0], form, keep_plain=False)
+    return image if isinstance(image, BadRow) else _batch([image])
+
+
+def _by_pillow(key: str, encoded: bytes, form: PixelForm, *, keep_plain: bool) -> _EncodedImage:
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
                 return BadRow(key, None, "too_many_pixels", detail)
-            return key, encoded if _is_plain(image) else _as_png(image, encoded, form)
+            return key, encoded if keep_plain and _is_plain(image) else _as_png(image, encoded, form)
     except Image.DecompressionBombError as error:
         return BadRow(key, None, "too_many_pixels", str(error))
     except UnidentifiedImageError:
