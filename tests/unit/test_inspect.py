@@ -16,7 +16,7 @@ from PIL import Image
 from pyarrow import csv, parquet
 
 from trainyard.errors import DataError, TrainyardError
-from trainyard.quality import hashes
+from trainyard.quality import figures, hashes
 from trainyard.quality.figures import spark
 from trainyard.quality.images.look import look_of_gray, near
 from trainyard.quality.inspect import inspect, inspect_recipe
@@ -74,6 +74,12 @@ def test_a_day_before_the_first_year_is_none_as_preprocess_has_it(tmp_path: Path
     profile = inspect(written(tmp_path, "\n".join(["joined,label", *(f"{day},x" for day in days)])))
     assert (profile.columns[0].type, profile.columns[0].mistyped) == ("date", 1)
     assert "2024-02-01" in page(profile)
+
+
+def test_the_last_day_of_all_is_shown_as_it_is(tmp_path: Path) -> None:
+    at = inspect(written(tmp_path, "at,label\n" + "9999-12-31,x\n" * 30)).columns[0]
+    shown = (at.statistics.min, at.quantiles["0.5"], at.statistics.max)
+    assert [figures.written(value, at.type) for value in shown if value] == ["9999-12-31"] * 3
 
 
 def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of t
 class Numbers:
     """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares.
 
-    most, of `from_values` and `merge` alike: as `counted`.
+    most, of `from_values` and `merge` alike: as `counted`. least_digits: of the statistics.
     """
 
     count: int = 0
@@ -33,6 +33,7 @@ class Numbers:
     low: float = math.inf
     high: float = -math.inf
     histogram: Histogram | None = None
+    least_digits: int = 6
 
     @classmethod
     def from_values(cls, values: NDArray[np.float64], limit: int = MAX_BINS) -> Numbers:
@@ -64,10 +65,10 @@ class Numbers:
 
     @property
     def digits(self) -> int:
-        """The digits that resolve a hundredth of the standard deviation, at least six."""
+        """The digits that resolve a hundredth of the standard deviation, at least `least_digits`."""
         std = math.sqrt(self.squares / max(1, self.count))
         ratio = abs(self.mean) / std if std else 0.0
-        return 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else 6
+        return 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else self.least_digits
 
     def document(self) -> dict[str, Any]:
         """Return the statistics to six digits, for the rest depends on the order of the additions.
@@ -76,7 +77,7 @@ class Numbers:
         """
         std = math.sqrt(self.squares / max(1, self.count))
         digits = self.digits
-        mean_digits = digits if digits <= _MEAN_DIGITS else 6
+        mean_digits = digits if digits <= _MEAN_DIGITS else self.least_digits
         values = {
             "mean": (self.mean, mean_digits),
             "std": (std, 6),

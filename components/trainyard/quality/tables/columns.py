@@ -44,7 +44,7 @@ class ColumnCounter:
         self._whole = True
         self._padded = False  # a number begins with a zero, as codes and ids do
         self._longest = 0
-        self._numbers, self._days = Numbers(), Numbers()
+        self._numbers, self._days = Numbers(), Numbers(least_digits=7)  # of 9999-12-31, 2932896
         self._texts: Counter[str] = Counter()
         self._each_day: Counter[float] = Counter()  # at most the 3.7 million of the calendar
         self._listed: Counter[str] = Counter()  # such as na: a missing number, or a name if the column is of texts
