@@ -613,6 +613,8 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
         outputs = {
             output["name"]: output for output in ask(f"{url}/v2/models/m/infer", {"inputs": tensors})[1]["outputs"]
         }
+        status, refused = ask(f"{url}/v2/models/m/infer", b"{}\0", **{"Inference-Header-Content-Length": "2"})
+        assert status == 400 and refused["error"].startswith("the request: binary tensors are not supported. Send")
         assert outputs["probabilities"]["shape"] == [200, 2]
         np.testing.assert_array_equal(
             np.array(outputs["probabilities"]["data"], np.float32).reshape(200, 2), probabilities

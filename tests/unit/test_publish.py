@@ -37,7 +37,7 @@ from trainyard.storage import storage
 from trainyard_control.api import publish
 from trainyard_control.api.versions import find_one
 from trainyard_control.cli.main import app
-from trainyard_control.targets import kserve, vertex
+from trainyard_control.targets import kserve, mlflow, vertex
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_an_upload_to_the_hub_says_its_request_and_what_is_missing(monkeypatch: 
     assert refused(*upload).startswith("30 huggingface: http://127.0.0.1:1 cannot be reached")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "Install trainyard[huggingface]" in refused(*upload)
-    for name in ("digits", "a/b/c", "ada/../x", "-a/b"):
+    for name in ("digits", "a/b/c", "ada/../x", "-a/b", "ada/a--b", "ada/b-", "ada/b.git", "ada/é"):
         assert "Write OWNER/NAME" in refused("huggingface", "digits", "--repository", name, "--dry-run")
 
 
@@ -237,7 +237,7 @@ def test_what_no_cluster_can_serve_is_refused_before_it_is_asked(
     cluster: str, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "its target is local. KServe runs on Kubernetes" in refused("kserve", "digits", "-e", "local")
-    for name in ("Digits", "-", "a" * 64, "a.b"):
+    for name in ("Digits", "-", "a" * 54, "a-", "a.b", ""):
         assert "--model-name" in refused("kserve", "digits", "-e", cluster, f"--model-name={name}")
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert "no cluster is known here" in refused("kserve", "digits", "-e", cluster)
@@ -254,6 +254,11 @@ def test_mlflow_without_a_server_its_address_or_its_package_ends_with_a_sentence
     assert "*id001" not in text and planned["model_version"]["tags"] == planned["run"]["tags"]
     assert planned["run"]["params"]["train.epochs"] == "1" and planned["aliases"] == ["canary"]
     assert planned["artifacts"]["model/saved_model.pb"] == 1
+    assert "not a name in MLflow" in refused("mlflow", "digits", "--dry-run", "--model-name", "team/digits")
+    for alias in ("latest", "v2", "a.b"):
+        version = PushedVersion(3, "", True, (alias,), VersionRecord())
+        with pytest.raises(ty.TrainyardError, match=f"alias '{alias}': MLflow allows letters"):
+            mlflow.registration(version, "digits", {})
     assert "MLFLOW_TRACKING_URI is not set. Set it" in refused("mlflow", "digits")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "mlflow", None)
@@ -496,6 +501,8 @@ def test_a_dry_run_of_an_endpoint_prints_its_three_requests(project: str) -> Non
     assert printed["endpoints.deployModel"]["trafficSplit"] == {"0": 10, "DEPLOYED_MODEL": 90}
     assert printed["endpoints.create"]["endpointId"] == "live"
     assert "not an id of an endpoint" in refused("vertex", models, "-e", project, "--endpoint", "Live")
+    machine = refused("vertex", models, "-e", project, "--endpoint", "live", "--machine-type", "n1 2", "--dry-run")
+    assert "--machine-type 'n1 2': not a machine type" in machine
     assert "Name it by --endpoint" in refused("vertex", models, "-e", project, "--canary-percent", "10")
 
 

@@ -56,10 +56,15 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     if data.format == "none":
         raise ConfigurationError(f"{recipe.name}: data: the recipe has none; train.command reads its own.")
     kind = _KINDS.get(data.format)
-    if kind is None or data.path is None:
-        what = "bundled data" if data.path is None else f"the format {data.format}"
+    if data.path is None:
         raise ConfigurationError(
-            f"{recipe.name}: data: {what} cannot be inspected. Name files: CSV, Parquet, or folders of images."
+            f"{recipe.name}: data.bundled: {data.bundled} has no files before a run, which writes and checks them. "
+            "Inspect or validate data at a path; `recipe validate` without --data checks this recipe."
+        )
+    if kind is None:
+        raise ConfigurationError(
+            f"{recipe.name}: data: the format {data.format} cannot be inspected. Name files: CSV, Parquet, or folders "
+            "of images."
         )
     has_splits = kind == "image_folder" and data.split.by == "folder"
     path = data.path if data.window_days is None else _latest_day(data)

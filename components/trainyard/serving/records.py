@@ -52,6 +52,13 @@ class _Number(str):
     __repr__ = str.__str__  # a message tells 5 from '5'
 
 
+class _NotANumber(_Number):
+    """NaN of JSON: empty as a missing cell, but a value of float tensors alone."""
+
+    def __repr__(self) -> str:
+        return "NaN"
+
+
 class Records:
     """Reads the requests for one model. decimals: names of the inputs whose values may be floats."""
 
@@ -196,8 +203,8 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _constant(name: str) -> str | None:
-    return None if name == "NaN" else _Number(name)
+def _constant(name: str) -> _Number:
+    return _NotANumber() if name == "NaN" else _Number(name)
 
 
 def _object(value: Any, place: str, allowed: set[str]) -> dict[str, Any]:
@@ -218,6 +225,9 @@ def _list(value: Any, place: str) -> list[Any]:
 
 def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
     """Return the values of a tensor (n,) or (n, 1), whose data may be nested in any number of lists."""
+    parameters = tensor.get("parameters")
+    if isinstance(parameters, dict) and "binary_data_size" in parameters:
+        raise binary_tensors(f"{place}.parameters.binary_data_size")
     values = _list(tensor.get("data"), f"{place}.data")
     while values and all(isinstance(value, list) and len(value) == 1 for value in values):
         values = [value[0] for value in values]
@@ -227,6 +237,11 @@ def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
         if value is not None and not _is_of(datatype, value):
             raise mistyped(f"{place}.data[{index}]", tensor.get("name"), datatype, value)
     return values
+
+
+def binary_tensors(place: str) -> BadRequest:
+    """Return the error for a tensor whose values stand behind the JSON, as in Triton's extension of REST."""
+    return BadRequest(f"{place}: binary tensors are not supported. Send the values as JSON in 'data', or use gRPC.")
 
 
 def require_shape(shape: Sequence[Any], count: int, place: str) -> None:
@@ -255,6 +270,8 @@ def _is_of(datatype: str, value: Any) -> bool:
         return isinstance(value, bool) if datatype == "BOOL" else type(value) is str
     if not isinstance(value, _Number):
         return False
+    if isinstance(value, _NotANumber):
+        return datatype in _FLOATS
     exact = Decimal(value)
     if datatype in _FLOATS:
         return exact.copy_abs() < _FLOATS[datatype]

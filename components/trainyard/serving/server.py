@@ -18,10 +18,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from trainyard.contract.champion import EXTRA
 from trainyard.report.pages import template
 from trainyard.serving.loaded import LoadedModel, Output
+from trainyard.serving.records import binary_tensors
 from trainyard.serving.service import Service, about_server, parsed, refusal
 from trainyard.storage import storage
 
 _EXAMPLE = f"{EXTRA}/examples/row.json"
+_JSON_LENGTH = "Inference-Header-Content-Length"  # of Triton's extension, whose tensors stand behind the JSON
 _HERE = Path(__file__).parent
 
 
@@ -107,6 +109,8 @@ class Server:
 
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
+        if _JSON_LENGTH in request.headers:
+            raise binary_tensors("the request")
         body = await request.read()
         rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body), len(body))
         outputs = await self._service.infer(model, rows, wanted)

@@ -165,7 +165,7 @@ def _remark(
 
 def _name(version: Version, name: str | None) -> str:
     """Return the name of the model on a server."""
-    return name or version.recipe or default_name(version.folder)
+    return (version.recipe or default_name(version.folder)) if name is None else name
 
 
 def _version(model: str, environment: str) -> Version:

@@ -23,7 +23,10 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TransientE
 from trainyard.storage import cache, disk, storage
 
 _KERAS = "model.keras"
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+# Source: validate_repo_id in huggingface_hub/utils/_validators.py.
+_REPOSITORY = re.compile(
+    r"(?!.*(--|\.\.|\.git$))[a-z0-9][\w.-]{0,95}/[a-z0-9]([\w.-]{0,94}\w)?", re.ASCII | re.IGNORECASE
+)
 _LINK = re.compile(rf"(?<=[(\[]){re.escape(EXTRA)}/")
 # What an earlier version may have left in a repository. Other files of a repository stay.
 _REPLACED = [
@@ -87,7 +90,8 @@ def upload_request(repository: str, version: str, public: bool) -> dict[str, Any
     """
     if not _REPOSITORY.fullmatch(repository):
         raise ConfigurationError(
-            f"--repository {repository[:100]!r}: not a repository. Write OWNER/NAME, such as ada/digits."
+            f"--repository {repository[:100]!r}: not a repository. Write OWNER/NAME, such as ada/digits, of letters, "
+            "digits, '.', '_' and '-', without '--', '..' or a sign at the end."
         )
     return {
         "create_repo": {"repo_id": repository, "private": not public, "exist_ok": True},

@@ -24,7 +24,7 @@ KIND = "inferenceservices"
 _MANAGER = "trainyard"
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _VERSION = "trainyard/version"
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?")  # NAME-predictor is a Service, of at most 63 characters
 READERS = ("gs://", "s3://", "pvc://")
 UNREADABLE = "a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's volume."
 """The sentence about a version at a URI that begins with none of `READERS`."""
@@ -44,8 +44,8 @@ def inference_service(
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"--model-name {name[:100]!r}: not a name of an object. Use at most 63 lowercase letters, digits and '-', "
-            "and start with a letter."
+            f"--model-name {name[:100]!r}: not a name of an object. Use at most 53 lowercase letters, digits and '-', "
+            "start with a letter, and end with a letter or a digit."
         )
     if not (image := environment.images.get("cpu")):
         raise ConfigurationError(f"{environment.name}: images.cpu: is missing, which serves the model. Name it.")

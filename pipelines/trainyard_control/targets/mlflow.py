@@ -27,6 +27,8 @@ _BUSY = (
     "RESOURCE_EXHAUSTED",
     "TEMPORARILY_UNAVAILABLE",
 )
+# Source: _validate_model_alias_name and _validate_model_alias_name_reserved in mlflow/utils/validation.py.
+_ALIAS = re.compile(r"(?!(latest|v\d+)$)[\w-]+", re.ASCII | re.IGNORECASE)
 # By default the client retries for minutes, reports its use to MLflow's authors, and prints on stdout.
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -39,7 +41,15 @@ def registration(version: PushedVersion, name: str, settings: Mapping[str, str])
     """Return the run and the registered version for `version` of the model `name`.
 
     settings: of the recipe, by key; one that is longer than MLflow allows is only in the manifest among the files.
+    Raises `ConfigurationError` if MLflow takes no such name or alias.
     """
+    if not name.strip() or {*"/:"} & {*name}:
+        raise ConfigurationError(f"--model-name {name[:100]!r}: not a name in MLflow. Leave '/' and ':' out.")
+    if refused := [alias for alias in version.aliases if not _ALIAS.fullmatch(alias)]:
+        raise ConfigurationError(
+            f"alias '{refused[0]}': MLflow allows letters, digits, '_' and '-', but neither 'latest' nor 'v1'. Name "
+            "another by `models alias`."
+        )
     record, manifest = version.record, storage.require(version.folder, "push")
     tags = {
         _VERSION: str(version.number),

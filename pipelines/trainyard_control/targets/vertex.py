@@ -23,6 +23,7 @@ UNREADABLE = "Vertex AI reads gs:// only. Push to a gs:// storage."
 
 _ALIAS = re.compile(r"[a-z]([a-zA-Z0-9-]{0,126}[a-z0-9-])?")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_MACHINE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 _ENDPOINT = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,18}")
 _VERSION = "trainyard-version"
 _NEW = "0"  # the model that a request deploys, in its trafficSplit
@@ -77,12 +78,16 @@ def deploy_requests(
 
     percent: share of the requests that it gets, None for all. Names in capitals are known once the server has answered:
     VERSION, and DEPLOYED_MODEL for each one that had requests before. Raises `ConfigurationError` for a name that no
-    endpoint can have.
+    endpoint or machine can have.
     """
     if not _ENDPOINT.fullmatch(endpoint):
         raise ConfigurationError(
             f"--endpoint {endpoint[:100]!r}: not an id of an endpoint. Use at most 63 lowercase letters, digits and "
             "'-', and start with a letter, or give the number of an endpoint."
+        )
+    if not _MACHINE.fullmatch(machine):
+        raise ConfigurationError(
+            f"--machine-type {machine[:100]!r}: not a machine type. Name one of Compute Engine, such as n1-standard-2."
         )
     resources = {"machineSpec": {"machineType": machine}, "minReplicaCount": 1, "maxReplicaCount": 1}
     share = 100 if percent is None else percent
