@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,7 +115,11 @@ class RunFilter:
         if self.state and self.state not in self.known_states:
             near = did_you_mean(self.state, self.known_states)
             raise ConfigurationError(f"--state {self.state}: no such state.{near} Give {listed(self.known_states, 9)}.")
-        if self.since and not re.fullmatch(r"\d{4}-\d\d-\d\d", self.since):
+        try:
+            is_day = f"{date.fromisoformat(self.since)}" == self.since
+        except ValueError:
+            is_day = False
+        if self.since and not is_day:
             raise ConfigurationError(f"--since {self.since}: is no day. Give it as YYYY-MM-DD.")
 
     def is_late_enough(self, time: str) -> bool:
