@@ -2,7 +2,7 @@
 
 They are forked out of Python's fork server, which has imported what is slow. The server gets no SIGTERM: `timeout`,
 systemd and others send it to every process of a group, and a server that went with it would take its children's exit
-codes along. One that is killed all the same is replaced by the next start.
+codes along. One that is killed all the same is replaced by the next start, in its children as in their creator.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_LINE = 300  # characters of a program's last line; chosen
 _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
 # multiprocessing asks for the exit codes of all children when it starts one, and each can be read once: two threads
-# that read one at the same moment would take it for lost.
+# that read one at the same moment would take it for lost. No thread starts a child while another replaces the server.
 _EXIT_CODES = threading.RLock()
 
 
@@ -227,10 +227,15 @@ def start_time(process: int) -> str:
 
 def _start(args: tuple[Any, ...], name: str | None) -> Any:
     def start() -> Any:
-        _ensure_server()
         process = multiprocessing.get_context("forkserver").Process(target=_run, args=args, name=name)
-        with _EXIT_CODES, _main_hidden():
-            process.start()
+        with _EXIT_CODES:
+            _ensure_server()
+            try:
+                with _main_hidden():
+                    process.start()
+            except lost:
+                _leave_inherited_server()
+                raise
         return process
 
     # Starts count and not seconds: the machine may stall, or be suspended, in the moment of a single kill.
@@ -276,6 +281,14 @@ def _ensure_server() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave_inherited_server() -> None:
+    """Have the next start launch a server of this process, if it used that of its parent, which was killed."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is None and server._forkserver_address is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_address = server._forkserver_alive_fd = None
 
 
 def _place_sockets(folder: Path | None = None) -> None:

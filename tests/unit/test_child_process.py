@@ -35,6 +35,20 @@ def speak(text: str) -> None:
     os._exit(3)
 
 
+def start_without_the_server(codes: tuple[int, ...]) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    children: list[ChildProcess] = []
+    threads = [threading.Thread(target=lambda c=code: children.append(ChildProcess(leave, (c,)))) for code in codes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for child in children:
+        child.join(60)
+    print(sorted(child.code or 0 for child in children), flush=True)
+    os._exit(0)
+
+
 def hold_the_lock(path: str) -> None:
     """Hold the interpreter's lock, as TensorFlow does while it connects, with a program beside it."""
     program = subprocess.Popen(["sleep", "600"])
@@ -104,6 +118,12 @@ def test_a_server_killed_before_its_first_child_costs_nothing() -> None:
     child = ChildProcess(leave, (3,))
     child.join(60)
     assert child.code == 3
+
+
+def test_a_child_whose_server_was_killed_starts_its_children_from_a_server_of_its_own() -> None:
+    child_process.prepare_fork_server([])
+    child = ChildProcess(start_without_the_server, ((3, 4),))
+    assert [*child.lines] == ["[3, 4]\n"]
 
 
 def test_a_machine_that_stalls_for_long_is_no_server_that_is_killed_at_every_start(
