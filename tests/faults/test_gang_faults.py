@@ -69,17 +69,16 @@ def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
 
     They meet by IPv6 where this machine has it.
     """
-    host = "[::1]" if socket.has_dualstack_ipv6() else "127.0.0.1"
     folder = gang_processes.write_recipe(tmp_path_factory.mktemp("pods"), workers=2, epochs=EPOCHS)
     ports = [free_port(), free_port()]
     # As many threads a worker as a local gang gives: another number rounds the sums of a convolution otherwise.
     options = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), "TRAINYARD_STALL_SECONDS": "8"}
-    chief = supervisor(folder, examples, 0, ports, host=host, **options)
-    leaving = supervisor(folder, examples, 1, ports, host=host, **options)
+    chief = supervisor(folder, examples, 0, ports, host=gang_processes.IPV6, **options)
+    leaving = supervisor(folder, examples, 1, ports, host=gang_processes.IPV6, **options)
     chief.wait_for(lambda: chief.step() >= 24)
     leaving.process.send_signal(signal.SIGTERM)
     assert leaving.process.wait(15) == 143
-    again = supervisor(folder, examples, 1, ports, host=host, **options)
+    again = supervisor(folder, examples, 1, ports, host=gang_processes.IPV6, **options)
     chief.wait_for(lambda: chief.step() >= 48 and bool(chief.events("recovered")))
     os.kill(gang_processes.training_process(again.process.pid), signal.SIGSTOP)
     frozen = time.monotonic()

@@ -30,6 +30,9 @@ from trainyard.spec import recipe as recipes
 from trainyard.steps.train import run as train
 from trainyard.storage import storage
 
+IPV6 = "[::1]" if socket.has_dualstack_ipv6() else "127.0.0.1"
+"""The host of a gang that meets by IPv6, where this machine has it."""
+
 MODULE = """
 import keras
 def build_model(features, outputs):

@@ -47,8 +47,9 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def service(examples: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InputService]:
-    """Two input workers, each the program that a pod runs."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(WORKERS)]
+    """Two input workers, each the program that a pod runs; the second is met by IPv6 where this machine has it."""
+    hosts = ["127.0.0.1", gang_processes.IPV6]
+    addresses = [f"{host}:{free_port()}" for host in hosts]
     output = str(tmp_path_factory.mktemp("output") / "trained")
     programs = [gang_processes.input_worker(examples, output, number, ",".join(addresses)) for number in range(WORKERS)]
     yield InputService.connect(addresses, TOKEN, 120)
