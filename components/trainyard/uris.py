@@ -114,6 +114,15 @@ Output = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_ou
 Image = Annotated[str, Field(max_length=512, json_schema_extra={"pattern": _IMAGE.pattern}), AfterValidator(_image)]
 
 
+def with_port(host: str, port: int) -> str:
+    """Return host:port, with brackets around an IPv6 address.
+
+    >>> with_port("::1", 8080)
+    '[::1]:8080'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def bypass_proxy(addresses: Iterable[str] = ()) -> None:
     """Have gRPC ask no proxy for this machine and the hosts of `addresses`, each host:port.
 

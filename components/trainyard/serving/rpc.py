@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from trainyard.errors import ConfigurationError
 from trainyard.serving.messages import METHODS, SERVICE, columns, response
 from trainyard.serving.service import Service, about_server, parsed, refusal
+from trainyard.uris import with_port
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -51,15 +52,14 @@ class RpcServer:
 
     async def start(self, host: str, port: int) -> str:
         """Listen, and return the address. Raises `ConfigurationError` if the port cannot be used."""
-        name = f"[{host}]" if ":" in host else host
         try:
-            port = self._server.add_insecure_port(f"{name}:{port}")
+            port = self._server.add_insecure_port(with_port(host, port))
         except RuntimeError as error:
             raise ConfigurationError(
-                f"{name}:{port}: cannot be listened on for gRPC. Give another --host or --grpc-port."
+                f"{with_port(host, port)}: cannot be listened on for gRPC. Give another --host or --grpc-port."
             ) from error
         await self._server.start()
-        return f"{name}:{port}"
+        return with_port(host, port)
 
     async def finish(self, seconds: float) -> None:
         """Take no more requests, and wait until those that were begun are answered, at most `seconds`."""

@@ -20,6 +20,7 @@ from trainyard.quality.arrow import block_pandas_import
 from trainyard.serving.server import Server
 from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
+from trainyard.uris import with_port
 
 _ALL = "0.0.0.0"  # noqa: S104
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
@@ -96,7 +97,8 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
             await site.start()
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
-                f"{options.host}:{options.port}: cannot be listened on ({error}). Give another --host or --port."
+                f"{with_port(options.host, options.port)}: cannot be listened on ({error}). "
+                "Give another --host or --port."
             ) from error
         endings, rpc = [server.finish], ""
         if options.grpc_port is not None:
@@ -107,8 +109,7 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
             rpc = await rpc_server.start(options.host, options.grpc_port)
             endings.append(rpc_server.finish)
         watching = asyncio.create_task(serving.watch())
-        host, port = runner.addresses[0][:2]
-        yield Addresses(f"http://{f'[{host}]' if ':' in host else host}:{port}", rpc)
+        yield Addresses(f"http://{with_port(*runner.addresses[0][:2])}", rpc)
         watching.cancel()
         await site.stop()
         await asyncio.gather(*(finish(_GRACE_SECONDS) for finish in endings))
