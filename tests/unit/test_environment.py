@@ -462,6 +462,16 @@ def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
         ("{min: 2, max: 2, mean: 2}", "pools.here.workers.mean: unknown key. Allowed here: max, min."),
         ("0", "pools.here.workers: Input should be greater than or equal to 1. Received: '0'."),
         ("2\n    replace_seconds: 0", "replace_seconds: Input should be greater than or equal to 1. Received: '0'."),
+        (
+            "3\n    replace_seconds: 30",
+            "replace_seconds: is for a gang that trains with fewer workers, and workers is 3. Leave it out, or give "
+            "workers: {min: 1, max: 3}.",
+        ),
+        (
+            "[2, 4]",
+            "workers: is no number of workers and no range. Give 4, or {min: 2, max: 4}. Received: '[2, 4]'.",
+        ),
+        ("2-4", "workers: is no number of workers and no range. Give 4, or {min: 2, max: 4}. Received: '2-4'."),
         ("{min: 2, max: 4}\n    nodes: 3", "workers: 4 on a pool of 3 nodes"),
     ],
 )

@@ -91,6 +91,8 @@ def test_fields_beside_a_short_name_stay_or_are_refused() -> None:
         ("tpu", "v5litepod-16", "v5e-16"),
         ("tpu", "v7x-8", "tpu7x-8"),
         ("tpu", "v5e", "v5e-8"),
+        ("tpu", "tpu-v5e", "v5e-8"),
+        ("tpu", "tpu-v6e-15", "v6e-16"),
         ("gpu", "l5", "l4"),
         ("gpu", "gpu-l4", "l4"),
         ("gpu", "a10g", "a100"),
@@ -104,6 +106,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_with_and_without_its_kind(
     for fields, words in (({"kind": kind}, f"{kind} "), ({}, "")):
         with pytest.raises(ValueError, match=f"no {words}'{name}'.* Did you mean '{nearest}'"):
             Pool.model_validate(fields | {"accelerator": name, "resources": RESOURCES})
+
+
+def test_an_unknown_name_of_another_kind_is_refused_with_the_nearest_of_that_kind() -> None:
+    for kind, name, nearest in (("gpu", "v5e-15", "v5e-16"), ("tpu", "h100x3", "h100x4"), ("tpu", "l4x5", "l4x4")):
+        with pytest.raises(ValueError, match=f"no {kind} '{name}'.* Did you mean '{nearest}'"):
+            Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
 
 
 def test_a_name_that_is_like_none_is_refused_without_a_guess_and_another_kind_with_its_own() -> None:

@@ -35,7 +35,7 @@ def test_every_bundled_recipe_is_valid_and_named_after_its_file(name: str) -> No
 
 def test_all_faults_of_a_file_come_in_one_message_with_their_lines() -> None:
     message = faults(GOOD + "train: {epochs: -1}\ntrian: 1\nexport:\n  formats: [tflite]\n")
-    assert "pets.yaml:7: train.epochs: Input should be greater than 0" in message
+    assert "pets.yaml:7: train.epochs: Input should be greater than or equal to 1" in message
     assert "pets.yaml:8: trian: unknown key. Did you mean 'train'?" in message
     assert "pets.yaml:10: export.formats.0:" in message
 

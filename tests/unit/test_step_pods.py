@@ -182,12 +182,12 @@ def test_each_field_of_a_pool_reaches_the_pod_of_a_step_and_of_a_gang_or_is_refu
         for gang, pod in ((False, step_pod), (True, gang_pod)):
             before, after = (pod(loaded(tmp_path, pool, gang)) for pool in (base, base | change))
             assert before != after, f"{field} does not reach the pod of a {'gang' if gang else 'step'}"
-    assert {*GANG_ONLY} == {*IN_A_GANG, *LAUNCHER_FIELDS} - {"workers"}
+    assert {*GANG_ONLY} == {*IN_A_GANG, *LAUNCHER_FIELDS} - {"workers", "replace_seconds"}
     for field, change in IN_A_GANG.items():
         known = {name: value for name, value in change.items() if name != field}
         assert gang_pod(loaded(tmp_path, GPU | known, True)) != gang_pod(loaded(tmp_path, GPU | change, True)), field
     for field, value in (LAUNCHER_FIELDS | {name: change[name] for name, change in IN_A_GANG.items()}).items():
-        if field != "workers":
+        if field in GANG_ONLY:
             with pytest.raises(ConfigurationError, match=rf"pools\.own\.{field}: is for the workers of a gang, and"):
                 loaded(tmp_path, GPU | {field: value}, False)
     for field, value in IN_NO_POD.items():

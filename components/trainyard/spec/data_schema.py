@@ -17,7 +17,7 @@ from trainyard.spec.tables.columns import Column as Name
 Value = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[int, Field(ge=0, le=1 << 20)]
-Pixels = Annotated[int, Field(gt=0, le=100_000)]
+Pixels = Annotated[int, Field(ge=1, le=100_000)]
 Day = Annotated[str, Field(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 _MISSING = Field(0.0, description="Maximum share of missing values.")

@@ -185,7 +185,7 @@ class Environment(Strict):
     input_workers: InputWorkers | None = Field(
         None, description="Processes that prepare batches for train. Default: none."
     )
-    timeout_seconds: dict[Step, Annotated[int, Field(gt=0, le=LONGEST_SECONDS)]] = Field(
+    timeout_seconds: dict[Step, Annotated[int, Field(ge=1, le=LONGEST_SECONDS)]] = Field(
         {},
         max_length=1000,
         description="Maximum run time of a step's pod, by step or default. Default: 7 days for train, less for others.",

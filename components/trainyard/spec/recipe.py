@@ -56,7 +56,7 @@ from trainyard.values.zones import DEFAULT_ZONE, time_zone
 # Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
 # holds it. If no note says otherwise the greatest are chosen, far beyond what was ever of use.
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Pixels = Annotated[int, Field(gt=0, le=8192)]
+Pixels = Annotated[int, Field(ge=1, le=8192)]
 ImageStore = Literal["original", "training_size", "raw"]
 NAME = r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$"
 """The form of a recipe's name."""
@@ -98,7 +98,7 @@ class Data(Strict):
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
     )
-    window_days: Annotated[int, Field(gt=0, le=3660)] | None = Field(
+    window_days: Annotated[int, Field(ge=1, le=3660)] | None = Field(
         None,
         description="Number of days to read before the run's day (UTC). path then names one day, such as "
         "gs://b/day=%Y-%m-%d.",
@@ -309,7 +309,7 @@ class Evaluate(Strict):
     """The evaluation of the model."""
 
     slices: list[Column] = Field([], max_length=100, description="Features for which metrics are computed by value.")
-    bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(
+    bootstrap: Annotated[int, Field(ge=1, le=100_000)] = Field(
         1000,
         description="Number of bootstrap resamples for each interval; of more than 50,000 examples they draw 2,000 "
         "random groups.",

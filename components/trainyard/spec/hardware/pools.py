@@ -34,7 +34,7 @@ TRAINER_VARIABLE = "TRAINYARD_TRAINER"  # tells every step which image trains, i
 SHARED_MEMORY, EPHEMERAL_STORAGE = "1Gi", "10Gi"  # chosen: of a gang's worker
 # Kubeflow has no such settings for the pod of a step.
 GANG_ONLY = (
-    *("replace_seconds", "priority_class", "grace_seconds", "start_deadline_seconds"),
+    *("priority_class", "grace_seconds", "start_deadline_seconds"),
     *("pending_seconds", "preemptions"),
 )
 _NUMBERED = re.compile(r"(.+)[-x](\d{1,5})")  # h100x8, v5e-16
@@ -188,9 +188,16 @@ def _form(workers: object) -> str:
     return "range" if isinstance(workers, dict | WorkerRange) else "number"
 
 
+def _number(workers: object) -> object:
+    if not isinstance(workers, int) or isinstance(workers, bool):
+        raise ValueError("is no number of workers and no range. Give 4, or {min: 2, max: 4}")
+    return workers
+
+
 # Told apart by their form, so that a fault is one of the form that was given.
 Workers = Annotated[
-    Annotated[int, Field(ge=1, le=_MOST_WORKERS), Tag("number")] | Annotated[WorkerRange, Tag("range")],
+    Annotated[int, Field(ge=1, le=_MOST_WORKERS), BeforeValidator(_number), Tag("number")]
+    | Annotated[WorkerRange, Tag("range")],
     Discriminator(_form),
 ]
 
@@ -379,6 +386,12 @@ class Pool(Strict):
                 f"workers: min is {self.min_workers}, more than max, {self.max_workers}. "
                 f"Give {{min: {self.max_workers}, max: {self.min_workers}}}"
             )
+        if not self.is_elastic and self.replace_seconds != Pool.model_fields["replace_seconds"].default:
+            instead = "" if self.kind == "tpu" else f", or give workers: {{min: 1, max: {max(2, self.max_workers)}}}"
+            raise ValueError(
+                f"replace_seconds: is for a gang that trains with fewer workers, and workers is {self.max_workers}. "
+                f"Leave it out{instead}"
+            )
         if self.nodes is not None and self.max_workers > self.nodes:
             raise ValueError(f"workers: {self.max_workers} on a pool of {self.nodes} nodes. Give at most nodes")
         return self
@@ -432,7 +445,7 @@ def _check_slice(pool: Pool, known: dict[str, list[int]]) -> None:
 
 
 def _unknown(name: str, known: list[str], kind: str = "") -> ValueError:
-    near = _nearest_accelerator(name, known)
+    near = _nearest_accelerator(name, [*catalog().accelerators])  # another kind's name says which kind it is
     return ValueError(f"accelerator: no {kind}'{name}'. Known: {', '.join(known)}.{near}")
 
 
@@ -444,7 +457,8 @@ def _nearest_accelerator(name: str, known: list[str]) -> str:
     entries = catalog().accelerators
     short = [one for one, meant in catalog().short_names.items() if meant["accelerator"] in known]
     families = {label: entries[one].short for one in known for label in (one, entries[one].short) if entries[one].short}
-    if match := _NUMBERED.fullmatch(name.lower()):
+    name = name.strip().lower().removeprefix("tpu-")
+    if match := _NUMBERED.fullmatch(name):
         family = [families[label] for label in get_close_matches(match[1], families, 1, _FAR)]
         candidates = [candidate for one in short if (candidate := _NUMBERED.fullmatch(one)) and candidate[1] in family]
         number = int(match[2])

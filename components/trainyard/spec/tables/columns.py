@@ -28,8 +28,8 @@ def as_in_tables(name: str) -> str:
 
 
 Column = Annotated[str, Field(max_length=_LONGEST_NAME, pattern=_NAME), AfterValidator(as_in_tables)]
-Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
-Examples = Annotated[int, Field(gt=0, le=10_000_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Examples = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 NO_NAME = r"column [1-9]\d*|__index_level_\d+__|Unnamed: \d+"
 """Names of unnamed columns: by position here, and by pandas in Parquet and in rewritten files."""

@@ -13,7 +13,7 @@ from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
 from trainyard.spec.training import blocks
 from trainyard.uris import Source
 
-Units = Annotated[int, Field(gt=0, le=65_536)]
+Units = Annotated[int, Field(ge=1, le=65_536)]
 
 BlockText = Annotated[str, Field(max_length=64), AfterValidator(lambda text: str(blocks.parse(text)))]
 
@@ -25,7 +25,7 @@ _FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
 class Trees(Strict):
     """The trees of boosted_trees, in scikit-learn's terms."""
 
-    max_iter: Annotated[int, Field(gt=0, le=10_000)] = Field(
+    max_iter: Annotated[int, Field(ge=1, le=10_000)] = Field(
         100, description="Maximum boosting iterations; each adds a tree, for more than two classes one per class."
     )
     learning_rate: Annotated[float, Field(ge=1e-6, le=1)] = Field(

@@ -14,7 +14,7 @@ from trainyard.spec.training.augment import Augment
 from trainyard.spec.training.command import Argument, FileName, FileText
 from trainyard.uris import Image, Source
 
-Epochs = Annotated[int, Field(gt=0, le=100_000)]
+Epochs = Annotated[int, Field(ge=1, le=100_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
@@ -115,7 +115,7 @@ class Train(Strict):
 
     epochs: Epochs = Field(10, description="Maximum passes over the training split.")
     batch_size: Examples = Field(64, description="Examples per weight update, over all workers.")
-    workers: Annotated[int, Field(gt=0, le=1024)] = Field(
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Number of training processes; each computes its part of every batch."
     )
     accumulation_steps: Examples = Field(
