@@ -156,7 +156,7 @@ REFUSED = {
     "a label of texts": (table({"z": cell([1, 2]), "y": lambda row: f"tweet {row}"}), "too many for classes"),
     "nothing but ids": (
         table({"rownames": index, "y": YES_NO}),
-        r"no column to learn from is left \(left out: rownames",
+        r"no column to learn from is left \(left out: rownames .+\)\. To learn from one of them",
     ),
     "a remark above the header": (
         "# made by a program\n" + table({"z": drawn(), "y": YES_NO}),

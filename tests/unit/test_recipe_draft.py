@@ -387,8 +387,19 @@ def test_a_row_repeats_another_whatever_its_index_is_and_no_index_makes_it_look_
 @pytest.mark.parametrize(
     ("values", "task", "reason"),
     [
-        ([row % 10 for row in range(300)], "classification", "10 classes"),
-        ([row % 2 for row in range(300)], "classification", "2 classes"),
+        (
+            [row % 10 for row in range(300)],
+            "classification",
+            "10 classes, because it holds few different integers; to predict the number task: regression",
+        ),
+        ([row % 2 for row in range(300)], "classification", ": 2 classes"),
+        ([row % 12 for row in range(300)], "classification", "12 classes"),
+        ([int(row**0.5) % 12 for row in range(300)], "classification", "12 classes"),
+        (
+            [*[5] * 10, *(score for score in range(11) for _ in range(15 + 5 * min(score, 10 - score)))],
+            "regression",
+            "11 different integers, many or rare ones",
+        ),
         ([row % 25 for row in range(300)], "regression", "25 different integers, many or rare ones"),
         ([0, 1, *[2 + row % 4 for row in range(298)]], "regression", "6 different integers, many or rare ones"),
         ([f"{row % 25:03}" for row in range(300)], "classification", "25 classes"),
@@ -414,6 +425,7 @@ def test_the_values_of_the_label_say_the_task_and_the_draft_says_why(
     ("label", "values", "condition", "kept"),
     [
         ("kept", [1.5, 2.5, "NA", ""], "not missing(kept + 0)", 150),
+        ("kept", [*[1.5, 2.5, "NA", ""] * 74, 1.5, 2.5, 1.5, "6.2\x1a"], "not missing(kept + 0)", 152),
         ("is kept", [1, 0, "NA", ""], "not missing(column('is kept') + 0)", 150),
         ("kept", ["no", "yes", "NA", ""], "not missing(kept)", 225),  # NA may be the name of a class
         ("kept", ["no", "yes"] * 50 + ["it's"], """kept not in ["it's"]""", 298),
@@ -490,7 +502,7 @@ def test_integers_are_an_id_if_measured_ones_would_repeat(
         ),
         (500, lambda draw: f"{draw.normal():.2f}", {}),
         (500, lambda draw: f"{draw.integers(15) / 2}", {"by": "group", "column": "column 1"}),
-        (500, lambda draw: "ab"[draw.integers(2)], {"by": "class"}),
+        (500, lambda draw: "ab"[draw.integers(2)], {"by": "group", "column": "column 1"}),
         (50, lambda draw: "ab"[draw.integers(2)], {"by": "class", "train": 0.6, "eval": 0.2, "test": 0.2}),
     ],
 )

@@ -120,16 +120,19 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         )
     if not features:
         left = "; ".join(excluded)[:400] or "the label is the only one"
-        raise ConfigurationError(f"{profile.source}: no column to learn from is left ({left}).")
+        raise ConfigurationError(
+            f"{profile.source}: no column to learn from is left ({left}). To learn from one of them all the same, list "
+            "it in data.features of a recipe: trainyard recipe new --table writes an example."
+        )
     if separator:
         return _list_content(profile, separator, features, excluded)
     rare = _too_rare(profile)
     if rare:
         kept = {name: count for name, count in profile.classes.items() if name not in rare}
         profile = profile.model_copy(update={"classes": kept})
-    how = f"{len(profile.classes)} classes" if is_class else _why_regression(profile)
+    how = _why_classes(profile, label) if is_class else _why_regression(profile)
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
-    row_filter = {"where": condition} if (condition := _row_filter(label, rare)) else {}
+    row_filter = {"where": condition} if (condition := _row_filter(label, rare, is_class=is_class)) else {}
     return {
         "task": "classification" if is_class else "regression",
         "data": {
@@ -219,18 +222,25 @@ def _too_rare(profile: Profile) -> list[str]:
     return rare if is_little and len(profile.classes) - len(rare) >= 2 else []
 
 
-def _row_filter(label: ColumnProfile, rare: list[str]) -> str:
+def _row_filter(label: ColumnProfile, rare: list[str], *, is_class: bool) -> str:
     """Return the condition that a row has a label of none of the classes `rare`; '' if all have.
 
     NA is no value if the label holds numbers.
     """
     name, conditions = formula.reference(label.name), []
-    has_numbers = label.type in ("integer", "number") and not label.mistyped
+    has_numbers = label.type in ("integer", "number") and not (label.mistyped and is_class)
     if label.statistics.missing:
         conditions.append(f"not missing({name}{' + 0' if has_numbers else ''})")
     if rare:
         conditions.append(f"{name} not in [{', '.join(rare if has_numbers else map(repr, rare))}]")
     return " and ".join(conditions)
+
+
+def _why_classes(profile: Profile, label: ColumnProfile) -> str:
+    number = len(profile.classes)
+    if label.type != "integer" or number == 2:
+        return f"{number} classes"
+    return f"{number} classes, because it holds few different integers; to predict the number task: regression"
 
 
 def _why_regression(profile: Profile) -> str:
@@ -279,19 +289,21 @@ def _split(profile: Profile) -> dict[str, Any]:
     """Return the split settings; a small table gets splits that are unlikely to be empty."""
     shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
     is_coarse = profile.images is None and _combinations(profile) < min(_SMALL, profile.rows)
-    by = {"by": "class"} if _rarest(profile) or (profile.classes and is_coarse) else {}
-    if not profile.classes and is_coarse and (index := _index(profile)):
-        by = {"by": "group", "column": index}
+    index = _index(profile) if is_coarse and not _rarest(profile) else ""
+    by = {"by": "class"} if profile.classes and (is_coarse or _rarest(profile)) else {}
+    by = {"by": "group", "column": index} if index else by
     return {"split": by | shares} if by or shares else {}
 
 
 def _split_guesses(profile: Profile) -> Iterator[str]:
     split = _split(profile).get("split", {})
     if "by" in split and not _rarest(profile):
-        by = f"group of '{split['column'][:40]}'" if "column" in split else "class"
+        by, most = f"group of '{split.get('column', '')[:40]}', to the row", _combinations(profile)
+        if split["by"] == "class":
+            by = "class, equal rows together, so the shares of the splits are rough"
         yield (
-            f"split by {by}, to the row: the columns have at most {_combinations(profile):,} combinations, "
-            "whose rows a split by content keeps together"
+            f"split by {by}: the columns have at most {most:,} combinations, whose rows a split by content keeps "
+            "together"
         )
     if "train" in split:
         yield f"split 60 : 20 : 20: of {profile.rows:,} rows a split of a tenth may be empty"

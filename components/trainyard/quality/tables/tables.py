@@ -237,9 +237,18 @@ def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
         return False
     few, some = _INTEGER_CLASSES
     if column.distinct > few:
-        return column.distinct > some or min(counts.values(), default=0) < _EXAMPLES
+        return column.distinct > some or min(counts.values(), default=0) < _EXAMPLES or _has_one_peak(counts)
     rare = sum(count < _SPLITS for count in counts.values())  # one alone may be a typing error
     return rare > 1 and 4 * rare >= column.distinct
+
+
+def _has_one_peak(counts: dict[str, int]) -> bool:
+    """Return True if the numbers are more frequent up to one of them and rarer after it, as those of a score are."""
+    sizes = [counts[number] for number in sorted(counts, key=float)]
+    peak = sizes.index(max(sizes))
+    return (
+        sizes[:peak] == sorted(sizes[:peak]) and sizes[peak:] == sorted(sizes[peak:])[::-1] and min(sizes) < sizes[peak]
+    )
 
 
 class RowSample:
