@@ -243,12 +243,10 @@ def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
 
 
 def _has_one_peak(counts: dict[str, int]) -> bool:
-    """Return True if the numbers are more frequent up to one of them and rarer after it, as those of a score are."""
+    """Return True if the numbers rise in frequency to one between the ends, then fall, as those of a score do."""
     sizes = [counts[number] for number in sorted(counts, key=float)]
     peak = sizes.index(max(sizes))
-    return (
-        sizes[:peak] == sorted(sizes[:peak]) and sizes[peak:] == sorted(sizes[peak:])[::-1] and min(sizes) < sizes[peak]
-    )
+    return 0 < peak < len(sizes) - 1 and sizes == sorted(sizes[:peak]) + sorted(sizes[peak:])[::-1]
 
 
 class RowSample:
