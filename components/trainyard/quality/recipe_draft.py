@@ -298,12 +298,12 @@ def _split(profile: Profile) -> dict[str, Any]:
 def _split_guesses(profile: Profile) -> Iterator[str]:
     split = _split(profile).get("split", {})
     if "by" in split and not _rarest(profile):
-        by, most = f"group of '{split.get('column', '')[:40]}', to the row", _combinations(profile)
+        by, combinations = f"group of '{split.get('column', '')[:40]}', to the row", _combinations(profile)
         if split["by"] == "class":
             by = "class, equal rows together, so the shares of the splits are rough"
         yield (
-            f"split by {by}: the columns have at most {most:,} combinations, whose rows a split by content keeps "
-            "together"
+            f"split by {by}: the columns have at most {combinations:,} combinations, whose rows a split by content "
+            "keeps together"
         )
     if "train" in split:
         yield f"split 60 : 20 : 20: of {profile.rows:,} rows a split of a tenth may be empty"

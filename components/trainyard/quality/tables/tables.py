@@ -32,10 +32,7 @@ _FIRST = 5
 _SUCH_AS = 5
 _LABELS = ("label", "target", "class", "y", "category", "outcome")  # chosen: names that say it
 _ROW_BITS = 40  # of a row's id, for its number in its file
-_REMEDIES = {
-    "csv": "Remove what stands above the header, or correct it.",
-    "parquet": "Correct them, or remove the column: a run whose recipe does not name it reads the rows.",
-}
+_AT_FAULT = "Correct them, or remove the column at fault: a run whose recipe does not name it reads the rows."
 _INTEGER_CLASSES = 10, 20  # chosen: more different integers count something; 10 are digits
 _SPLITS, _EXAMPLES = 3, 10  # chosen: examples that each class needs for a split, and for one of more than 10 classes
 _CLASSES = 1000  # chosen: most values of a column that is taken for classes
@@ -68,7 +65,7 @@ def profile_table(
     if counts.ragged and not counts.rows:
         raise DataError(
             f"{source.path}: no row can be read, such as {counts.ragged_such_as[0]}. "
-            + _REMEDIES.get(source.kind, "Correct them.")
+            + ("Remove what stands above the header, or correct it." if source.kind == "csv" else _AT_FAULT)
         )
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
