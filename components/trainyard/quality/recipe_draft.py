@@ -289,21 +289,24 @@ def _split(profile: Profile) -> dict[str, Any]:
     """Return the split settings; a small table gets splits that are unlikely to be empty."""
     shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
     is_coarse = profile.images is None and _combinations(profile) < min(_SMALL, profile.rows)
-    index = _index(profile) if is_coarse and not _rarest(profile) else ""
-    by = {"by": "class"} if profile.classes and (is_coarse or _rarest(profile)) else {}
-    by = {"by": "group", "column": index} if index else by
+    by = {}
+    if is_coarse and not _rarest(profile) and (index := _index(profile)):
+        by = {"by": "group", "column": index}
+    elif profile.classes and (is_coarse or _rarest(profile)):
+        by = {"by": "class"}
     return {"split": by | shares} if by or shares else {}
 
 
 def _split_guesses(profile: Profile) -> Iterator[str]:
     split = _split(profile).get("split", {})
     if "by" in split and not _rarest(profile):
-        by, combinations = f"group of '{split.get('column', '')[:40]}', to the row", _combinations(profile)
-        if split["by"] == "class":
+        if "column" in split:
+            by = f"group of '{split['column'][:40]}', to the row"
+        else:
             by = "class, equal rows together, so the shares of the splits are rough"
         yield (
-            f"split by {by}: the columns have at most {combinations:,} combinations, whose rows a split by content "
-            "keeps together"
+            f"split by {by}: the columns have at most {_combinations(profile):,} combinations, "
+            "whose rows a split by content keeps together"
         )
     if "train" in split:
         yield f"split 60 : 20 : 20: of {profile.rows:,} rows a split of a tenth may be empty"

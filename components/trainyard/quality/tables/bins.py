@@ -23,7 +23,7 @@ _MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of t
 class Numbers:
     """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares.
 
-    most, of `from_values` and `merge` alike: as `counted`. least_digits: of the statistics.
+    limit, of `from_values` and `merge` alike: as `counted`. least_digits: of the statistics.
     """
 
     count: int = 0
