@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RECIPE ?= digits
 VARIANT ?= cpu
 IMAGE ?= trainyard/$(VARIANT):0.1.0
-COMPILE := $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11
+COMPILE = $(UV) pip compile --quiet $(UPGRADE) --universal --generate-hashes --no-emit-index-url --python-version 3.11
 # Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, TensorBoard's server,
 # and Clang.
 UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud-,bigquery bigquery-storage \
@@ -85,7 +85,10 @@ verify: setup ## Check formatting, lint, spelling, types and import contracts
 	  END { exit bad || !n }' .mypy_cache/any/any-exprs.txt
 	$(BIN)/lint-imports
 
-update: setup ## Resolve the locked requirements again
+update: UPGRADE := --upgrade
+update: lock ## Resolve the locked requirements again, with the newest versions
+
+lock: setup ## Lock what pyproject.toml names, and keep every other version
 	$(COMPILE) --extra dev pyproject.toml -o locks/dev.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra cpu -c locks/dev.txt pyproject.toml -o locks/cpu.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra gpu -c locks/dev.txt pyproject.toml -o locks/gpu.txt
@@ -143,7 +146,7 @@ screenshots: setup ## Run the commands that README and site show, and draw their
 	$(BIN)/python tests/golden/screenshots.py
 
 docs: setup ## Build the documentation into site/, which loads nothing from elsewhere
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@! grep -rnoE '(<(img|script|iframe|source)[^>]* src|<link[^>]* href)="?https?://[^" >]*|url\(.?https?://[^)]*|@import[^;]*//[^;]*' \
 	  site --include=*.html --include=*.css --include=*.svg
 

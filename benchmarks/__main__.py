@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> None:
-    """Measure, and write the page after each benchmark: what was measured is kept where a later one fails."""
+    """Run benchmarks, and write the page after each one, so that a later failure loses no results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     apart = (*ACCELERATED, *LONG)
     usual = [name for name in BENCHMARKS if name not in apart]
@@ -77,6 +77,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
     "chaos": partial(_process_output, "chaos", "--seeds", "200"),
+    "goodput": partial(_process_output, "training.goodput"),
     "accelerator": partial(_process_output, "training.accelerator"),
 }
 ACCELERATED = ("accelerator",)

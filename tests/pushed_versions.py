@@ -18,24 +18,25 @@ from trainyard.storage import storage
 RUN = "20260102-000000-aaaa"
 
 
-def record(epochs: int, accuracy: float, run: str) -> VersionRecord:
+def record(number: int, accuracy: float, run: str) -> VersionRecord:
     interval = Interval(low=accuracy - 0.01, high=accuracy + 0.01)
     passed = Threshold(name="accuracy >= 0.9", value=accuracy, bound=0.9, interval=interval, passed=True)
     file = ExportedFile(
         format="saved_model",
         path="saved_model",
-        bytes=1024 * epochs,
+        bytes=1024 * number,
         accuracy=accuracy,
         accuracy_difference=0,
         max_abs_difference=0,
         latency_ms=Latency(p50=1, p95=2),
     )
     return VersionRecord(
-        recipe=recipes.load("digits", [f"train.epochs={epochs}"]).model_dump(mode="json"),
+        number=number,
+        recipe=recipes.load("digits", [f"train.epochs={number}"]).model_dump(mode="json"),
         run=run,
         pushed="2026-01-02T00:00:00+00:00",
         by="ada",
-        examples={"train": 10 * epochs, "eval": 2, "test": 3},
+        examples={"train": 10 * number, "eval": 2, "test": 3},
         fingerprint="f" * 64,
         metrics={"log_loss": 0.1, "accuracy": accuracy},
         intervals={"accuracy": interval},

@@ -2,6 +2,7 @@
 
 python -m benchmarks.chaos --seeds 200 --results /tmp/chaos.jsonl prints the part of the page. Seeds that are in the
 file of results already are not run again. Full disks and cut networks need root, shifted clocks Debian's libfaketime.
+`--pods` disturbs a gang in pods instead, of the cluster that KUBECONFIG names.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos import faults
 from benchmarks.chaos.programs import ALL
-from benchmarks.chaos.trials import Bench
+from benchmarks.chaos.trials import Bench, Outcome
 
 
 def main() -> None:
@@ -30,6 +32,8 @@ def main() -> None:
     parser.add_argument("--programs", nargs="*", choices=names, default=names, help="programs to disturb")
     parser.add_argument("--folder", type=Path, help="folder of undisturbed runs to keep, by default a temporary one")
     parser.add_argument("--warm", action="store_true", help="fork the commands from a process that has TensorFlow")
+    parser.add_argument("--pods", action="store_true", help="disturb a gang of pods; TRAINYARD_IMAGE names their image")
+    parser.add_argument("--node-command", default="", help="what stops and starts a node by name: docker, for kind")
     options = parser.parse_args()
     known = _read(options.results)
     programs = tuple(program for program in ALL if program.name in options.programs)
@@ -38,12 +42,21 @@ def main() -> None:
 
         warm.start()
         warm.use()
-    with tempfile.TemporaryDirectory(prefix="chaos", dir="/tmp") as temporary:
-        bench = Bench(options.folder or Path(temporary))
+    with ExitStack() as stack:
+        if options.pods:
+            from benchmarks.chaos.pods import Pods
+
+            trial = Pods(stack, options.node_command).trial
+        else:
+            bench = Bench(options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos"))))
+
+            def trial(seed: int) -> Outcome:
+                return bench.trial(seed, *faults.draw(seed, programs))
+
         for seed in range(options.first, options.first + options.seeds):
-            if any(outcome["seed"] == seed for outcome in known):
+            if any(outcome["seed"] == seed and (outcome["program"] in names) != options.pods for outcome in known):
                 continue
-            outcome = bench.trial(seed, *faults.draw(seed, programs))
+            outcome = trial(seed)
             line = outcome.to_json()
             print(line, file=sys.stderr, flush=True)
             known.append(json.loads(line))
@@ -65,7 +78,8 @@ def section(outcomes: list[dict[str, Any]]) -> str:
     for outcome in outcomes:
         for fault in outcome["injected"]:
             rows[fault["kind"]].append((fault, outcome))
-    body = "\n".join(_row(kind, rows[kind]) for kind in faults.KINDS if rows[kind])
+    order = [*faults.KINDS, *sorted(rows.keys() - faults.KINDS.keys())]
+    body = "\n".join(_row(kind, rows[kind]) for kind in order if rows[kind])
     disturbed = [outcome for outcome in outcomes if outcome["injected"]]
     total = sum(outcome["seconds"] for outcome in disturbed)
     goodput = sum(outcome["undisturbed_seconds"] for outcome in disturbed) / total if total else 1.0

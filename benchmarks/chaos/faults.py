@@ -302,7 +302,7 @@ def draw(seed: int, programs: tuple[Program, ...]) -> tuple[Program, list[Fault]
     kinds = [name for name, kind in KINDS.items() if kind.fits(program)]
     weights = [KINDS[name].weight for name in kinds]
     faults = []
-    for _ in range(random_.choice((1, 1, 1, 2, 3))):
+    for _ in range(random_.choice((1, 2, 3, 4))):
         name = random_.choices(kinds, weights)[0]
         kind = KINDS[name]
         seconds = float("inf") if random_.random() < kind.forever else random_.uniform(*kind.lasting)
@@ -313,7 +313,8 @@ def draw(seed: int, programs: tuple[Program, ...]) -> tuple[Program, list[Fault]
         )
         step = PREDICT.name if program == PREDICT else random_.choice(within)
         faults.append(Fault(name, step, random_.random(), random_.random(), seconds))
-    return program, sorted(faults, key=lambda fault: ["start", *STEPS, PREDICT.name].index(fault.step))
+    order = ["start", *STEPS, PREDICT.name]
+    return program, sorted(faults, key=lambda fault: (order.index(fault.step), fault.share))
 
 
 def descendants(pid: int) -> list[int]:

@@ -230,7 +230,7 @@ class Bench:
             now = outcome.injected[made:]
             for fault in now:
                 fault.survived = code == 0 or attempt.step not in (fault.step, "start")
-            outcome.faulty += [f"attempt {number}: {what}" for what in _broken(code, text, now, hung)]
+            outcome.faulty += [f"attempt {number}: {fault}" for fault in _broken(code, text, now, hung)]
             if left := _end_strays(before):
                 outcome.faulty.append(f"attempt {number}: processes are left: {left}")
 
@@ -300,14 +300,14 @@ def _disturb(
             if due and _is_due(due[0], attempt, seconds):
                 fault = due[0]
                 try:
-                    what, action = KINDS[fault.kind].make(fault, attempt)
+                    effect, action = KINDS[fault.kind].make(fault, attempt)
                 except LookupError:
                     pass  # its moment is still to come
                 except ProcessLookupError:
                     pass
                 else:
                     due.pop(0)
-                    injected.append(Injected(fault.kind, attempt.step, what, number))
+                    injected.append(Injected(fault.kind, attempt.step, effect, number))
                     undo.append((now + fault.seconds, action))
             for item in [item for item in undo if item[0] < now]:
                 undo.remove(item)
@@ -343,7 +343,7 @@ def _broken(code: int, output: str, made: list[Injected], hung: bool) -> Iterato
 
 
 def _end_strays(before: set[int]) -> list[str]:
-    """Return the command lines of the processes of an attempt that do not end by themselves, and end them."""
+    """End the processes that an attempt left behind, and return their command lines."""
 
     def strays() -> set[int]:
         with suppress(ChildProcessError):

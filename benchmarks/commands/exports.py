@@ -17,20 +17,20 @@ from typing import Any
 
 from benchmarks.cost import cost
 
-_NETWORKS = {"cnn_small": (32, 5), "mobilenet_v3_small": (64, 15)}
+NETWORKS = {"cnn_small": (32, 5), "mobilenet_v3_small": (64, 15)}
 """Pixels of a side, and epochs."""
 _TURNS, _CALLS = 9, 100
 _EXPORTS = 3
-_LITE = {"litert_float32": "model_float32.tflite", "litert_int8": "model_int8.tflite"}
+LITE = {"litert_float32": "model_float32.tflite", "litert_int8": "model_int8.tflite"}
 _CALIBRATION = 200
-_STEPS = [sys.executable, "-m", "trainyard.steps"]
+STEPS = [sys.executable, "-m", "trainyard.steps"]
 
 
 def section() -> str:
     """Return the part of the page."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        rows = "\n".join(_quantized(place / network, network, *sizes) for network, sizes in _NETWORKS.items())
+        rows = "\n".join(_quantized(place / network, network, *sizes) for network, sizes in NETWORKS.items())
         bare, ours = _beside_converters(place / "digits")
     return f"""An image at a time on one core, median of {_TURNS} turns of {_CALLS} calls of either file in one process.
 *Loss* is that of accuracy on the eval split of the digits (the float32 file's is in parentheses); *output* the largest
@@ -47,39 +47,40 @@ writes the files for devices, answers the same raw records by every path, one of
 measures latencies."""
 
 
-def _recipe(folder: Path, network: str, side: int | None, epochs: int) -> Path:
-    recipe: dict[str, Any] = {
+def recipe(folder: Path, network: str, side: int | None, epochs: int, calibration: int = _CALIBRATION) -> Path:
+    """Write the recipe of `network` to `folder`, and return its path."""
+    document: dict[str, Any] = {
         "name": "digits",
         "data": {"format": "image_folder", "bundled": "digits", "channels": 1},
         "model": {"name": network},
         "train": {"epochs": epochs, "batch_size": 64, "optimizer": {"name": "adamw", "learning_rate": 0.003}},
-        "export": {"formats": ["saved_model", *_LITE], "calibration_examples": _CALIBRATION, "max_accuracy_drop": 1},
+        "export": {"formats": ["saved_model", *LITE], "calibration_examples": calibration, "max_accuracy_drop": 1},
     }
     if side:
-        recipe["data"]["image_size"] = [side, side]
+        document["data"]["image_size"] = [side, side]
     folder.mkdir()
     path = folder / "recipe.yaml"
-    path.write_text(json.dumps(recipe))  # JSON is YAML
+    path.write_text(json.dumps(document))  # JSON is YAML
     return path
 
 
-def _trained(folder: Path, recipe: Path) -> list[str]:
+def train(folder: Path, path: Path) -> list[str]:
     """Train a model in `folder` and return the options of a step that reads it."""
     examples, model = folder / "examples", folder / "model"
-    _run([*_STEPS, "preprocess", "--recipe", str(recipe), "--output", str(examples)])
+    run([*STEPS, "preprocess", "--recipe", str(path), "--output", str(examples)])
     given = ["--examples", str(examples), "--checkpoints", str(folder / "checkpoints"), "--output", str(model)]
-    _run([*_STEPS, "train", "--recipe", str(recipe), *given])
-    return ["--recipe", str(recipe), "--examples", str(examples), "--model", str(model)]
+    run([*STEPS, "train", "--recipe", str(path), *given])
+    return ["--recipe", str(path), "--examples", str(examples), "--model", str(model)]
 
 
 def _quantized(folder: Path, network: str, side: int, epochs: int) -> str:
     """Return the row of a network."""
-    options = _trained(folder, _recipe(folder, network, side, epochs))
+    options = train(folder, recipe(folder, network, side, epochs))
     output = folder / "exported"
-    _run([*_STEPS, "export", *options, "--output", str(output)])
+    run([*STEPS, "export", *options, "--output", str(output)])
     files = {file["format"]: file for file in json.loads((output / "exports.json").read_text())["exports"]}
-    float32, int8 = (files[format] for format in _LITE)
-    whole, small = _in_turns(*(output / name for name in _LITE.values()))
+    float32, int8 = (files[format] for format in LITE)
+    whole, small = _in_turns(*(output / name for name in LITE.values()))
     loss = float32["accuracy"] - int8["accuracy"]
     return (
         f"| `{network}` | {side} | {whole * 1e3:.3f} | {small * 1e3:.3f} | {whole / small:.2f} | {loss:+.4f} "
@@ -111,16 +112,17 @@ def _in_turns(*files: Path) -> list[float]:
 
 def _beside_converters(folder: Path) -> tuple[float, float]:
     """Return the CPU seconds of the bare program and of the step `export`."""
-    options = _trained(folder, _recipe(folder, "cnn_small", None, 5))
+    options = train(folder, recipe(folder, "cnn_small", None, 5))
     bare, ours = [], []
     for turn in range(_EXPORTS):
         arguments = [str(folder / "examples"), str(folder / "model"), str(folder / f"bare-{turn}")]
         bare.append(cost([sys.executable, "-m", "benchmarks.commands.exports", *arguments]).cpu_seconds)
-        ours.append(cost([*_STEPS, "export", *options, "--output", str(folder / f"ours-{turn}")]).cpu_seconds)
+        ours.append(cost([*STEPS, "export", *options, "--output", str(folder / f"ours-{turn}")]).cpu_seconds)
     return statistics.median(bare), statistics.median(ours)
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> None:
+    """Run a command without its output."""
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -151,7 +153,7 @@ def bare(examples: str, model: str, output: Path) -> None:
     answers = {"trained": predict(images["image"])["probabilities"].numpy()}
     served = tf.saved_model.load(str(output / "saved_model")).signatures["serving_default"]
     answers["saved_model"] = served(image=images["image"])["probabilities"].numpy()
-    for format, name in _LITE.items():
+    for format, name in LITE.items():
         converter = tf.lite.TFLiteConverter.from_concrete_functions([one], holder)
         if format == "litert_int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]

@@ -25,10 +25,10 @@ def section() -> str:
     with tempfile.TemporaryDirectory() as name:
         for recipe in _INPUTS:
             train(recipe, Path(name))
-        times = {what: measured(Path(name, "runs", recipe)) for recipe, what in _INPUTS.items()}
+        times = {model: measured(Path(name, "runs", recipe)) for recipe, model in _INPUTS.items()}
     lines = "\n".join(
-        f"| {what} | {graph * 1e6:,.0f} | {ours * 1e6:,.0f} | {graph / ours:.1f} |"
-        for what, (graph, ours) in times.items()
+        f"| {model} | {graph * 1e6:,.0f} | {ours * 1e6:,.0f} | {graph / ours:.1f} |"
+        for model, (graph, ours) in times.items()
     )
     return f"""Microseconds an example, median of {_REPEATS} turns of {_CALLS} calls in one process.
 

@@ -39,8 +39,8 @@ def section() -> str:
             speed("digits", folder, folder / "images", IMAGES, bare_images),
         ]
     lines = "\n".join(
-        f"| {what} | {bare:,.0f} | {ours:,.0f} | {ours / bare:.2f} |"
-        for what, (bare, ours) in zip(
+        f"| {workload} | {bare:,.0f} | {ours:,.0f} | {ours / bare:.2f} |"
+        for workload, (bare, ours) in zip(
             (f"CSV of {ROWS:,} rows of 30 numbers", f"{IMAGES:,} PNG files of 8 x 8 pixels"), speeds, strict=True
         )
     )

@@ -34,8 +34,8 @@ class Row:
 
 def table_against_beam(rows: int) -> Row:
     """Compare the step with Beam and tf.Transform, an added row each."""
-    what = "Beam + tf.Transform as in their guide, without digests, order and statistics"
-    return _table(rows, _cost_of_a_row("beam", min(rows, _BEAM_ROWS)), what, "3 times")
+    baseline = "Beam + tf.Transform as in their guide, without digests, order and statistics"
+    return _table(rows, _cost_of_a_row("beam", min(rows, _BEAM_ROWS)), baseline, "3 times")
 
 
 def table_against_hand(rows: int) -> Row:
@@ -43,10 +43,10 @@ def table_against_hand(rows: int) -> Row:
     return _table(rows, _cost_of_a_row("hand", rows), "an equivalent loop over Arrow and NumPy", "0.33 times")
 
 
-def _table(rows: int, other: float, what: str, aim: str) -> Row:
+def _table(rows: int, other: float, baseline: str, aim: str) -> Row:
     ours, work = _cost_of_a_row("ours", rows), f"CSV of {rows:,} rows to examples"
     measured = f"{ours * 1e6:.0f} µs a row: {other / ours:.2f} times as fast"
-    return Row(work, f"{what}: {other * 1e6:.0f} µs a row", measured, aim)
+    return Row(work, f"{baseline}: {other * 1e6:.0f} µs a row", measured, aim)
 
 
 def table_reader(rows: int) -> Row:

@@ -26,7 +26,7 @@ _USD_PER_CORE_HOUR = 0.3885 / 8  # n2-standard-8 on demand, as in the catalog of
 class Run:
     """The step on so much data. bytes: of the source."""
 
-    what: str
+    records: str
     count: int
     bytes: int
     cpu_seconds: float
@@ -43,19 +43,19 @@ def rows_run(count: int) -> Run:
         return _run("rows", count, path.stat().st_size, command)
 
 
-def images_run(what: str, count: int, store: str, height: int, width: int) -> Run:
+def images_run(records: str, count: int, store: str, height: int, width: int) -> Run:
     """Run the step on `count` JPEG files."""
     with tempfile.TemporaryDirectory() as folder:
         images.write(Path(folder, "in"), count, height, width)
         size = sum(path.stat().st_size for path in Path(folder, "in").glob("*/*"))
         side = ["--side", "preprocess", "--store", store, "--in", folder]
-        return _run(what, count, size, [sys.executable, "-m", "benchmarks.data.images", *side])
+        return _run(records, count, size, [sys.executable, "-m", "benchmarks.data.images", *side])
 
 
-def _run(what: str, count: int, size: int, command: list[str]) -> Run:
+def _run(records: str, count: int, size: int, command: list[str]) -> Run:
     start = time.monotonic()
     spent = cost(command)
-    return Run(what, count, size, spent.cpu_seconds, time.monotonic() - start, spent.peak_mib)
+    return Run(records, count, size, spent.cpu_seconds, time.monotonic() - start, spent.peak_mib)
 
 
 def section() -> str:
@@ -66,7 +66,7 @@ def section() -> str:
     counts = (_FEW_PHOTOGRAPHS, _PHOTOGRAPHS)
     photographs = [images_run(photograph, count, "training_size", 375, 500) for count in counts]
     ran = "\n".join(
-        f"| {run.count:,} {run.what} | {run.bytes / 1e6:,.0f} | {run.cpu_seconds:,.0f} | {run.wall_seconds:,.0f} "
+        f"| {run.count:,} {run.records} | {run.bytes / 1e6:,.0f} | {run.cpu_seconds:,.0f} | {run.wall_seconds:,.0f} "
         f"| {run.peak_mib:,.0f} |"
         for run in (*rows, *thumbs, *photographs)
     )
@@ -97,10 +97,10 @@ def _added(runs: list[Run]) -> float:
     return (many.cpu_seconds - few.cpu_seconds) / (many.count - few.count)
 
 
-def _would(what: str, count: int, size: float, seconds: float) -> str:
+def _would(records: str, count: int, size: float, seconds: float) -> str:
     hours, shards = count * seconds / 3600, count_shards(count, None)
     dollars = hours * _USD_PER_CORE_HOUR
-    return f"| {what} | {size / 1e9:,.0f} | {hours:,.2f} | {shards:,} | {math.ceil(hours)} | {dollars:,.2f} |"
+    return f"| {records} | {size / 1e9:,.0f} | {hours:,.2f} | {shards:,} | {math.ceil(hours)} | {dollars:,.2f} |"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python -m benchmarks.training.scaling [MODEL]
     python -m benchmarks.training.scaling elastic
+    python -m benchmarks.training.scaling halves
 
 prints its parts of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
 priority where that is allowed. All are started first and measured in turn, so that another load meets all of them.
@@ -18,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,43 @@ then cost.
 {rows}"""
 
 
+def halves() -> str:
+    """Return the part of the page about a gang of four, each with a process of half a core (control groups, root)."""
+    model, images, parts, steps, batch_statistics = CASES[0]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        subprocess.run([sys.executable, "-m", "benchmarks.data.random_images", f"{folder}/images"], check=True)
+        arguments = [model, str(images), str(parts), batch_statistics, f"{folder}/images", folder]
+        ports = [20_000 + secrets.randbelow(10_000) for _ in range(4)]
+        alone, gang = ([_Worker(index, arguments, given) for index in range(4)] for given in (None, ports))
+        for worker in (*alone, *gang):
+            stack.callback(worker.process.kill)
+        for worker in (*alone, *gang):
+            worker.answer()
+            stack.enter_context(_half_core(worker.process.pid))
+        seconds = [[_together(team, "step", steps)["ms"] for team in (alone, gang)] for _ in range(ROUNDS)]
+    one, four = (statistics.median(each) for each in zip(*seconds, strict=True))
+    return f"""Four workers, each a process with half a core (5 of each 10 ms), `{model}` with {images} images a
+worker: {four:,.0f} ms a step in a gang, {one:,.0f} ms independently; efficiency
+{_spread([before / together for before, together in seconds])}."""
+
+
+@contextmanager
+def _half_core(process: int) -> Iterator[None]:
+    groups = Path("/sys/fs/cgroup")
+    version_2 = (groups / "cgroup.controllers").exists()
+    group = groups / ("" if version_2 else "cpu") / f"trainyard-{process}"
+    group.mkdir()
+    limits = {"cpu.max": "5000 10000"} if version_2 else {"cpu.cfs_period_us": "10000", "cpu.cfs_quota_us": "5000"}
+    for name, value in limits.items():
+        (group / name).write_text(value)
+    (group / "cgroup.procs").write_text(str(process))
+    try:
+        yield
+    finally:
+        (group.parent / "cgroup.procs").write_text(str(process))
+        group.rmdir()
+
+
 def elastic() -> str:
     """Return the part of the page about a range of workers, for a gang of two that nothing disturbs."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)  # the time of processes whose parent was killed counts here, too
@@ -169,14 +208,21 @@ def _cpu_seconds() -> float:
 class _Worker:
     """A process that takes steps when it is told to."""
 
-    def __init__(self, core: int, arguments: list[str], ports: list[int] | None = None) -> None:
+    def __init__(self, index: int, arguments: list[str], ports: list[int] | None = None) -> None:
         environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         if ports:
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
             environment |= HEAP_VARIABLES
-            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": core}})
+            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.training.scaling_worker", str(core), str(len(ports or [1])), *arguments],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.training.scaling_worker",
+                str(index),
+                str(len(ports or [1])),
+                *arguments,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -187,9 +233,9 @@ class _Worker:
             # The group of a session is what Linux schedules by; its nice value is not that of the process.
             Path(f"/proc/{self.process.pid}/autogroup").write_text("-15")
 
-    def tell(self, what: str, count: int) -> None:
+    def tell(self, command: str, count: int) -> None:
         assert self.process.stdin
-        self.process.stdin.write(f"{what} {count}\n")
+        self.process.stdin.write(f"{command} {count}\n")
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
@@ -198,10 +244,10 @@ class _Worker:
         return line
 
 
-def _together(workers: list[_Worker], what: str, count: int) -> dict[str, Any]:
+def _together(workers: list[_Worker], command: str, count: int) -> dict[str, Any]:
     """Return the slowest worker's answer."""
     for worker in workers:
-        worker.tell(what, count)
+        worker.tell(command, count)
     return max((worker.answer() for worker in workers), key=lambda answer: answer.get("ms", 0))
 
 
@@ -211,4 +257,5 @@ def _spread(values: list[float]) -> str:
 
 if __name__ == "__main__":
     chosen = [measure(*case) for case in CASES if case[0] in (sys.argv[1:] or case)]
-    print("\n\n".join(sections(chosen).values()) if chosen else elastic())
+    parts = {"elastic": elastic, "halves": halves}
+    print("\n\n".join(sections(chosen).values()) if chosen else parts[sys.argv[1]]())

@@ -10,9 +10,9 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer each line `<what> <count>` with a line of JSON."""
-    core, workers, model, batch, parts, statistics, examples, folder = sys.argv[1:]
-    os.sched_setaffinity(0, {int(core)})
+    """Answer each line `<command> <count>` with a line of JSON."""
+    index, workers, model, batch, parts, statistics, examples, folder = sys.argv[1:]
+    os.sched_setaffinity(0, {int(index) % 2})
 
     from trainyard.steps.train import session
     from trainyard.steps.train.engines import engine
@@ -40,7 +40,7 @@ def main() -> None:
     )
     data, steps = session.prepare(recipe, open_examples(examples), trains, (0.0, 1.0), "float32")
     batches, worker_values = iter(steps.distributed(data.train(0))), (0.0, 0.0, 0.0)
-    writer = CheckpointWriter(CheckpointFolder(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
+    writer = CheckpointWriter(CheckpointFolder(f"{folder}/checkpoints-{index}-{workers}", "", keep=2))
     steps.train(batches, 2, worker_values)
     steps.not_finite()
     if int(workers) > 1:
@@ -48,20 +48,20 @@ def main() -> None:
     print("{}", flush=True)
     saved = 0
     for line in sys.stdin:
-        what, count = line.split()
+        command, count = line.split()
         start = time.perf_counter()
         answer: dict[str, Any] = {}
-        if what == "save":
+        if command == "save":
             saved += 1
             steps.not_finite()
             arrays = steps.arrays()
             blocked = time.perf_counter() - start
             writer.save(Progress(identity="", step=saved, history=[]), arrays, blocked)
             answer["blocked_ms"] = 1000 * blocked
-        if what in ("step", "save"):
+        if command in ("step", "save"):
             steps.train(batches, int(count), worker_values)
             writer.wait()
-        elif what == "all_reduce":
+        elif command == "all_reduce":
             steps.all_reduce(int(count))
         else:
             answer["gradient_bytes"] = steps.gradient_bytes

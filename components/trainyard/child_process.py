@@ -1,8 +1,9 @@
 """Child processes: each in its own session, its output in a pipe, and ended when its parent dies.
 
-They are forked out of Python's fork server, which has imported what is slow. The server gets no SIGTERM: `timeout`,
-systemd and others send it to every process of a group, and a server that went with it would take its children's exit
-codes along. One that is killed all the same is replaced by the next start, in its children as in their creator.
+They are forked out of Python's fork server, which has imported what is slow, or out of this process while it has done
+no more than import it. The server gets no SIGTERM: `timeout`, systemd and others send it to every process of a group,
+and a server that went with it would take its children's exit codes along. One that is killed all the same is replaced
+by the next start, in its children as in their creator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, connection, forkserver, resource_tracker, util
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from trainyard.errors import TransientError
 
@@ -56,7 +57,9 @@ class ChildProcess:
     """A process that runs `target(*args)`. Unlike multiprocessing's it does not outlive the server unnoticed: if its
     exit code is lost, it is killed.
 
-    lines: what it writes to stdout and stderr. orphan_signal: what ends it when this process is gone.
+    lines: what it writes to stdout and stderr. orphan_signal: what ends it when this process is gone. context: `fork`
+    starts it from this process instead of the server. Threads do not survive that, so TensorFlow must not have computed
+    anything here.
     """
 
     def __init__(
@@ -65,11 +68,12 @@ class ChildProcess:
         args: tuple[Any, ...],
         name: str | None = None,
         orphan_signal: signal.Signals = signal.SIGKILL,
+        context: Literal["fork", "forkserver"] = "forkserver",
     ) -> None:
         """Start it. Raises `TransientError` if a fresh server is killed as well."""
         reader, writer = Pipe(duplex=False)
         with reader, writer:
-            self._process = _start((target, args, writer, orphan_signal), name)
+            self._process = _start((target, args, writer, orphan_signal), name, context)
             self.lines: IO[str] = os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace")
         self.pid = self._process.pid or 0
         self._start_time = start_time(self.pid)
@@ -225,11 +229,13 @@ def start_time(process: int) -> str:
         return ""
 
 
-def _start(args: tuple[Any, ...], name: str | None) -> Any:
+def _start(args: tuple[Any, ...], name: str | None, context: Literal["fork", "forkserver"]) -> Any:
     def start() -> Any:
-        process = multiprocessing.get_context("forkserver").Process(target=_run, args=args, name=name)
+        multiprocessing_context: Any = multiprocessing.get_context(context)
+        process = multiprocessing_context.Process(target=_run, args=args, name=name)
         with _EXIT_CODES:
-            _ensure_server()
+            if context == "forkserver":
+                _ensure_server()
             try:
                 with _main_hidden():
                     process.start()

@@ -50,9 +50,9 @@ def usable_bytes() -> int:
 def oom_message(peak: int, step: str) -> str:
     """Explain that a process of `step` was killed at `peak` MiB and what to do, as the end of a sentence."""
     limit = limit_mib()
-    allowed = f"; the limit is {limit} MiB" if limit else ""
+    allowed = f"; the limit is {limit:,} MiB" if limit else ""
     return (
-        f", out of memory at {peak} MiB{allowed}. "
+        f", out of memory at {peak:,} MiB{allowed}. "
         f"Give it more (resources.limits.memory of the pool){less_memory_advice(step)}"
     )
 

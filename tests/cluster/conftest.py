@@ -7,7 +7,6 @@ google.com/tpu), kubectl, and the image python:3.11-slim-bookworm on every node.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces import RBAC, Namespace, until
+from namespaces import Namespace
 from train_step import PREPARE, Desk, Run
 from xdist.scheduler import LoadScopeScheduling
 
@@ -62,20 +61,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         subprocess.run(["kubectl", "delete", "namespace", "-l", label, "--wait=false"], check=False)
 
 
-def _create(space: Namespace, **labels: str) -> None:
-    labels |= {"pod-security.kubernetes.io/enforce": "restricted"}
-    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space.name, "labels": labels}}
-    space.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
-    until(lambda: "NotFound" not in space.kubectl("get", "serviceaccount", "default", check=False))
-    space.kubectl("apply", "-f", str(RBAC))
-
-
 @pytest.fixture(scope="module")
 def namespace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
     name = f"{request.module.__name__.rpartition('.')[2].replace('_', '-')}-{os.getpid()}"
     space = Namespace(name, tmp_path_factory.mktemp(name))
     try:
-        _create(space)
+        space.create()
         yield space
     finally:
         space.kubectl("delete", "namespace", name, "--wait=false")
@@ -90,7 +81,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     with (shared / "desk.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (shared / "desk.ready").exists():
-            _create(desk.namespace, **{"trainyard-test-session": SESSION})
+            desk.namespace.create(**{"trainyard-test-session": SESSION})
             desk.start().python(PREPARE)
             _calm(desk).start()
             (shared / "desk.ready").touch()

@@ -20,7 +20,7 @@ import yaml
 from trainyard.kubernetes.client import Cluster, connect
 
 RBAC = Path(__file__).parents[2] / "k8s/base/gang-rbac.yaml"
-SECONDS = 60
+SECONDS = 300  # generous: the nodes may be slow
 
 _GROUPS = {
     "jobs": "apis/batch/v1",
@@ -59,6 +59,14 @@ class Namespace:
         self.name = name
         self.folder = folder
         self.account = f"system:serviceaccount:{name}:trainyard-launcher"
+
+    def create(self, **labels: str) -> None:
+        """Create it, with the gang's Role and service account."""
+        labels |= {"pod-security.kubernetes.io/enforce": "restricted"}
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name, "labels": labels}}
+        self.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+        until(lambda: "NotFound" not in self.kubectl("get", "serviceaccount", "default", check=False))
+        self.kubectl("apply", "-f", str(RBAC))
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         command = ["kubectl", "-n", self.name, *arguments]
@@ -102,10 +110,10 @@ class Namespace:
     def ends_of_containers(self) -> Iterator[Callable[[], list[End]]]:
         """Watch containers of training pods end, those that are deleted at once too; yield what lists them."""
         path = self.folder / f"ends-{time.monotonic_ns()}"
-        what = "jsonpath={.status.containerStatuses[0].state.terminated}{'\\n'}"
+        template = "jsonpath={.status.containerStatuses[0].state.terminated}{'\\n'}"
         labels = "app.kubernetes.io/component=train"
         with path.open("w") as out:
-            command = ["kubectl", "-n", self.name, "get", "pods", "-l", labels, "--watch", "-o", what]
+            command = ["kubectl", "-n", self.name, "get", "pods", "-l", labels, "--watch", "-o", template]
             watch = subprocess.Popen(command, stdout=out)
         try:
             yield lambda: [End.parse(json.loads(line)) for line in path.read_text().splitlines() if line]

@@ -83,7 +83,7 @@ time.sleep(600)
 """
 
 
-_POOL = {"grace_seconds": 5, "start_deadline_seconds": 60, "shared_memory": "16Mi"}
+_POOL = {"grace_seconds": 5, "start_deadline_seconds": 240, "shared_memory": "16Mi"}
 _POOL_FIELDS = {*_POOL, "queue"}
 
 

@@ -68,6 +68,11 @@ def assert_survived(desk: Desk, run: Run, calm: Run, **variables: str) -> dict[s
     run.ends()
     until(lambda: not run.namespace.left_of(gang), 30)
     calm.ends()
+    return assert_same(desk, run, calm, **variables)
+
+
+def assert_same(desk: Desk, run: Run, calm: Run, **variables: str) -> dict[str, Any]:
+    """Return the training.json of `run`, which has the steps and the weights of `calm`; both have ended."""
     answer = desk.python(_COMPARE, run.output, calm.output, **variables).splitlines()
     training, undisturbed, apart = json.loads(next(line for line in answer if line.startswith("[")))
     assert training["steps"] == undisturbed["steps"]

@@ -8,7 +8,7 @@ from typing import Any
 import plans
 import pytest
 from launcher import gang
-from namespaces import Namespace, until
+from namespaces import SECONDS, Namespace, until
 
 from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import connect
@@ -43,7 +43,7 @@ def start(namespace: Namespace, name: str, script: str = "import time; time.slee
     )
 
 
-def await_finding(namespace: Namespace, name: str, cause: str, seconds: float = 60) -> Finding:
+def await_finding(namespace: Namespace, name: str, cause: str, seconds: float = SECONDS) -> Finding:
     """Return the finding of the pod once its cause is `cause`."""
     cluster = connect(namespace.name)
     last: list[Finding] = []

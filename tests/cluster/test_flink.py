@@ -35,7 +35,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not (IMAGE and FLINK_IMAGE), reason="TRAINYARD_FLINK_IMAGE names no image"),
     pytest.mark.skipif(not HOST, reason="TRAINYARD_HOST names no address that pods reach"),
-    pytest.mark.timeout(1200),
 ]
 
 ROOT = Path(__file__).parents[2]

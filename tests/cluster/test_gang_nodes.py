@@ -39,7 +39,7 @@ def test_the_workers_start_on_two_nodes_and_meet_by_name(namespace: Namespace) -
     assert launcher.code() == 0, launcher.log
     assert "worker 0 met 2" in launcher.log, "the log of worker 0 is passed on"
     assert "worker 1 met 2" not in launcher.log
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 @pytest.mark.parametrize(("pool", "workers", "expected"), [("gpu", 2, ["gpu-0", "gpu-1"]), ("tpu", 1, ["tpu-0"])])
@@ -59,4 +59,4 @@ def test_a_worker_that_no_node_takes_ends_with_the_schedulers_reason(namespace: 
     assert launcher.code() == 30, launcher.log
     reason = r"waiting for worker \d of 3 \(pod pending: 0/\d+ nodes are available: .*\d Insufficient nvidia.com/gpu"
     assert re.search(reason, launcher.log), launcher.log
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
+    until(lambda: not namespace.left_of(gang(plan).name))

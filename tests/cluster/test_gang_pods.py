@@ -27,7 +27,7 @@ def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
     spec["containers"][0]["env"] = []
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
-    namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+    namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=300s")
 
 
 def worker_1(namespace: Namespace, gang: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
     assert "checkpoint saved" in launcher.log, launcher.log
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespace) -> None:
@@ -76,7 +76,7 @@ def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespac
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
     second.process.send_signal(signal.SIGTERM)
     assert second.code() == 143
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 def test_another_plan_under_the_same_name_is_refused_and_the_gang_stays(namespace: Namespace) -> None:
@@ -97,7 +97,7 @@ def test_the_gang_goes_when_the_launchers_pod_is_deleted(namespace: Namespace) -
     launcher.says('"running": 2')
     launcher.process.kill()
     namespace.kubectl("delete", "pod", "launcher", "--wait=false")
-    until(lambda: not namespace.left_of(gang(plan).name), 30)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namespace: Namespace) -> None:
@@ -117,7 +117,7 @@ def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namesp
     successor.says('"running": 2')
     successor.process.kill()
     namespace.kubectl("delete", "configmap", "run")
-    until(lambda: not namespace.left_of(gang(plan).name), 30)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 def test_the_gang_outlives_a_launcher_whose_pod_is_deleted_by_force_as_with_a_lost_node(namespace: Namespace) -> None:
@@ -138,7 +138,7 @@ def test_the_gang_outlives_a_launcher_whose_pod_is_deleted_by_force_as_with_a_lo
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
     successor.process.kill()
     namespace.kubectl("delete", "configmap", "forced")
-    until(lambda: not namespace.left_of(gang(plan).name), 30)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 def test_a_gangs_workers_are_closed_to_all_others_by_a_policy_that_goes_with_it(namespace: Namespace) -> None:
@@ -155,7 +155,7 @@ def test_a_gangs_workers_are_closed_to_all_others_by_a_policy_that_goes_with_it(
     assert len(json.loads(namespace.kubectl("get", "pods", "-l", labels, "-o", "json"))["items"]) == 2
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-    until(lambda: name not in namespace.kubectl("get", "networkpolicies"), 10)
+    until(lambda: name not in namespace.kubectl("get", "networkpolicies"))
 
 
 def test_pods_that_admission_refuses_are_explained(namespace: Namespace) -> None:
@@ -176,7 +176,7 @@ def test_bad_data_ends_the_gang_at_once_with_the_workers_own_words(namespace: Na
     launcher = namespace.launch(plan)
     assert launcher.code() == 10, launcher.log
     assert "worker 1 of 2" in launcher.log and "row 7: no label." in launcher.log
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
+    until(lambda: not namespace.left_of(gang(plan).name))
 
 
 def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespace) -> None:
@@ -208,7 +208,7 @@ def test_a_pod_whose_processes_all_stand_still_is_killed_and_replaced(namespace:
         pytest.skip("the nodes' processes are not on this machine")
     for process in own:
         os.kill(process, signal.SIGSTOP)
-    until(lambda: replaced(namespace, name, victim["name"]), 120)
+    until(lambda: replaced(namespace, name, victim["name"]))
     told = findings(namespace.cluster, namespace.pods(name), namespace.get("jobs"))
     assert any("stood still, and its node killed it. Its Job replaces it" in finding.sentence for finding in told), told
     launcher.process.send_signal(signal.SIGTERM)

@@ -53,6 +53,14 @@ run('runs/digits/models', 'photos', 'answers')
 print(Path('answers/predicted.json').read_text())
 """
 
+SERVE = """
+import signal, subprocess
+server = subprocess.Popen('trainyard serve runs/digits/models --port 0'.split(), stderr=subprocess.PIPE, text=True)
+print(next(line for line in server.stderr if 'serves at http' in line))
+server.send_signal(signal.SIGTERM)
+print('server ended with', server.wait())
+"""
+
 
 def log_of(namespace: Namespace, name: str, *command: str, seconds: float = 120) -> str:
     """Return the log of a pod that ran `command` in the image and ended well."""
@@ -102,7 +110,7 @@ def test_the_image_holds_this_code_and_nothing_to_build_or_raise_rights_with(nam
 
 
 def test_every_step_of_the_default_recipe_runs_without_any_right(namespace: Namespace) -> None:
-    commands = f'trainyard run digits --set train.epochs=12 && python -c "{PREDICT}"'
+    commands = f'trainyard run digits --set train.epochs=12 && python -c "{PREDICT}" && python -c "{SERVE}"'
     log = log_of(namespace, "run", "sh", "-c", commands, seconds=SECONDS)
-    for step in ("preprocess", "train", "evaluate", "export", "push", '"predicted": 1,'):
+    for step in ("preprocess", "train", "evaluate", "export", "push", '"predicted": 1,', "server ended with 0"):
         assert step in log, log

@@ -1,7 +1,11 @@
-"""`trainyard publish kserve` on a real API server with the schema of KServe's InferenceService, without KServe."""
+"""`trainyard publish kserve` on a real API server with the schema of KServe's InferenceService, without KServe.
+
+The schema is the part of KServe 0.20.0's that Trainyard writes, or the file TRAINYARD_KSERVE_CRD.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +23,7 @@ from trainyard_control.targets import kserve
 pytestmark = pytest.mark.cluster
 
 PROGRAM = str(Path(sys.executable).parent / "trainyard")
-CRD = Path(__file__).with_name("kserve_crd.yaml")
+CRD = Path(os.environ.get("TRAINYARD_KSERVE_CRD") or Path(__file__).with_name("kserve_crd.yaml"))
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def crd(namespace: Namespace) -> Iterator[None]:
         return
     namespace.kubectl("create", "-f", str(CRD))
     try:
-        namespace.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+        namespace.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=300s")
         until(lambda: namespace.cluster.get(f"/{kserve.GROUP}"))
         yield
     finally:

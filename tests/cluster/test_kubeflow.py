@@ -24,7 +24,6 @@ IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not SPACE, reason="TRAINYARD_KFP_NAMESPACE names no Kubeflow"),
-    pytest.mark.timeout(1200),
 ]
 
 MEMORY = {"requests": {"cpu": "200m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
@@ -130,7 +129,7 @@ def remove(folder: str) -> None:
     spec = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{RUN}-remove"}, "spec": spec}
     kubectl("create", "-f", "-", stdin=json.dumps(pod))
-    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", f"pod/{RUN}-remove")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=300s", f"pod/{RUN}-remove")
     assert "deleted" in kubectl("delete", "pod", f"{RUN}-remove")
 
 
@@ -300,9 +299,8 @@ def send(name: str, file: Path, bound: str = "") -> None:
 
     from trainyard.spec import environment as environments
     from trainyard_control.compiler import placement
-    from trainyard_control.compiler.about import about
-    from trainyard_control.compiler.compilation import to_yaml
-    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.compiler.compilation import Submission, to_yaml
+    from trainyard_control.compiler.run_metadata import metadata_for
     from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
     from trainyard_control.kubeflow.submit import submit
 
@@ -326,8 +324,8 @@ def send(name: str, file: Path, bound: str = "") -> None:
     placed = placement.place(json_format.MessageToDict(own.pipeline_spec), target)
     package = to_yaml(placed.documents)
     version = f"own-{hashlib.sha256(package.encode()).hexdigest()[:12]}"
-    what = Submission("trainyard-own", version, package, name, target, about("own", target))
-    submit(what, KubeflowServer(target))
+    submission = Submission("trainyard-own", version, package, name, target, metadata_for("own", target))
+    submit(submission, KubeflowServer(target))
 
 
 def until(name: str, environment: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:

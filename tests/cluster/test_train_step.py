@@ -41,7 +41,7 @@ def test_the_launcher_in_its_pod_ends_with_the_output_that_worker_0_committed(de
     seconds = calm.moment('"event": "progress"') - calm.moment('"launched"')
     print(f"seconds from the Job to the first steps: {seconds:.1f}")
     assert '"launched", "job": "ty-calm-' in calm.log and '"how": "created", "workers": 2' in calm.log
-    until(lambda: not calm.gang, 10)
+    until(lambda: not calm.gang)
 
 
 def test_a_finished_output_needs_no_gang(calm: Run) -> None:
@@ -82,7 +82,7 @@ def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, 
     gang = run.gang
     signal_training_process(run.namespace, run.worker(1))
     run.ends()
-    until(lambda: not run.namespace.left_of(gang), 30)
+    until(lambda: not run.namespace.left_of(gang))
     training = desk.training(run)
     (restart,) = training["restarts"]
     assert restart["resumed_at"] >= step - EPOCH and "was killed" in restart["reason"]

@@ -304,7 +304,7 @@ class Desk:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "desk"}, "spec": spec}
         for manifest in (claim, pod):
             self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
-        self.namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=120s")
+        self.namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=300s")
         return self
 
     def python(self, program: str, *arguments: str, **variables: str) -> str:

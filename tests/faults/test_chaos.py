@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.chaos.faults import Fault
-from benchmarks.chaos.programs import Program
+from benchmarks.chaos.faults import Fault, draw
+from benchmarks.chaos.programs import ALL, Program
 from benchmarks.chaos.trials import Bench
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -23,3 +23,10 @@ def test_a_run_that_sigterm_and_sigkill_end_in_every_step_has_the_results_of_the
     assert outcome.codes == [143, 143, 143, -9, 0], outcome.messages
     assert all("stopped by SIGTERM" in message for message in outcome.messages[:3])
     assert (outcome.wrong, outcome.faulty) == ([], [])
+
+
+def test_a_gang_survives_what_is_drawn_for_it(tmp_path: Path) -> None:
+    """A kill of one process, then of all, and a network that is cut."""
+    gang = next(program for program in ALL if program.workers > 1)
+    outcome = Bench(tmp_path).trial(9, *draw(9, (gang,)))
+    assert (outcome.wrong, outcome.faulty) == ([], []) and len(outcome.injected) == 3, outcome

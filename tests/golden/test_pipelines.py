@@ -107,7 +107,11 @@ def test_place_gives_the_package_that_compile_gives(recipe: str, tmp_path: Path)
     (tmp_path / "own.yaml").write_text(OWN)
     local = tmp_path / "local.yaml"
     cli("compile", recipe, "-e", "local", "--to", str(local))
-    placed = list(yaml.safe_load_all(cli("place", str(local), "-e", "gke")))
+    done = CliRunner().invoke(app, ["place", str(local), "-e", "gke"], catch_exceptions=False)
+    shown = [line.split() for line in done.stderr.splitlines()]
+    assert ["task", "step", "pool", "accelerators"] in shown and ["preprocess", "preprocess", "cpu", "none"] in shown
+    assert [row[1:] for row in shown if row[:1] == ["train"]] == [["train", "gpu-l4", "1", "x", "nvidia-l4"]]
+    placed = list(yaml.safe_load_all(done.stdout))
     compiled = list(yaml.safe_load_all(cli("compile", recipe, "-e", "gke")))
     executors = compiled[0]["deploymentSpec"]["executors"].items()
     own = [name for name, executor in executors if executor["container"]["image"] == "registry.example/team/trainer:3"]

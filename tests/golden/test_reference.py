@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from trainyard.graph import STEPS
+from trainyard.spec import documents
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.cli.main import app
@@ -292,6 +293,15 @@ def test_the_program_takes_every_command_line_of_the_docs() -> None:
             command.make_context("trainyard", words)
         except Exception as error:
             raise AssertionError(line) from error
+
+
+def test_a_recipe_takes_every_block_of_export_settings_in_the_docs() -> None:
+    recipe = "name: pets\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    blocks = re.findall(r"```yaml\n(export:\n.*?)```", pages, re.DOTALL)
+    assert len(blocks) >= 4
+    for block in blocks:
+        documents.parse(recipe + block, Recipe, name="recipe.yaml")
 
 
 def test_every_promise_of_the_faults_page_is_held_by_a_test_that_exists() -> None:

@@ -48,20 +48,21 @@ class Page:
         for domain in ("Runtime", "Log", "Network", "Page", "DOM"):
             self.call(f"{domain}.enable")
 
-    def open(self, path: Path, width: int = 1300, scheme: str = "light") -> None:
-        """Open the file at `path`, and wait until its scripts ran."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
-        )
+    def open(self, path: Path | str, width: int = 1300, scheme: str = "light") -> None:
+        """Open the file at `path`, or a URL, and wait until its scripts ran. width: below 600, that of a phone."""
+        is_phone = width < 600
+        size = {"width": width, "height": 844 if is_phone else 900, "deviceScaleFactor": 1}
+        self.call("Emulation.setDeviceMetricsOverride", mobile=is_phone, **size)
+        self.call("Emulation.setTouchEmulationEnabled", enabled=is_phone)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.complaints.clear()
         self._requests.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         self.run("new Promise((done) => { if (document.readyState === 'complete') done(); else onload = done; })")
 
-    def open_demo(self, exported: Path) -> None:
+    def open_demo(self, exported: Path, width: int = 1300) -> None:
         """Open the page of an export, whose check must hold."""
-        self.open(exported / "demo.html")
+        self.open(exported / "demo.html", width)
         self.wait("document.documentElement.dataset.checked")
         assert self.run("document.documentElement.dataset.checked") == "true"
         assert self.text("check").startswith("This browser answers a test example as the exported model does")
@@ -91,7 +92,7 @@ class Page:
 
     def drag(self, selector: str, *points: tuple[float, float]) -> None:
         """Draw a line on the element through `points`, as shares of its width and height."""
-        box = self.run(f"(({{x, y, width, height}}) => [x, y, width, height])({self._element(selector)})")
+        box = self._box(selector)
         for number, (across, down) in enumerate(points):
             place = {"x": box[0] + across * box[2], "y": box[1] + down * box[3], "button": "left"}
             if number == 0:
@@ -99,10 +100,19 @@ class Page:
             self.call("Input.dispatchMouseEvent", type="mouseMoved", buttons=1, **place)
         self.call("Input.dispatchMouseEvent", type="mouseReleased", clickCount=1, **place)
 
-    @staticmethod
-    def _element(selector: str) -> str:
+    def tap(self, selector: str) -> None:
+        """Touch the middle of the element."""
+        left, top, width, height = self._box(selector)
+        middle = {"x": left + width / 2, "y": top + height / 2}
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[middle])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def _box(self, selector: str) -> tuple[float, float, float, float]:
+        """Scroll to the element, and return its left, top, width and height in the window."""
         element = f"document.querySelector({json.dumps(selector)})"
-        return f"({element}.scrollIntoView({{block: 'center'}}), {element}.getBoundingClientRect())"
+        element = f"({element}.scrollIntoView({{block: 'center'}}), {element}.getBoundingClientRect())"
+        left, top, width, height = self.run(f"(({{x, y, width, height}}) => [x, y, width, height])({element})")
+        return left, top, width, height
 
     @property
     def requests(self) -> list[str]:
@@ -172,6 +182,6 @@ def chromium() -> Iterator[Page]:
             yield Page(*ours)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
             for end in ours:
                 os.close(end)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from PIL import Image
 
@@ -25,7 +30,10 @@ from trainyard.contract.artifacts.preprocess import (
     SplitFiles,
     Unknown,
 )
+from trainyard.data import trained
+from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.images import decode_image
+from trainyard.steps.export.formats import keras_predictor
 from trainyard.storage import storage
 
 
@@ -221,3 +229,27 @@ def example(row: dict[str, list[Any]]) -> bytes:
         else:
             feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def check_scripts(exported: Path, examples: str, model: str) -> None:
+    """Run the example script of each format as it is written; each prints the answer of the trained model."""
+    folder, argument = open_examples(examples), exported / "examples" / "row.json"
+    if folder.document.image:
+        argument = argument.with_name("photo.png")
+        raw, _labels = next(iter(folder.raw_batches("eval", 1)))
+        argument.write_bytes(raw["image"].numpy()[0])
+    else:
+        raw = {name: tf.constant([value]) for name, value in json.loads(argument.read_text()).items()}
+    predict = keras_predictor(trained.load(model), folder.document)
+    (expected,) = predict(load_transform(examples)(raw), raw)
+    for name, entry in json.loads((exported / "signature.json").read_text())["formats"].items():
+        script, printed = exported / entry["example"], io.StringIO()
+        assert len(script.read_text().splitlines()) <= 20
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+            patch.setattr(sys, "argv", [str(script), str(argument)])
+            patch.setattr(sys, "path", [*sys.path])
+            runpy.run_path(str(script), run_name="__main__")
+        sys.modules.pop("preprocess", None)
+        numbers = [float(text) for text in re.findall(r"(?<![\w'.])-?\d+\.\d*(?:e[+-]?\d+)?", printed.getvalue())]
+        tolerance = 1e-5 if not name.startswith("litert") or name == "litert_float32" else 0.1
+        np.testing.assert_allclose(numbers, expected, rtol=tolerance, atol=tolerance, err_msg=name)

@@ -112,10 +112,10 @@ class Gang(Trained):
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.splitlines() if line.startswith(f'{{"event": "{kind}"')]
 
-    def wait_for(self, what: Callable[[], bool], seconds: float = 480) -> None:
-        """Return as soon as `what()` holds; fails where the run ends or the time passes before."""
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 480) -> None:
+        """Return as soon as `condition()` holds; fails where the run ends or the time passes before."""
         end = time.monotonic() + seconds
-        while not what():
+        while not condition():
             assert self.process.poll() is None and time.monotonic() < end, self.log[-3000:]
             time.sleep(0.02)
 
@@ -133,6 +133,14 @@ class Gang(Trained):
             yield
         finally:
             resource.prlimit(self.process.pid, files, limits)
+
+    def wait_for_team(self, workers: int) -> None:
+        """Return as soon as the newest team has so many workers: one that is late may miss the first team."""
+        self.wait_for(lambda: [team["workers"] for team in self.events("started_together")][-1:] == [workers])
+
+    def wait_for_recovery(self, times: int, step: int) -> None:
+        """Return once the gang recovered so often, and is past `step`: it may have been before a fault that is late."""
+        self.wait_for(lambda: len(self.events("recovered")) >= times and self.step() >= step)
 
     def step(self) -> int:
         return max((event["done"] for event in self.events("progress")), default=0)
@@ -199,7 +207,7 @@ def train_together(folders: Sequence[Path], examples: str, workers: int, devices
     script = Path(__file__).with_name("trainings.py")
     ports = ",".join(str(free_port()) for _ in range(workers))
     command = [sys.executable, script, ports, str(devices), examples, *folders]
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=550)
+    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=900)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return [Trained(folder) for folder in folders]
 

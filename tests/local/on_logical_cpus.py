@@ -35,10 +35,10 @@ def figures(examples: str, model: str, exported: str) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    count, what, *arguments = sys.argv[1:]
+    count, command, *arguments = sys.argv[1:]
     cpus = [tf.config.LogicalDeviceConfiguration()] * int(count)
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
     assert len(tf.config.list_logical_devices("CPU")) == int(count)
-    if what == "evaluate":
+    if command == "evaluate":
         step.main(run, arguments)
     print(json.dumps(figures(*arguments)))

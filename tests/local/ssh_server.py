@@ -58,7 +58,7 @@ def serving(folder: Path) -> Iterator[None]:
         Path("/run/sshd").mkdir(exist_ok=True)
     with subprocess.Popen([SSHD or "sshd", "-D", "-f", str(folder / "sshd_config")]) as server:
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while True:
                 try:
                     socket.create_connection(("127.0.0.1", port), 1).close()

@@ -55,7 +55,7 @@ def hold(uri: str) -> subprocess.Popen[str]:
 def test_the_lease_of_a_process_killed_on_this_machine_is_free_at_once(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_lease, "TAKEOVER_SECONDS", 60.0)
+    monkeypatch.setattr(bucket_lease, "TAKEOVER_SECONDS", 120.0)
     holder = hold(uri)
     holder.kill()
     start = time.monotonic()
@@ -75,7 +75,7 @@ def test_the_second_lease_of_a_dead_process_elsewhere_is_not_waited_for_again(
     monkeypatch.setattr(bucket_lease.socket, "gethostname", lambda: "another-machine")
     start = time.monotonic()
     with storage.lease(uri):
-        first, seconds = time.monotonic() - start, 30.0
+        first, seconds = time.monotonic() - start, 120.0
         monkeypatch.setattr(bucket_lease, "TAKEOVER_SECONDS", seconds)
         with storage.lease(f"{uri}.checkpoints"):
             assert first > 1.0 and time.monotonic() - start - first < seconds
@@ -97,7 +97,7 @@ def test_a_lease_is_renewed_on_after_a_fault_that_nobody_thought_of(
 
     monkeypatch.setattr(bucket_lease._Renewal, "_replace", replace)
     with storage.lease(uri):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while len(renewed) < 2 and time.monotonic() < end:
             time.sleep(0.02)
     assert len(renewed) >= 2

@@ -267,7 +267,7 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     start = time.monotonic()
     with pytest.raises(TransientError, match=rf"^{store.uri}/.*: cannot be reached .*same command again\.$"):
         write(uri, "hello")
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 120  # 300 is the default
 
 
 def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
@@ -390,7 +390,7 @@ def test_of_two_writers_of_an_open_folder_only_the_winners_files_stay(store: Sto
 
 def test_an_open_folder_never_replaces_files_of_others(store: Store, uri: str) -> None:
     storage.write_text(f"{uri}/done.json", "theirs")
-    with pytest.raises(InfrastructureError, match=r"done\.json: is there already, and Trainyard did not write it"):
+    with pytest.raises(InfrastructureError, match=r"done\.json: already exists, and Trainyard did not write it"):
         write_open(uri, "new")
     assert names(store, uri) == ["/done.json"] and storage.read_text(f"{uri}/done.json") == "theirs"
 

@@ -12,7 +12,7 @@ from trainyard.data.values import canonical_tensor
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.formula import as_lists, parse
-from trainyard.steps.export.on_device.formulas import computed as on_a_device
+from trainyard.steps.export.on_device.columns import computed as on_a_device
 from trainyard.values.columns import canonical_texts
 from trainyard.values.text import canonical
 

@@ -18,8 +18,7 @@ from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.export.on_device.images import image_input
 from trainyard.steps.predict.reading.images import checked
-from trainyard.steps.preprocess.readers.image_store import Store
-from trainyard.steps.preprocess.readers.images import ImageLimits, check_image
+from trainyard.steps.preprocess.readers.images import ImageLimits, Store, check_image
 from trainyard.steps.preprocess.readers.records import BadRecord
 
 SHAPE = ImageShape(height=12, width=16, channels=3)
@@ -127,6 +126,9 @@ def test_a_bad_image_is_named(encoded, reason):
     with pytest.raises(BadRecord) as caught:
         check_image(encoded, ImageLimits(1_000_000, PixelForm(3)))
     assert caught.value.reason == reason
+    if reason in ("zero_bytes", "not_an_image"):
+        with pytest.raises(ValueError, match=rf"^no image: {len(encoded):,} bytes that begin with b"):
+            image_input(encoded, SHAPE.model_dump())
 
 
 def test_the_limit_of_pixels_is_the_recipes():
@@ -490,5 +492,17 @@ def test_a_device_turns_an_image_as_its_camera_was_and_refuses_what_is_none():
     upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(TURNED))))
     assert (image_input(TURNED, SHAPE.model_dump() | {"height": 16, "width": 12}) == upright).all()
     for encoded in (b"", b"no image", TURNED[:200], bomb()):
-        with pytest.raises(ValueError, match=r"no image that can be read|pixels"):
+        with pytest.raises(
+            ValueError, match=r"no image: [\d,]+ bytes that begin with|no image that can be read|pixels"
+        ):
             image_input(encoded, SHAPE.model_dump())
+
+
+def test_training_size_leaves_a_seventh_for_crops_keeps_the_shape_and_never_enlarges():
+    store = Store("training_size", (224, 224))
+    assert store.size(375, 500) == (256, 341)
+    assert store.size(2000, 256) is None
+    assert store.size(256, 300) is None
+    assert Store("training_size", (100, 224)).size(1000, 1000) == (256, 256)
+    assert Store("original", (224, 224)).size(375, 500) is None
+    assert Store("raw", (224, 224)).size(8, 8) == (224, 224)

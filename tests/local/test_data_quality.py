@@ -12,12 +12,11 @@ from trainyard.quality.tables.bins import Numbers
 from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
-from trainyard.steps.preprocess.by_class import split_by_class
 from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.records import record_batch
-from trainyard.steps.preprocess.split import assign, draw
+from trainyard.steps.preprocess.split import assign, draw, split_by_class
 from trainyard.steps.preprocess.statistics import quality
 from trainyard.steps.preprocess.statistics.expectation import conformity
 from trainyard.steps.preprocess.statistics.summary import SplitSummary, Summary, Texts
@@ -235,5 +234,12 @@ def test_a_path_without_files_is_refused(tmp_path):
     (tmp_path / ".hidden").write_text("")
     with pytest.raises(DataError, match="no files found"):
         find_files(RECIPE.data, str(tmp_path))
+    (tmp_path / "rows.csv.zip").write_bytes(b"PK")
+    table = {"format": "csv", "path": "x", "label": "y", "features": {"x": {"type": "numeric"}}}
+    data = Recipe.model_validate(RECIPE.model_dump() | {"data": table, "model": {"name": "mlp"}}).data
+    with pytest.raises(
+        DataError, match=r"no files found\. .* rows\.csv\.zip is a ZIP archive, which is not read: unpack"
+    ):
+        find_files(data, str(tmp_path))
     with pytest.raises(DataError, match="no files found"):
         find_files(RECIPE.data, str(tmp_path / "missing"))

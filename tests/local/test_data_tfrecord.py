@@ -7,6 +7,7 @@ import os
 import random
 import struct
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -224,6 +225,12 @@ def test_a_record_that_is_too_large_is_passed_over_and_checked_all_the_same(tmp_
     for content, reason in ((bytes(broken), "do not match"), (bytes(broken[:2_000_000]), "ends inside")):
         with pytest.raises(DamagedRecord, match=rf"^record 2: .*{reason}"):
             list(read_records(io.BytesIO(content), 1000))
+
+
+def test_a_file_that_is_compressed_with_zlib_is_named_as_such(tmp_path):
+    content = zlib.compress(Path(write(tmp_path / "a.tfrecord", [b"first"])).read_bytes())
+    with pytest.raises(DamagedRecord, match=r"compressed with ZLIB\. It is read plain, or with GZIP as \.tfrecord\.gz"):
+        list(read_records(io.BytesIO(content), 1000))
 
 
 def test_a_zipped_bomb_of_one_record_takes_no_memory_of_its_size(tmp_path):

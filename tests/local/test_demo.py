@@ -140,6 +140,10 @@ def test_a_row_becomes_the_features_that_preprocess_py_makes(page: Page, tmp_pat
     rows += [{name: cell} for cell in cells for name in "nd"] + [
         {"l": ["a ", 3.0, True]},
         {"c": ["a"]},
+        {"c": {"b64": "YQ=="}},
+        {"l": [["a"]]},
+        {"l": ["a", "\u037e"]},
+        {"n": [1]},
         {"n": True, "c": 1e22, "t": -0.0},
     ]
     absent = {column["name"]: "1" for column in content["raw_features"][1:]}

@@ -50,7 +50,7 @@ def invoke(*arguments: str) -> Result:
 def test_a_machine_times_a_file_with_one_thread_and_all(model: Path) -> None:
     timed = devices.measure("pi", HERE, model)
     assert 1 in timed.latency_ms and timed.device == "pi" and timed.machine.endswith("x86_64")
-    assert all(0 < latency.p50 <= latency.p95 < 1000 for latency in timed.latency_ms.values())
+    assert all(0 < latency.p50 <= latency.p95 < 60_000 for latency in timed.latency_ms.values())
     assert 20 < timed.memory_mb < 500
 
 

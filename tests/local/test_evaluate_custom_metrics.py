@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.measure import SplitPredictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 
 PREDICTIONS = SplitPredictions(np.array([0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 

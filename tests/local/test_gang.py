@@ -155,7 +155,7 @@ def test_moving_averages_of_all_replicas_end_a_step_as_their_mean(examples: str,
     (tmp_path / "own.py").write_text(MODULE)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     command = [sys.executable, Path(__file__).with_name("own_statistics.py"), str(tmp_path / "recipe.yaml"), examples]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     averages, expected = json.loads(ended.stdout.splitlines()[-1])
     assert np.shape(averages) == (2, 2, 1)  # mean and variance, of each replica

@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         process = subprocess.Popen(command, env=os.environ | settings, stdout=log, stderr=log)
     try:
         address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while True:
             try:
                 urllib.request.urlopen(f"{address}/health").close()

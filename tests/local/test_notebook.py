@@ -35,7 +35,7 @@ def cells(folder: Path) -> dict[str, Any]:
     kernel = AsyncKernelManager(transport="ipc", connection_file=str(folder / "kernel.json"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        NotebookClient(notebook, kernel, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+        NotebookClient(notebook, kernel, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
 
 

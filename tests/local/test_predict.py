@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import browser
 import export_folders as made
 import grpc
 import numpy as np
@@ -59,8 +60,8 @@ from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.registry import measure
 from trainyard.steps.evaluate.predict import model_predictions, replicated
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict import run as step
@@ -133,8 +134,8 @@ def quietly(done: int, total: int, unit: str) -> None:
     assert done >= 0 and unit in ("rows", "images")
 
 
-def run(root: Path, source: Path, out: Path) -> tuple[PredictionSummary, dict[str, list]]:
-    summary = predict(find_model(str(root / "models" / "1")), str(source), out, None, quietly)
+def run(root: Path, source: Path, out: Path, key: str | None = None) -> tuple[PredictionSummary, dict[str, list]]:
+    summary = predict(find_model(str(root / "models" / "1")), str(source), out, key, quietly)
     return summary, parquet.read_table(out).to_pydict()
 
 
@@ -223,14 +224,20 @@ def test_rows_get_the_probabilities_of_the_file_and_of_evaluate(table: Path, tmp
         path.write_text("\n".join(["city,net worth,age", *lines]))
     elif ending == "parquet":
         columns = {name: [row[name] for row in raw.values()] for name in ("city", "net worth", "age")}
-        parquet.write_table(pa.table(columns | {"city": [city.decode() for city in columns["city"]]}), path)
+        columns |= {
+            "city": [city.decode() for city in columns["city"]],
+            "id": [46701234563.0 + row for row in range(1000)],
+        }
+        parquet.write_table(pa.table(columns), path)
     else:
         with tf.io.TFRecordWriter(str(path)) as writer:
             for row in raw.values():
                 present = {name: [value] for name, value in row.items() if value not in (b"",) and value == value}
                 writer.write(made.example(present))
-    summary, got = run(table, path, tmp_path / "p.parquet")
+    key = "id" if ending == "parquet" else None
+    summary, got = run(table, path, tmp_path / "p.parquet", key)
     assert summary.predicted == len(raw) == 1000 and summary.rejected == 0
+    assert key is None or got["key"] == [str(46701234563 + row) for row in range(1000)]
     serve = tf.saved_model.load(str(table / "models" / "1"))
     bare = serve.signatures["serving_default"](
         age=tf.constant([row["age"] for row in raw.values()]),
@@ -760,6 +767,32 @@ def test_a_server_answers_images_as_predict_does_and_knows_the_version_of_a_copy
             client.infer("m", [tensor("image", "BYTES", images)])
 
 
+@browser.needs_chromium
+def test_the_page_of_a_server_answers_in_a_browser_as_predict(table: Path, digits: Path, tmp_path: Path) -> None:
+    image = next(iter(raw_examples(digits).values()))["image"]
+    (tmp_path / "seven.png").write_bytes(image)
+    texts = {"age": "70", "net worth": "", "city": "Oslo"}
+    row = {"age": [70.0], "net worth": [float("nan")], "city": ["Oslo"]}
+    with browser.chromium() as page:
+        for root, inputs in ((table, row), (digits, [image])):
+            [expected] = ty.load(root / "models" / "1").predict(inputs)["prediction"]
+            with asked(root / "models" / "1") as addresses:
+                page.open(f"{addresses.url}/")
+                if root is digits:
+                    page.choose("input", tmp_path / "seven.png")
+                else:
+                    for name, text in texts.items():
+                        page.run(f"document.forms[0].elements['{name}'].value = '{text}'")
+                page.run("document.querySelector('button').click()")
+                page.wait("document.querySelector('#answer pre')")
+                assert json.loads(page.text("answer"))["label"] == expected
+                if root is table:
+                    page.run("document.forms[0].elements.age.value = 'old', document.forms[0].requestSubmit()")
+                    page.wait("document.querySelector('#answer .fail')")
+                    assert page.text("answer") == "instances[0].age: a number is expected, 'old' was found."
+                assert [each for each in page.complaints if "status of 400" not in each] == []
+
+
 def champion_of(models: Path, number: int) -> None:
     digest = storage.require(str(models / str(number)), "push").digest
     set_champion(str(models), Champion(version=number, path="", digest=digest, metrics={}))
@@ -813,7 +846,8 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
             head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body[:10])
             client.async_infer("m", slow, lambda result, error: answers.put(error or result))
-            time.sleep(0.2)
+            while b"trainyard_requests_running 3.0" not in urllib.request.urlopen(f"{url}/metrics").read():
+                time.sleep(0.01)  # until it has taken both requests; that for the metrics is the third
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
             connection.sendall(body[10:])

@@ -37,6 +37,8 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     (folder / "pets").mkdir()
     write_images(folder / "pets")
+    (folder / "pets" / "dog" / ".thumbs").mkdir()
+    (folder / "pets" / "dog" / ".thumbs" / "0.png").touch()
     (folder / "table").mkdir()
     write_rows(folder / "table" / "rows.csv.gz", 300)
     return folder
@@ -54,7 +56,7 @@ def filled(bucket, folder):
     for path in folder.rglob("*"):
         if path.is_file():
             put(bucket, path.relative_to(folder).as_posix(), path.read_bytes())
-    for name in ("pets/", "pets/dog/", "pets/.DS_Store", "pets/dog/.thumbs/0.png", "pets-old/dog/0.png"):
+    for name in ("pets/", "pets/dog/", "pets/.DS_Store", "pets-old/dog/0.png"):
         put(bucket, name, b"")
     return bucket
 
@@ -238,7 +240,7 @@ def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch)
     start = time.monotonic()
     with pytest.raises(TransientError, match=rf"data.path: {store.scheme}://data/pets: cannot be reached"):
         keys.fingerprint(recipe(IMAGES, f"{store.scheme}://data/pets"))
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 120
 
 
 def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch, tmp_path):

@@ -105,7 +105,7 @@ def test_a_hostile_folder_is_read_or_set_aside_to_the_last_entry(hostile: Path, 
 
 def test_more_of_it_than_the_recipe_allows_ends_the_run_with_the_counts(hostile: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=rf"{len(HOSTILE)} of {3 * GOOD + 3 + len(HOSTILE)} records are bad .*not_a_file 2"
+        DataError, match=rf"{len(HOSTILE):,} of {3 * GOOD + 3 + len(HOSTILE):,} records are bad .*not_a_file 2"
     ):
         preprocess(recipe(hostile, max_bad_fraction=0.01), tmp_path / "out")
     assert not (tmp_path / "out").exists()

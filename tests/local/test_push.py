@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -295,7 +295,7 @@ def test_the_reader_of_these_tests_does_catch_a_version_that_is_copied_in_place(
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(_serve, destination, stop)
         (destination / "1").mkdir()
-        time.sleep(0.05)
+        wait([reader], timeout=60)
         shutil.copytree(Path(models[0]) / "saved_model", destination / "1", dirs_exist_ok=True)
         stop.set()
         with pytest.raises(AssertionError, match="version 1 is not whole"):
@@ -334,7 +334,7 @@ def test_pushes_at_one_time_take_turns_and_each_gets_a_version_of_its_own(
         )
         for model in models[:4]
     ]
-    version_numbers = sorted(int(process.communicate(timeout=60)[0]) for process in running)
+    version_numbers = sorted(int(process.communicate(timeout=300)[0]) for process in running)
     assert version_numbers == [1, 2, 3, 4]
     for version in version_numbers:
         storage.require(str(destination / str(version)), "push")

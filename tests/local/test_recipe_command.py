@@ -88,7 +88,7 @@ def test_what_no_recipe_in_a_bucket_can_be_is_told_in_a_sentence(store: Store) -
         refused = trainyard("recipe", "validate", missing, code=20).stderr
         assert refused == f"✗ {missing}: there is no such bucket or object. Correct the name.\n"
     storage.write_text(uri, "#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigurationError, match=rf"own.yaml: is larger than {MAX_BYTES} bytes"):
+    with pytest.raises(ConfigurationError, match=rf"own.yaml: is larger than {MAX_BYTES:,} bytes"):
         recipes.load(uri)
     for beside, key in BESIDE.items():
         storage.write_text(uri, beside)
@@ -133,7 +133,7 @@ def test_own_images_go_all_the_way_by_one_command(tmp_path: Path, monkeypatch: p
     assert sum(record["data"][split] for split in ("train", "eval", "test")) == 120
 
 
-def test_a_recipe_that_is_there_is_never_replaced_by_a_draft_and_a_label_is_of_data(
+def test_a_recipe_that_is_there_is_never_replaced_by_a_draft_and_a_table_goes_all_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,3 +145,16 @@ def test_a_recipe_that_is_there_is_never_replaced_by_a_draft_and_a_label_is_of_d
     assert (tmp_path / "prices.yaml").read_text() == "name: mine\n"
     assert "digits is a recipe and names its label" in trainyard("run", "digits", "--label", "sold", code=20).stderr
     assert "no such column" in trainyard("run", "prices.csv", "--label", "solt", code=20).stderr
+    random = np.random.default_rng(1)
+    homes = zip(random.uniform(30, 200, 300), random.integers(1, 7, 300), random.normal(0, 9, 300), strict=True)
+    rows = [f"{size:.1f},{rooms},{size + 30 * rooms + noise:.2f}" for size, rooms, noise in homes]
+    (tmp_path / "homes.csv").write_text("\n".join(["size,rooms,price", *rows]) + "\n")
+    (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}/storage\n")
+    changes = ("--set", "model.name=boosted_trees", "--set", "export.formats=[saved_model]")
+    ended = trainyard("run", "homes.csv", "--label", "price", "-e", "here.yaml", "-o", "json", *changes)
+    saved = (tmp_path / "homes.yaml").read_text()
+    assert "✓ wrote homes.yaml" in ended.stderr and saved in ended.stderr
+    assert recipes.load("homes.yaml").task == "regression" and recipes.load("homes.yaml").data.labels == ["price"]
+    record = json.loads(ended.stdout)
+    assert record["gate"]["verdict"] == "blessed"
+    assert sum(record["data"][split] for split in ("train", "eval", "test")) == 300

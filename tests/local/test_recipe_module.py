@@ -17,7 +17,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.runtime import step
 from trainyard.spec import recipe as recipes
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.measure import SplitPredictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.train.engines.network import network
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "module.md"

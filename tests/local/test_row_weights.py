@@ -13,14 +13,18 @@ ROWS = 600
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    """A table whose rows of weight 0 say the opposite of the others; one row of each kind has no weight."""
+    """A table whose rows of weight 0 say the opposite of the others; one row of each kind has no weight.
+
+    Its zones say nothing about the label.
+    """
     folder = tmp_path_factory.mktemp("weights")
     draw = np.random.default_rng(11)
-    lines = ["x,seen,label"]
+    lines = ["x,zone,seen,label"]
     for number in range(ROWS):
         x, lies = draw.normal(), number % 3 == 0
-        lines.append(f"{x:.6f},{0 if lies else draw.integers(1, 5)},{'yes' if (x > 0) != lies else 'no'}")
-    lines += ["1.5,-1,yes", "1.5,,no"]
+        seen, label = 0 if lies else draw.integers(1, 5), "yes" if (x > 0) != lies else "no"
+        lines.append(f"{x:.6f},{'abcd'[number % 4]},{seen},{label}")
+    lines += ["1.5,a,-1,yes", "1.5,b,,no"]
     (folder / "a.csv").write_text("\n".join(lines) + "\n")
     return Recipe.model_validate(
         {
@@ -31,7 +35,7 @@ def recipe(tmp_path_factory):
                 "label": "label",
                 "derive": {"counts": "seen * 10"},
                 "weight": "counts",
-                "features": {"x": {"type": "numeric"}},
+                "features": {"x": {"type": "numeric"}, "zone": {"type": "category"}},
             },
             "model": {"name": "mlp", "hidden": [8], "dropout": 0},
             "train": {"epochs": 8, "batch_size": 32, "optimizer": {"learning_rate": 0.03}},
@@ -66,7 +70,7 @@ def test_a_batch_counts_by_the_weights_of_its_rows(recipe, examples):
     last = counted % 32  # of the last batch each example counts more
     assert epoch / recipe.train.epochs == pytest.approx(counted + 32 - last, rel=0.1)
     batches = list(Input(recipe, folder, None).evaluation())
-    assert {*batches[0][0]} == {"x"}
+    assert {*batches[0][0]} == {"x", "zone"}
     labels, weights = (np.concatenate([batch[part] for batch in batches]) for part in (1, 2))
     expected = folder.weights("eval") / folder.document.mean_weight
     np.testing.assert_allclose(weights[: len(expected)], expected, rtol=1e-6)
@@ -149,9 +153,19 @@ def test_trees_believe_the_rows_that_count_and_are_exported_like_a_network(recip
         evaluate.run(recipe, examples, str(tmp_path / "first"), folder)
     judged = Evaluation.read(str(tmp_path / "evaluation"))
     assert judged.metrics["accuracy"] > 0.97 and judged.boosted is None
+    importance = {effect.column: effect.loss_increase for effect in judged.importance}
+    assert importance["x"] > 0.5 > 10 * abs(importance["zone"])
     with storage.stage(str(tmp_path / "exported"), "trainyard.export") as folder:
         export.run(recipe, examples, str(tmp_path / "first"), folder)
     exports = Exports.read(str(tmp_path / "exported"))
     assert exports.gate.verdict == "blessed", exports.gate.thresholds
     assert {*exports.left_out} == {"litert_float16", "litert_int8"}
     assert [file.format for file in exports.exports] == ["saved_model", "keras", "litert_float32"]
+    named = {"export": {"formats": ["saved_model", "onnx"]}}
+    with storage.stage(str(tmp_path / "named"), "trainyard.export") as folder:
+        export.run(Recipe.model_validate(recipe.model_dump() | named), examples, str(tmp_path / "first"), folder)
+    exports = Exports.read(str(tmp_path / "named"))
+    assert exports.gate.verdict == "blessed", exports.gate.thresholds
+    onnx = exports.exports[1]
+    assert onnx.format == "onnx" and onnx.accuracy > 0.97 and onnx.max_abs_difference < 1e-6
+    assert {path.path for path in exports.skew} >= {"saved_model", "onnx after preprocess.py"}

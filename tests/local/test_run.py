@@ -170,9 +170,9 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen([*TRAINYARD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(run: subprocess.Popen[str], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not what():
+def wait_for(run: subprocess.Popen[str], condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
         assert time.monotonic() < deadline and run.poll() is None
         time.sleep(0.02)
 
@@ -186,7 +186,7 @@ def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one
     ended = start(arguments)
     wait_for(ended, lambda: {*steps.glob("*.checkpoints/ckpt-[1-9]*")} - known)
     ended.send_signal(signal.SIGINT)
-    _, output = ended.communicate(timeout=60)
+    _, output = ended.communicate(timeout=300)
     assert ended.returncode == 130
     assert "Run the same command again" in output
 
@@ -203,7 +203,7 @@ def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one
         for process in processes:
             os.kill(process, signal.SIGCONT)
     assert "is writing it" in second.stderr
-    record, _ = first.communicate(timeout=120)
+    record, _ = first.communicate(timeout=300)
     assert first.returncode == 0
     assert json.loads(record)["train"]["resumed_from"] > 0
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 from object_stores import Store
+from processes import descendants
 
 import trainyard as ty
+from trainyard.child_process import start_time
 from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -81,9 +83,12 @@ def test_training_killed_with_its_checkpoints_in_a_bucket_is_gone_on_with(store:
     while not steps(root):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.2)
+    below = descendants(process.pid)
     process.kill()
     process.wait()
-    time.sleep(2)
+    while any(map(start_time, below)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     record = run(options)
     assert record["train"]["resumed_from"] > 0
     assert record["gate"]["verdict"] == "blessed"

@@ -106,7 +106,7 @@ def end_without_its_program() -> None:
 def test_what_a_killed_step_had_started_ends_with_it() -> None:
     with forked(end_without_its_program, (), "step", Stop()) as running:
         program = int(running.child.lines.readline())
-    latest = time.monotonic() + 10
+    latest = time.monotonic() + 60
     while start_time(program) and time.monotonic() < latest:
         time.sleep(0.01)
     assert not start_time(program)
@@ -131,10 +131,10 @@ def watch(here: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(run: subprocess.Popen[str], here: Path, what: str) -> None:
-    """Return once something new below the storage matches `what`."""
-    known, latest = set(here.parent.glob(f"storage/digits/{what}")), time.monotonic() + 240
-    while not set(here.parent.glob(f"storage/digits/{what}")) - known:
+def wait_for(run: subprocess.Popen[str], here: Path, pattern: str) -> None:
+    """Return once something new below the storage matches `pattern`."""
+    known, latest = set(here.parent.glob(f"storage/digits/{pattern}")), time.monotonic() + 240
+    while not set(here.parent.glob(f"storage/digits/{pattern}")) - known:
         assert run.poll() is None and time.monotonic() < latest, (here.parent / "output.log").read_text()
         time.sleep(0.01)
 
@@ -182,7 +182,7 @@ def test_a_fork_server_killed_with_its_step_is_exit_code_30_and_without_it_costs
     [training] = Path(f"/proc/{server}/task/{server}/children").read_text().split()
     os.kill(server, signal.SIGKILL)
     os.kill(int(training), signal.SIGKILL)
-    code, output = end(run, here, 60)
+    code, output = end(run, here, 240)
     assert code == 30, output
     assert "train: was killed, or the fork server that had started it." in " ".join(output.split())
     run = start(here)
@@ -192,7 +192,7 @@ def test_a_fork_server_killed_with_its_step_is_exit_code_30_and_without_it_costs
     os.kill(forkserver(run), signal.SIGKILL)
     code, output = end(run, here, 240)
     assert code == 0, output
-    _, shown = watched.communicate(timeout=60)
+    _, shown = watched.communicate(timeout=240)
     assert watched.returncode == 0, shown
     output = r"preprocess +reused\n(.*\n)*✓ train .*\n(.*\n)*✓ push .*\n✓ pushed, accuracy 0\.\d{4} \("
     assert re.search(output, shown), shown
@@ -204,10 +204,10 @@ def test_who_watches_a_run_is_told_that_it_was_killed_and_by_a_watcher_that_ends
     os.killpg(run.pid, signal.SIGSTOP)  # so that it is still in its first step when it is killed
     first, second = watch(here), watch(here)
     first.send_signal(signal.SIGKILL)
-    assert first.wait(30) and run.poll() is None
+    assert first.wait(120) and run.poll() is None
     assert state(here) == "running"
     os.killpg(run.pid, signal.SIGKILL)
-    _, shown = second.communicate(timeout=60)
+    _, shown = second.communicate(timeout=240)
     assert second.returncode == 30 and "· preprocess\n" in shown, shown
     assert "was killed. Run the same command again" in shown, shown
     assert state(here) == "unfinished"

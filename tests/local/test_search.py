@@ -83,7 +83,7 @@ def test_a_sweep_goes_on_where_it_was_ended_and_leaves_a_hopeless_trial(environm
     result = sweeps.run(sweep, again)
     assert again.trained == [1, 2, 3, 4]
     timed = [trial.milliseconds for trial in result.trials]
-    assert all(0 < (took or 0) < 1000 for took in timed[:4]) and timed[4] is None
+    assert all(0 < (took or 0) < 60_000 for took in timed[:4]) and timed[4] is None
     assert result.trials[0].model_copy(update={"milliseconds": None}) == first.ended[0]
     assert result.trials[1].values == begun[1]["values"]
     # One epoch is the warm-up of three, and four trials come before any is left.

@@ -11,6 +11,7 @@ from typing import Any
 import arm64
 import browser
 import device_folder
+import export_folders
 import gang_processes
 import numpy as np
 import pytest
@@ -179,6 +180,12 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(
         the_same_classes_everywhere(examples, exported, version, document.thresholds)
 
 
+def test_each_example_runs_as_it_is_written_and_gives_the_answer_of_the_trained_model(
+    exported: Path, examples: str, model: str
+) -> None:
+    export_folders.check_scripts(exported, examples, model)
+
+
 def with_numbers_as_targets(recipe: Recipe, examples: str, exported: Path, to: Path) -> Path:
     """Copy the export with targets that an object of JavaScript sorts, and write its page."""
     shutil.copytree(exported, to, ignore=shutil.ignore_patterns("saved_model", "demo.html"))
@@ -201,6 +208,8 @@ def test_the_page_answers_in_a_browser_as_predict(
         answers = page.run(f"Promise.all({json.dumps(rows)}.map(trainyard.answer))")
         shown = page.text("bars").split("\n")
         if recipe.task == "regression":
+            refused = page.run("trainyard.answer({a: 3e38, b: 3e38}).catch((error) => error.message)")
+            assert refused == "the model gives NaN or infinity"
             page.open_demo(with_numbers_as_targets(recipe, examples, exported, tmp_path / "numbers"))
             assert [line[0] for line in page.text("bars").split("\n")] == ["2", "1"]
     if recipe.task == "regression":

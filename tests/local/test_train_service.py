@@ -97,7 +97,7 @@ def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_a
     served = gang_processes.start(tmp_path / "served", examples, 1, epochs=EPOCHS, input_workers=WORKERS)
     served.wait_for(lambda: served.step() >= 8)
     os.kill(served.events("input_process")[0]["process"], signal.SIGSTOP)
-    served.wait_for(lambda: bool(served.events("recovered")), 120)  # of the 300 s that it waits for input workers
+    served.wait_for(lambda: bool(served.events("recovered")), 240)  # of the 300 s that it waits for input workers
     gang_processes.kill(served.events("input_process")[1]["process"])
     served.finish()
     training = served.training
@@ -123,7 +123,7 @@ def test_the_pod_of_a_frozen_input_worker_ends_with_a_code_that_the_job_replaces
     InputService.connect([address], TOKEN, 120)
     (process,) = descendants(program.pid)
     os.kill(process, signal.SIGSTOP)
-    lines, _ = program.communicate(timeout=60)
+    lines, _ = program.communicate(timeout=300)
     assert program.returncode == ExitCode.TRANSIENT and not start_time(process)
     assert (failure := events.failure(lines)) is not None
     assert failure.message == "train: input worker 0 sent no heartbeat for 10 s, and was killed."
@@ -136,7 +136,7 @@ def test_an_input_worker_whose_port_another_program_took_is_started_again(
     port = free_port()
     with socket.create_server(("", port + behind)):
         program = gang_processes.input_worker(examples, str(tmp_path / "trained"), 0, f"127.0.0.1:{port}")
-        lines, _ = program.communicate(timeout=60)
+        lines, _ = program.communicate(timeout=300)
     assert program.returncode == ExitCode.TRANSIENT
     assert (failure := events.failure(lines)) is not None
     assert f"could not listen on the ports {port + 1} and {port + 2}" in failure.message

@@ -4,7 +4,6 @@ import atexit
 import csv
 import datetime
 import functools
-import io
 import math
 import random
 import shutil
@@ -30,6 +29,7 @@ from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 from pydantic import ValidationError
+from table_writers import WORDS, by_excel, by_pandas, by_spark, examples_of, texts, write_each
 
 from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.unknown import UnknownValues
@@ -75,33 +75,6 @@ KINDS = {
 FEATURES = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in KINDS.items()}
 RECIPE = {"format": "csv", "path": "-", "label": "y", "features": FEATURES, "split": {"by": "group", "column": "id"}}
 NFD = unicodedata.normalize("NFD", "café")
-WORDS = [
-    "",
-    "null",
-    "NA",
-    "None",
-    "[missing]",
-    "True",
-    "3.0",
-    "007",
-    "1.10",
-    " padded ",
-    "two\nlines",
-    "a,b;c",
-    'a "q"',
-]
-WORDS += [
-    "café",
-    "cafe\u0301",
-    "你好",
-    "日本\r\n語",
-    "हिन्दी",
-    "\u3000wide\u00a0",
-    "1e+05",
-    "-0.0e-18",
-    "7e3",
-    "2024-03-01T09:05:00Z",
-]
 TOKYO = datetime.timezone(datetime.timedelta(hours=9))
 SECONDS = datetime.datetime(2024, 3, 1)
 
@@ -112,7 +85,6 @@ INSTANTS = st.builds(
     st.one_of(st.datetimes(), st.datetimes(datetime.datetime(1800, 1, 1), datetime.datetime(2100, 1, 1))),
     st.sampled_from(["Z", "+09:00", "-0330"]),
 )
-texts = st.one_of(st.sampled_from(WORDS), st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8))
 times = st.one_of(
     st.integers(0, 10**7).map(lambda second: SECONDS + datetime.timedelta(seconds=second)),
     st.integers(0, 99).map(lambda number: SECONDS + datetime.timedelta(days=number)),
@@ -157,75 +129,6 @@ def arrow(rows: list[dict]) -> pa.Table:
     columns = {name: [row[name] for row in rows] for name in TYPES}
     columns["instant"] = [value and value.replace(tzinfo=utc) for value in columns["instant"]]
     return pa.table({name: pa.array(columns[name], kind) for name, kind in TYPES.items()})
-
-
-def by_pandas(table: pa.Table) -> bytes:
-    """As pandas writes it: integers with gaps as floats, True and False, offsets with a colon."""
-    frame = table.to_pandas()
-    frame["price"] = frame["price"].map(lambda value: value if value is None else f"{value}")
-    stream = io.BytesIO()
-    frame.to_csv(stream, index=False)
-    return stream.getvalue()
-
-
-def by_arrow(table: pa.Table) -> bytes:
-    stream = pa.BufferOutputStream()
-    pa_csv.write_csv(table, stream)
-    return stream.getvalue().to_pybytes()
-
-
-def by_excel(table: pa.Table) -> bytes:
-    """As Excel writes CSV in UTF-8: a byte-order mark, CR LF, TRUE and FALSE."""
-    return _written(table, "\ufeff", "\r\n", {bool: lambda value: f"{value}".upper()})
-
-
-def by_spark(table: pa.Table) -> bytes:
-    """As Spark writes it: 1.0E10, times with T, milliseconds and an offset."""
-
-    def number(value: float) -> str:
-        text = repr(value)
-        mantissa, exponent, places = text.partition("e")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(places)}" if exponent else text
-
-    def time(value: datetime.datetime) -> str:
-        return value.isoformat(timespec="milliseconds")
-
-    return _written(table, "", "\n", {bool: lambda value: f"{value}".lower(), float: number, pd.Timestamp: time})
-
-
-def _written(table: pa.Table, start: str, end: str, texts: dict) -> bytes:
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator=end)
-    writer.writerow(table.column_names)
-    columns = [column.to_pylist() for column in table.columns]
-    columns = [
-        [pd.Timestamp(value) if isinstance(value, datetime.datetime) else value for value in column]
-        for column in columns
-    ]
-    for values in zip(*columns, strict=True):
-        writer.writerow("" if value is None else texts.get(type(value), str)(value) for value in values)
-    return (start + stream.getvalue()).encode()
-
-
-def examples_of(table: pa.Table) -> list[bytes]:
-    """As tf.Example: integers, floats and bytes; times and booleans as Python writes them."""
-
-    def feature(value: object) -> tf.train.Feature:
-        if value is None:
-            return tf.train.Feature()
-        if isinstance(value, float):
-            return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-        if isinstance(value, int) and not isinstance(value, bool):
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[str(value).encode()]))
-
-    rows = table.to_pylist()
-    return [
-        tf.train.Example(
-            features=tf.train.Features(feature={name: feature(value) for name, value in row.items()})
-        ).SerializeToString()
-        for row in rows
-    ]
 
 
 @functools.cache
@@ -368,18 +271,8 @@ def plain(rows: list[dict]) -> list[dict]:
 def assert_one_meaning(rows: list[dict], folder: Path, times: int, asked_in: Collection[str]) -> None:
     """The rows, repeated, are the same values in each format, and have the same answers in those of `asked_in`."""
     table = arrow(rows * times)
-    written = {"pandas": by_pandas, "arrow": by_arrow, "excel": by_excel, "spark": by_spark}
-    files = {}
-    for name, write in written.items():
-        files[name] = folder / f"{name}.csv"
-        files[name].write_bytes(write(table))
-    files["parquet"] = folder / "a.parquet"
-    prose = table.column_names.index("prose")
-    parquet.write_table(table.set_column(prose, "prose", table["prose"].dictionary_encode()), files["parquet"])
-    files["tfrecord"] = folder / "a.tfrecord"
-    with tf.io.TFRecordWriter(str(files["tfrecord"])) as writer:
-        for serialized in examples_of(table):
-            writer.write(serialized)
+    place = table.column_names.index("prose")
+    files = write_each(table, folder, table.set_column(place, "prose", table["prose"].dictionary_encode()))
     expected, made = trained_on(files["parquet"], "parquet")
     assert len(expected) == len(table)
     for name in files.keys() - {"parquet"}:

@@ -56,7 +56,7 @@ ENDS = ["0", "3", "why", "raise", "kill", "interrupt"]
 def _ended(how: list[str], end: str, options: dict[str, Any]) -> tuple[int, dict[str, Any], str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, *how, end], **pipes, **options) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
     assert json.loads(output)["parent"] == os.getpid()
     return process.returncode, json.loads(output), errors.strip().rpartition("\n")[2]
 

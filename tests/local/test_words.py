@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.words import plain_words
 from trainyard.steps.preprocess.transforming.features import Calendar, _plain_words
+from trainyard.values.columns import count_known
 from trainyard.values.text import day
+
+LOWER = """
+import sys
+from trainyard.data.values import lower_tensor
+sys.stdout.buffer.write(b"".join(lower_tensor([sys.argv[1]]).numpy()))
+"""
 
 
 @pytest.mark.parametrize(
@@ -41,9 +52,18 @@ def test_words_are_letters_digits_and_the_marks_behind_them(text: str, words: li
 def test_a_device_cuts_texts_as_the_transform_does() -> None:
     draw = random.Random(1)
     letters = "aBÉßΣİ09٣²½ \t\n-_.’ े़ािक्ष漢字かなカー々〇ไทยกำາລខ្មែမြ한\u0301🎉👍🏽\u200d𠀀𱍐Ａǅﬁ"
-    texts = ["".join(draw.choices(letters, k=draw.randrange(12))) for _ in range(5000)]
+    texts = ["".join(draw.choices(letters, k=draw.randrange(12))) for _ in range(5000)] + ["One\0Two ΟΔΟΣ\0"]
     expected = [[word.decode() for word in words] for words in _plain_words(tf.constant(texts)).to_list()]
     assert [plain_words(text) for text in texts] == expected
+    vocabulary = pa.array({word for words in expected for word in words}, pa.string())
+    assert count_known(pa.array(texts), vocabulary, is_text=True) == sum(map(bool, expected))
+
+
+def test_the_locale_of_a_machine_changes_no_word() -> None:
+    text = " ".join([*map(chr, range(0xC0, 0x180)), "TITLE İI ΟΔΟΣ J\u0300"])
+    environment = {**os.environ, "LC_ALL": "tr_TR.UTF-8"}
+    done = subprocess.run([sys.executable, "-c", LOWER, text], env=environment, stdout=subprocess.PIPE, check=True)
+    assert done.stdout.decode() == text.lower()
 
 
 def test_a_device_gives_values_out_of_vocabulary_the_ids_that_the_transform_gives() -> None:

@@ -54,7 +54,7 @@ def test_what_benchmarks_give_has_no_heading_of_its_own_and_a_place_on_the_page(
 
 
 def test_every_benchmark_owns_a_part_and_a_page_without_its_markers_is_refused() -> None:
-    assert set(benchmarks.BENCHMARKS) | {"checkpoints", "elastic"} == set(page.names(PAGE))
+    assert set(benchmarks.BENCHMARKS) | {"checkpoints", "elastic", "halves"} == set(page.names(PAGE))
     with pytest.raises(ValueError, match="0 parts of the benchmark scaling"):
         page.with_parts("# Empty\n", {"scaling": "new"})
 

@@ -28,7 +28,7 @@ class BlockingCheckpoints(CheckpointFolder):
     def save(self, progress: Progress, arrays: Arrays) -> None:
         self.at_once += 1
         self.max_at_once = max(self.max_at_once, self.at_once)
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         if self.error:
             raise self.error
         super().save(progress, arrays)
@@ -74,7 +74,7 @@ def test_the_next_checkpoint_is_so_far_that_this_one_costs_its_share(tmp_path: P
     assert writer.min_interval_seconds == math.inf
     checkpoints.go.set()
     assert writer.wait()
-    assert 1 < MAX_OVERHEAD * writer.min_interval_seconds < 1.2
+    assert 1 < MAX_OVERHEAD * writer.min_interval_seconds < 2
 
 
 def progress(step: int) -> Progress:

@@ -56,7 +56,7 @@ def trained(metric: float) -> Training:
 
 @dataclass
 class Server:
-    """Runs that end after three looks: preprocess is done at the second. `ends` says how, by the number of a trial.
+    """Runs that end after three polls: preprocess is done at the second. `ends` says how, by the number of a trial.
 
     peak: how many went on at a time; before: the runs that were made while no examples were there. meet: none ends
     alone before so many are made. terminated: the runs that were; one that ends as ENDLESS goes on until it is.
@@ -69,7 +69,7 @@ class Server:
     peak: int = 0
     before: list[str] = field(default_factory=list)
     terminated: list[str] = field(default_factory=list)
-    _looks: Counter[str] = field(default_factory=Counter)
+    _polls: Counter[str] = field(default_factory=Counter)
     _lock: Any = field(default_factory=threading.RLock)
     host = "http://127.0.0.1:1"
 
@@ -85,7 +85,7 @@ class Server:
 
     def create_run(self, run: Any) -> Any:
         with self._lock:
-            if not any(count > 1 for count in self._looks.values()):
+            if not any(count > 1 for count in self._polls.values()):
                 self.before.append(run.display_name)
             run.run_id, run.created_at, run.state = f"id-{run.display_name}", NOON, "RUNNING"
             self.made.append(run)
@@ -96,9 +96,9 @@ class Server:
         with self._lock:
             run = next(run for run in self.made if run.run_id == run_id)
             alone = sum(self._now(other).state == "RUNNING" for other in self.made) < 2
-            if not (self._looks[run_id] == 2 and alone and len(self.made) < self.meet):
-                self._looks[run_id] += 1
-            if self._looks[run_id] == 3 and self._end(run) == "SUCCEEDED":
+            if not (self._polls[run_id] == 2 and alone and len(self.made) < self.meet):
+                self._polls[run_id] += 1
+            if self._polls[run_id] == 3 and self._end(run) == "SUCCEEDED":
                 number = run.display_name.rpartition("-")[2]
                 output = storage.join(self.root, f"digits/train/000{number}.{run.display_name}")
                 with storage.stage(output, producer="trainyard.train") as folder:
@@ -113,10 +113,10 @@ class Server:
         return end if end != "ENDLESS" else "CANCELED" if run.run_id in self.terminated else "RUNNING"
 
     def _now(self, run: Any) -> Any:
-        looks = self._looks[run.run_id]
-        run.state = self._end(run) if looks >= 3 else "RUNNING"
-        ended = {"preprocess": "SUCCEEDED" if looks > 1 else "RUNNING"}
-        ended |= {"train": run.state} if looks > 1 else {}
+        polls = self._polls[run.run_id]
+        run.state = self._end(run) if polls >= 3 else "RUNNING"
+        ended = {"preprocess": "SUCCEEDED" if polls > 1 else "RUNNING"}
+        ended |= {"train": run.state} if polls > 1 else {}
         if self.ends.get("why") == "preprocess":
             ended = {"preprocess": run.state}
         run.run_details = kfp.V2beta1RunDetails(

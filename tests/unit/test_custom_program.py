@@ -84,20 +84,20 @@ def test_a_secret_among_the_arguments_is_refused_and_not_repeated(recipe: str, a
 def test_files_without_a_command_and_too_many_bytes_are_refused(recipe: str) -> None:
     folder = Path(recipe).parent
     (folder / "large.py").write_text("#" * command.MAX_FILE_BYTES)
-    with pytest.raises(ConfigurationError, match=r"my_train.py, large.py: hold \d+ bytes, and may 65536 together"):
+    with pytest.raises(ConfigurationError, match=r"my_train.py, large.py: hold [\d,]+ bytes, and may 65,536 together"):
         recipes.load(recipe, ["train.files=[large.py]"])
     plain = [
         "train.command=null",
         "model.name=cnn_small",
         "train.files=[layers.py]",
     ]
-    with pytest.raises(ConfigurationError, match=r"train.files: are for train.command"):
+    with pytest.raises(ConfigurationError, match=r"train.files: need train.command, which is not set"):
         recipes.load(recipe, plain)
 
 
 def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doctor_to_tell(recipe: str) -> None:
     plain = ["train.command=null", "model.name=cnn_small", "train.image=example/trainer:1"]
-    with pytest.raises(ConfigurationError, match=r"train.image: is for train.command, and there is none"):
+    with pytest.raises(ConfigurationError, match=r"train.image: needs train.command, which is not set"):
         recipes.load(recipe, plain)
     loaded = recipes.load(recipe, ["train.image=example/trainer:latest"])
     look = next(look for look in examine(environments.load("vertex"), loaded) if look.name == "image train")
@@ -204,7 +204,7 @@ def test_a_program_with_a_folder_needs_no_data_and_names_metrics_as_it_likes() -
         ("gates:", "worst: 3, gates:", "evaluate.worst: is of models that Trainyard judges"),
         ("max: 3", "max: 3, slice: a=b", "evaluate.gates.0.slice: is of models that Trainyard judges"),
         ("max: 3", "max_difference: 3, against: boosted", "evaluate.gates.0.against: is of models that Trainyard"),
-        ("command: [python, -c, pass], ", "", "train.result: is for train.command, and there is none"),
+        ("command: [python, -c, pass], ", "", "train.result: needs train.command, which is not set"),
     ],
 )
 def test_what_a_folder_leaves_without_effect_is_refused(before: str, after: str, expected: str) -> None:

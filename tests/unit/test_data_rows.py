@@ -214,7 +214,7 @@ def test_a_row_that_never_ends_is_refused_before_it_is_in_memory(tmp_path, monke
         tracemalloc.start()
         try:
             with pytest.raises(
-                DataError, match=rf"^{name}\.csv\.gz: row 3: not valid CSV \(longer than 1048576 characters\)"
+                DataError, match=rf"^{name}\.csv\.gz: row 3: not valid CSV \(longer than 1,048,576 characters\)"
             ):
                 list(judged(path, RECIPE))
             assert tracemalloc.get_traced_memory()[1] < 40 << 20, name

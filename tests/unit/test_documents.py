@@ -425,7 +425,7 @@ def test_what_is_written_is_read_as_the_same(content: dict[str, Any], as_unicode
 
 def test_a_document_is_limited_before_it_is_parsed() -> None:
     assert YamlText("a" * (MAX_BYTES + 1), "own.yaml").faults == [
-        Fault("own.yaml", f"{MAX_BYTES + 1} characters. At most {MAX_BYTES} are read.")
+        Fault("own.yaml", f"{MAX_BYTES + 1:,} characters. At most {MAX_BYTES:,} are read.")
     ]
 
 

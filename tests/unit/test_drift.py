@@ -139,3 +139,22 @@ def test_words_are_compared_with_words_alone() -> None:
 
     assert "mail" in moved(now)[0]
     assert moved(before) == moved(whole) == []
+
+
+def test_values_that_statistics_do_not_hold_count_as_others_and_as_known() -> None:
+    """Before, two of `distinct` values are hidden, so up to two unseen ones may have occurred before."""
+    before = text(oslo=58, bergen=40).model_copy(update={"distinct": 4})
+    now = text(oslo=58, bergen=26, bodø=6, hamar=5, moss=5)
+    [moved, _] = compare(statistics(city=before), statistics(city=now), Bounds(max_frequency_change=0.2))
+    assert moved.unknown == 0.05 and moved.sentences == []
+    [moved, _] = compare(statistics(city=before), statistics(city=now), Bounds(max_frequency_change=0.04))
+    assert "'bergen' 40.0% → 26.0%" in moved.sentences[0]
+    [moved, _] = compare(statistics(city=before), statistics(city=text(oslo=58, bergen=40, bodø=2)), BOUNDS)
+    assert moved.unknown is None and moved.sentences == []
+    long = {"x" * 41: 60}
+    [moved, _] = compare(statistics(city=text(oslo=95)), statistics(city=text(oslo=95, **long)), BOUNDS)
+    assert moved.sentences == []
+    few = text(oslo=60, bergen=30).model_copy(update={"distinct": 3})
+    many = text(oslo=52, bergen=24, **long).model_copy(update={"distinct": 3})
+    [moved, _] = compare(statistics(city=few), statistics(city=many), BOUNDS)
+    assert moved.sentences == ["city: other values 10.0% → 24.0%"]

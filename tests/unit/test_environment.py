@@ -238,12 +238,14 @@ def test_all_inconsistencies_come_in_one_message(tmp_path: Path) -> None:
         (("limits: {memory: 4Gi}", "limits: {memory: 8Gi}"), "requests.memory (4Gi) and limits.memory (8Gi) differ"),
         (("memory: 4Gi}, limits", "memory: 4 GB}, limits"), "pools.cpu.resources.requests.memory"),
         (("kind: cpu", "kind: cpu\n    nodeselector: {a: b}"), "Did you mean 'nodeSelector'?"),
+        (("kind: cpu", "kind: cpu\n    queue: My Queue"), "launcher does not queue. Received: 'My Queue'."),
         (('images: {cpu: "example/cpu:1"}', "images: {}"), "images.cpu: is required"),
     ],
 )
 def test_a_pool_that_cannot_be_is_refused(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
     assert change[0] in KUBEFLOW
-    assert sentence in refusal(tmp_path, KUBEFLOW.replace(*change))
+    message = refusal(tmp_path, KUBEFLOW.replace(*change))
+    assert sentence in message and "Known: ." not in message
 
 
 @pytest.mark.parametrize(
@@ -521,7 +523,7 @@ def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_pat
         (
             "{min: 2, max: 6}",
             {"batch_size": 64},
-            "64 examples make no 6 equal parts, for the pool's workers: {min: 2, max: 6}.",
+            "64 examples make no 6 equal parts, one a worker, for the pool's workers: {min: 2, max: 6}.",
         ),
         ("{min: 2, max: 6}", {"batch_size": 64}, "Give max: 4, or a batch of 66."),
         ("{min: 3, max: 8}", {"batch_size": 64}, "Give min: 4, or a batch of 72."),

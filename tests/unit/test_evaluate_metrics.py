@@ -19,8 +19,8 @@ from trainyard.steps.evaluate.metrics.bootstrap import (
     percentiles,
     resample,
 )
-from trainyard.steps.evaluate.metrics.measure import SplitPredictions, each_statistic, measure
-from trainyard.steps.evaluate.metrics.registry import CLASS_METRICS, METRICS
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.registry import CLASS_METRICS, METRICS, each_statistic, measure
 
 
 def predictions(labels, rows):

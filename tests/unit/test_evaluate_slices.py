@@ -8,11 +8,11 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import Gate
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.gate import ChampionState, Subject, judge
-from trainyard.steps.evaluate.metrics.measure import SplitPredictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.slices import largest_gap, slice_masks, slice_metrics, slices_of
 
 
-def recipe(slices, task="classification"):
+def recipe(slices, task="classification", samples=True):
     features = {
         "age": {"type": "numeric"},
         "rooms": {"type": "numeric"},
@@ -23,7 +23,7 @@ def recipe(slices, task="classification"):
         {
             "name": "people",
             "task": task,
-            "data": {"format": "csv", "path": "people.csv", "label": "ill", "features": features},
+            "data": {"format": "csv", "path": "people.csv", "label": "ill", "features": features, "samples": samples},
             "model": {"name": "mlp"},
             "evaluate": {"slices": slices, "bootstrap": 50},
         }
@@ -97,6 +97,13 @@ def test_only_the_most_frequent_values_of_a_long_column_are_kept():
     slices = members(["sex"], {"sex": values})
     assert len(slices) == 50
     assert slices["sex=often"] == [0, 1, 2, 3, 4]
+
+
+def test_values_that_are_long_or_in_one_example_are_no_slices_unless_samples_are_kept():
+    values = np.array([b"f", b"f", b"m", b"", *[b"x" * 41] * 2], dtype=object)
+    masks = slice_masks(recipe(["sex"], samples=False), {"sex": values}, TRAIN, None)
+    assert list(masks) == ["sex=missing", "sex=f"]
+    assert len(members(["sex"], {"sex": values})) == 4
 
 
 def test_a_feature_that_the_data_have_not_is_refused_by_name():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.contract.artifacts.evaluate import Roc
-from trainyard.contract.training.evidence import mean_roc
+from trainyard.contract.artifacts.evaluate import Roc, mean_roc
 
 PERFECT = Roc(label="a", false_positive_rate=[0, 0, 1], true_positive_rate=[0, 1, 1], threshold=[1, 0.9, 0.1])
 CHANCE = Roc(label="b", false_positive_rate=[0, 1], true_positive_rate=[0, 1], threshold=[1, 0])

@@ -19,7 +19,7 @@ from trainyard.steps.train.gang.pods.job import Gang, worker_job
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import find_obstacle, requests
-from trainyard_control.compiler.about import About
+from trainyard_control.compiler.run_metadata import RunMetadata
 from trainyard_control.kubeflow import run_view
 from trainyard_control.kubeflow.run_pods import evidence
 from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
@@ -138,7 +138,7 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
         note = tmp_path / "digits/runs/r/cancelled"
         note.parent.mkdir(parents=True)
         note.touch()
-    config = kfp_server_api.V2beta1RuntimeConfig(parameters=About("digits", "kind").parameters())
+    config = kfp_server_api.V2beta1RuntimeConfig(parameters=RunMetadata("digits", "kind").parameters())
     states = [kfp_server_api.V2beta1RuntimeStatus(state=history_state) for history_state in history]
     run = kfp_server_api.V2beta1Run(run_id="r", state=history[-1], state_history=states, runtime_config=config)
     assert runs._outcome(run) == state
@@ -153,7 +153,7 @@ def test_cancel_notes_the_end_that_it_asked_for_and_only_in_a_storage_that_is_he
     kind = environments.load("kind").model_copy(update={"storage": str(root), "secrets": {}, "variables": {}})
     runs = KubeflowRuns(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
     runs.cluster = Silent()
-    config = kfp_server_api.V2beta1RuntimeConfig(parameters=About("digits", "kind").parameters())
+    config = kfp_server_api.V2beta1RuntimeConfig(parameters=RunMetadata("digits", "kind").parameters())
     states = iter([state, "FAILED", "FAILED"])
     runs.server.run = lambda _: kfp_server_api.V2beta1Run(  # type: ignore[method-assign]
         run_id="r", state=next(states), runtime_config=config

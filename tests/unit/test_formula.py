@@ -9,7 +9,7 @@ import pytest
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.formula import as_lists, parse
-from trainyard.steps.export.on_device.formulas import computed
+from trainyard.steps.export.on_device.columns import computed
 
 ROWS = {
     "fare": ["10", "0", "", "NA", "x", "-4"],

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from trainyard.contract import refusal
-from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.gate import Interval, refusal_reason
 from trainyard.spec.gates import Gate
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 
@@ -54,7 +53,7 @@ def test_a_bound_with_a_confidence_holds_for_the_whole_interval(gate, value, pas
     assert threshold.name.endswith(" by its 90 % interval")
     end, bound = ("lower", 0.95) if "min" in gate else ("upper", 0.99)
     assert threshold.note == f"Judged by the {end} bound of the interval, {bound:g}."
-    assert passed or refusal.why([threshold]).endswith(f", was {value:g}: {threshold.note.rstrip('.')}")
+    assert passed or refusal_reason([threshold]).endswith(f", was {value:g}: {threshold.note.rstrip('.')}")
     unknown = one(gate | {"confidence": 0.9}, MetricPair(value, None))
     assert not unknown.passed and unknown.note.endswith("has no interval here. Leave confidence out.")
 
@@ -152,7 +151,7 @@ def test_one_failed_condition_refuses_the_model_and_all_are_listed():
 
 def test_a_value_that_misses_its_bound_by_little_is_not_shown_as_the_bound():
     verdict = judge([Gate(metric="accuracy", min=0.95)], {Subject("accuracy"): MetricPair(0.9499999, None)}, [], NONE)
-    assert refusal.why(verdict.thresholds) == "accuracy >= 0.95, was 0.9499999"
+    assert refusal_reason(verdict.thresholds) == "accuracy >= 0.95, was 0.9499999"
 
 
 def test_no_conditions_bless():

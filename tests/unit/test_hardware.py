@@ -98,6 +98,12 @@ def test_fields_beside_a_short_name_stay_or_are_refused() -> None:
         ("gpu", "a10g", "a100"),
         ("gpu", "a100-80", "a100-80gb"),
         ("gpu", "nvidia-tesla-t4x3", "t4x4"),
+        ("gpu", "h100x8x2", "h100x8"),
+        ("gpu", "a100-80x4", "a100-80gbx4"),
+        ("tpu", "v6e-8x2", "v6e-16"),
+        ("tpu", "v6e-2x4", "v6e-8"),
+        ("tpu", "v4-2x2x2", "v4-16"),
+        ("tpu", "tpu7x-2x2", "tpu7x-8"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_with_and_without_its_kind(
@@ -112,6 +118,21 @@ def test_an_unknown_name_of_another_kind_is_refused_with_the_nearest_of_that_kin
     for kind, name, nearest in (("gpu", "v5e-15", "v5e-16"), ("tpu", "h100x3", "h100x4"), ("tpu", "l4x5", "l4x4")):
         with pytest.raises(ValueError, match=f"no {kind} '{name}'.* Did you mean '{nearest}'"):
             Pool.model_validate({"kind": kind, "accelerator": name, "resources": RESOURCES})
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "advice"),
+    [
+        ("h100x16", 1, "8 of the largest machine. Give h100x8 and workers: 2"),
+        ("l4x20", 2, "8 of the largest machine. Give l4x8 and workers: 6"),
+        ("a100x32", {"min": 1, "max": 2}, "16 of the largest machine. Give a100x16 and 2 times the workers"),
+    ],
+)
+def test_more_gpus_than_a_machine_has_are_refused_with_the_gang_that_has_them(
+    name: str, workers: object, advice: str
+) -> None:
+    with pytest.raises(ValueError, match=f"accelerator: '{name}' is more than the {advice}"):
+        Pool.model_validate({"accelerator": name, "workers": workers, "resources": RESOURCES})
 
 
 def test_a_name_that_is_like_none_is_refused_without_a_guess_and_another_kind_with_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Headers of images, what is whole, and at which size an image is stored: without TensorFlow."""
+"""Headers of images, and what is whole: without TensorFlow."""
 
 import io
 
@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from trainyard.readers import jpeg, png
-from trainyard.steps.preprocess.readers.image_store import Store
 
 
 def image(mode="RGB", file_format="JPEG", **options) -> bytes:
@@ -67,13 +66,3 @@ def test_a_png_of_more_or_fewer_rows_than_it_promises_is_not_whole():
     encoded = image(file_format="PNG")
     for height in (23, 25):
         assert png.opaque_rows(encoded, png.PngHeader(height, 32, 8, 2)) is None
-
-
-def test_training_size_leaves_a_seventh_for_crops_keeps_the_shape_and_never_enlarges():
-    store = Store("training_size", (224, 224))
-    assert store.size(375, 500) == (256, 341)
-    assert store.size(2000, 256) is None
-    assert store.size(256, 300) is None
-    assert Store("training_size", (100, 224)).size(1000, 1000) == (256, 256)
-    assert Store("original", (224, 224)).size(375, 500) is None
-    assert Store("raw", (224, 224)).size(8, 8) == (224, 224)

@@ -18,7 +18,7 @@ from pyarrow import csv, parquet
 from trainyard.errors import DataError, TrainyardError
 from trainyard.quality import figures, hashes
 from trainyard.quality.figures import spark
-from trainyard.quality.images.look import look_of_gray, near
+from trainyard.quality.images.perceptual_hash import hash_gray, near_duplicates
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.page import page
 from trainyard.quality.recipe_check import check_first
@@ -79,7 +79,7 @@ def test_a_day_before_the_first_year_is_none_as_preprocess_has_it(tmp_path: Path
 def test_the_last_day_of_all_is_shown_as_it_is(tmp_path: Path) -> None:
     at = inspect(written(tmp_path, "at,label\n" + "9999-12-31,x\n" * 30)).columns[0]
     shown = (at.statistics.min, at.quantiles["0.5"], at.statistics.max)
-    assert [figures.written(value, at.type) for value in shown if value] == ["9999-12-31"] * 3
+    assert [figures.format_value(value, at.type) for value in shown if value] == ["9999-12-31"] * 3
 
 
 def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:
@@ -177,6 +177,8 @@ def test_a_rare_class_that_no_column_tells_is_not_called_mislabelled_as_a_whole(
         (b"1,2\n3,4\n", "row 1: holds numbers alone (1, 2), so the file has no header"),
         (b"a,a\n1,2\n", "the header names column 'a' twice"),
         ("a,b\n1,2\n".encode("utf-16"), "is UTF-16"),
+        ("a,b\n1,2\n".encode("utf-32"), "is UTF-32"),
+        (b"\0\0\xfe\xff" + "a,b\n1,2\n".encode("utf-32-be"), "is UTF-32"),
         (b"a,b\n1,\xff\n", "a.csv: row 2: column 2 'b': is not UTF-8"),
         (b'a,b\n1,"' + b"x\n" * (6 << 20), "a.csv: row 2: not valid CSV"),
     ],
@@ -296,14 +298,14 @@ def test_files_that_would_end_a_run_are_said_to(tmp_path: Path) -> None:
     )
 
 
-def test_near_looks_are_found_without_comparing_all_and_plain_ones_are_left_out() -> None:
+def test_near_duplicates_are_found_without_comparing_all_and_plain_ones_are_left_out() -> None:
     draws = np.random.default_rng(1)
-    looks = draws.integers(0, 256, (20_000, 16), dtype=np.uint8)
-    looks[7] = looks[19_999]
-    looks[7, 3] ^= 0b1000_0001
-    looks[100:4100] = 0
-    assert near(looks) == {(7, 19_999): 2}
-    assert look_of_gray(Image.new("L", (50, 50), 70)) == bytes(16)
+    hashes = draws.integers(0, 256, (20_000, 16), dtype=np.uint8)
+    hashes[7] = hashes[19_999]
+    hashes[7, 3] ^= 0b1000_0001
+    hashes[100:4100] = 0
+    assert near_duplicates(hashes) == {(7, 19_999): 2}
+    assert hash_gray(Image.new("L", (50, 50), 70)) == bytes(16)
 
 
 def test_what_the_data_hold_stays_text_in_the_page(tmp_path: Path) -> None:

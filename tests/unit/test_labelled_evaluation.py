@@ -59,6 +59,9 @@ def test_a_class_is_compared_by_its_text_and_a_list_is_refused() -> None:
     judged, kept, why = _judged(pushed, recipe("classification", "label: label"), read, "a.parquet")
     assert judged.labels.tolist() == [1, 0, 1] and kept.tolist() == [False, True, False, True, True]
     assert why == {"unknown class '2'": 1, "without a label": 1}
+    lines = answers(3, (2,), label=[["a\nb", " a b\n", "1"]])
+    judged, kept, why = _judged(model(labels=("1", "a b")), recipe("classification", "label: label"), lines, "a.csv")
+    assert judged.labels.tolist() == [0, 1] and why == {"unknown class 'a\\nb'": 1}
     with pytest.raises(DataError, match=r"'label' is list<.*, and the model has one class a row"):
         _judged(pushed, recipe("classification", "label: label"), answers(1, (2,), label=[[["0", "1"]]]), "a.parquet")
 

@@ -73,7 +73,7 @@ def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it
     monkeypatch.setattr(launcher_heartbeat.time, "monotonic", lambda: now)
     monitor, read = LauncherMonitor(), storage.read_text
 
-    def looks(seconds: float) -> bool:
+    def poll(seconds: float) -> bool:
         nonlocal now
         lost = False
         for _ in range(int(seconds / 30)):
@@ -84,13 +84,13 @@ def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it
     def unreachable(uri: str) -> str:
         raise fault
 
-    assert not looks(60)
+    assert not poll(60)
     monkeypatch.setattr(storage, "read_text", unreachable)
-    assert not looks(3600)
+    assert not poll(3600)
     monkeypatch.setattr(storage, "read_text", read)
-    assert not looks(30)
+    assert not poll(30)
     file.write_text("2")
-    assert not looks(90) and looks(60)
+    assert not poll(90) and poll(60)
 
 
 def test_the_first_call_of_a_kind_traces_and_compiles_and_only_the_later_ones_are_held_to_the_limit() -> None:

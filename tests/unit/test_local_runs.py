@@ -90,6 +90,7 @@ def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
     for options, sentence in (
         (["--state", "push"], "--state push: no such state. Did you mean 'pushed'? Give pushed, refused, failed"),
         (["--since", "2026"], "--since 2026: is no day. Give it as YYYY-MM-DD."),
+        (["digit"], f"{root}: no runs of 'digit'. There: digits, flowers. Did you mean 'digits'?"),
         (["--since", "2026-02-30"], "--since 2026-02-30: is no day. Give it as YYYY-MM-DD."),
     ):
         refused = CliRunner().invoke(app, ["runs", "list", "-e", str(root / "here.yaml"), *options])

@@ -56,6 +56,8 @@ def test_every_machine_has_an_accelerator_of_the_catalog() -> None:
         ),
         (pool(machine="n1-standard-8", accelerator="nvidia-tesla-t4", count=3), "the nearest number is 4."),
         (pool("cpu", machine="n2-standard-80", cpu="90"), "Give less."),
+        (pool(count=16, workers=2), "count: no machine of gke has 16 nvidia-l4, at most 8. Give 8 and workers: 4."),
+        (pool(accelerator="nvidia-tesla-t4", count=8), "at most 4. Give 4 and workers: 2."),
     ],
 )
 def test_a_pool_that_no_node_serves_is_refused_with_the_nearest_that_does(written: Pool, sentence: str) -> None:
@@ -66,7 +68,11 @@ def test_a_pool_that_no_node_serves_is_refused_with_the_nearest_that_does(writte
 @pytest.mark.parametrize("machine", ["n2-standard-8", "n4-standard-8", "my-own-server"])
 def test_a_machine_that_the_catalog_does_not_know_may_exist(machine: str) -> None:
     assert machines.faults(pool("cpu", machine=machine), "gke") == []
-    assert machines.faults(pool("cpu", machine=machine), "kubernetes") == []
+    assert (
+        machines.faults(pool("cpu", machine=machine), "kubernetes")
+        == machines.faults(pool(count=16), "kubernetes")
+        == []
+    )
 
 
 def test_an_environment_is_refused_with_the_place_of_the_fault(tmp_path: Path) -> None:

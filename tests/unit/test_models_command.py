@@ -117,6 +117,9 @@ def test_an_export_is_a_verified_copy_in_a_new_folder_or_nothing(models: Path) -
     copied, source = storage.committed("out/copy"), storage.committed(str(models / "1"))
     assert copied == source and copied is not None and source is not None and copied.origin == source.origin
     assert storage.local("out/copy", "push") == Path("out/copy") and open_model("out/copy").folder == "out/copy"
+    shown = invoke("show", "out/copy").stdout
+    assert "1 of digits" in shown and "serves" not in shown and "1 of digits" in invoke("show", "out/copy/").stdout
+    assert find_one("out/copy", "local").diff(find_one("digits@1", "local")).settings == []
     Path("out/empty").mkdir()
     assert invoke("export", "digits", "out/empty").exit_code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["copy", "empty"]
@@ -168,9 +171,26 @@ def test_a_model_is_named_by_its_recipe_version_alias_folder_or_run(models: Path
     ):
         with pytest.raises(ty.TrainyardError, match=sentence):
             find_one(name, "local")
-    Path("empty").mkdir()
-    with pytest.raises(ty.TrainyardError, match="no versions of a model"):
-        find_one("empty", "local")
+
+
+def test_a_folder_of_data_is_not_taken_for_the_model_with_its_name(models: Path) -> None:
+    for folder in ("digits/0", "photos/cat", "tabular"):  # a class may be a number
+        Path(folder).mkdir(parents=True)
+    assert [find_one(name, "local").number for name in ("digits", "digits@canary")] == [2, 1]
+    Path("photos.yaml").touch()
+    for name, sentence in (
+        ("./photos", "^./photos: no versions of a model. Name a recipe, or a folder that `push` wrote to.$"),
+        ("tabular", "^tabular: nothing was pushed to .* yet. Run `trainyard run tabular`"),
+        ("photos", r"^photos: no versions of a model in this folder, and no recipe 'photos'\. Known: .*'photos.yaml'"),
+        ("photos@1", "^photos: no versions of a model in this folder"),
+    ):
+        with pytest.raises(ty.TrainyardError, match=sentence):
+            find_one(name, "local")
+    shutil.copytree(models, "churn")
+    assert find_one("churn", "local").folder == "churn/2"
+    shutil.copytree(models / "1", "copied")
+    with pytest.raises(ty.TrainyardError, match=r"^copied: no versions of a model"):
+        find("copied", "local")
 
 
 def test_the_commands_of_the_page_run_and_say_what_it_shows(models: Path) -> None:

@@ -18,11 +18,10 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import gate
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject
 from trainyard.steps.evaluate.metrics.bootstrap import intervals
-from trainyard.steps.evaluate.metrics.measure import each_statistic, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.metrics.registry import METRICS
+from trainyard.steps.evaluate.metrics.registry import METRICS, each_statistic, measure
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema
-from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
+from trainyard.steps.preprocess.readers.tables.columns import ColumnValidator
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard.steps.preprocess.statistics.summary import Summary
 from trainyard_control.search.learning_curve import _point
@@ -58,7 +57,7 @@ def changed(recipe: dict[str, Any], **sections: Any) -> dict[str, Any]:
         (changed(HOUSES, data={"weight": "cooling"}), "'cooling' is the label or what the model is served"),
         (
             changed(HOUSES, evaluate={"gates": [{"metric": "mae", "max": 2, "target": "heatin"}]}),
-            "'heatin' is none of data.targets. Did you mean 'heating'? Name one",
+            "'heatin' is not in data.targets. Did you mean 'heating'? Name one",
         ),
     ],
 )
@@ -96,7 +95,7 @@ def test_many_rows_at_once_have_the_labels_that_each_has_alone(
 ) -> None:
     read = Recipe.model_validate(recipe)
     texts = pa.RecordBatch.from_pydict({name: pa.array(texts) for name, texts in columns.items()})
-    batch, rejected = ColumnJudge(read.data, read.task).check(RowBatch("r", texts, np.arange(4)))
+    batch, rejected = ColumnValidator(read.data, read.task).check(RowBatch("r", texts, np.arange(4)))
     assert batch.schema == batch_schema(read.data) and {item.row for item in rejected} == bad
     for index, source in enumerate(batch["source"].to_pylist()):
         row = {name: texts[int(source[2:])] for name, texts in columns.items()}

@@ -22,8 +22,7 @@ from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Date
 from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export.on_device import bundle
-from trainyard.steps.export.on_device.columns import Preprocessing, _as_read
-from trainyard.steps.export.on_device.formulas import computed
+from trainyard.steps.export.on_device.columns import Preprocessing, _as_read, computed
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.columns import table_items
 from trainyard.steps.preprocess.readers.records import BadRecord
@@ -122,10 +121,23 @@ def test_a_value_of_a_json_file_is_that_of_a_request_with_the_same_json(tmp_path
     assert [(_as_read(row["c"], column, UTC),) for row in rows] == served
     assert _as_read(b" caf\xc3\xa9", column, UTC) == "café"
 
+    (tmp_path / "rows.json").write_text('[{"c": 1, "c": 2}]')
+    with pytest.raises(ValueError, match="'c' occurs twice in one object"):
+        made(tmp_path, column).read(f"{tmp_path / 'rows.json'}")
+
+
+def test_an_answer_that_is_no_number_is_refused_as_predict_refuses_it(tmp_path: Path) -> None:
+    preprocessing = made(tmp_path, NUMBER)
+    preprocessing._content["files"] = {"model.onnx": {"outputs": {"prediction": {}}}}
+    assert preprocessing.answer({"prediction": np.float32([2])}, "model.onnx") == {"prediction": 2.0}
+    for number in ("nan", "inf"):
+        with pytest.raises(ValueError, match="the model gives NaN or infinity"):
+            preprocessing.answer({"prediction": np.float32([number])}, "model.onnx")
+
 
 @pytest.mark.parametrize("value", ["old", "1,000", "inf", 1e39, float("inf"), [1, 2], {}])
 def test_what_is_no_number_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(ValueError, match="'n': a number is expected"):
+    with pytest.raises(ValueError, match=r"'n': (a number|one value) is expected"):
         made(tmp_path, NUMBER)._values({"n": value})
 
 

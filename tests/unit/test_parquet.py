@@ -9,7 +9,7 @@ from judged_rows import judged
 from pyarrow import csv, parquet
 
 from trainyard.errors import DataError
-from trainyard.quality.inspect import inspect
+from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.readers import parquet_rows
 from trainyard.readers.parquet_rows import parquet_columns, parquet_pieces, read_parquet
 from trainyard.readers.rows import BadRow
@@ -120,7 +120,7 @@ def test_a_list_of_a_row_is_read_as_one_text(tmp_path):
         "rock|pop",
         "",
         "",
-        "r & b||",
+        "r & b",
         "rock",
     ]
     assert [row["years"] for rows in batches for row in rows.columns.to_pylist()] == ["1999;2001", "", "", "", "7"]
@@ -167,8 +167,22 @@ def test_a_row_of_a_time_that_no_text_writes_is_bad_in_every_reader_of_its_colum
     no_row = r"no row can be read, such as a.parquet:1 \('beside': a time of the years .* or remove the column"
     with pytest.raises(DataError, match=no_row):
         inspect(str(path), "y")
+    not_utf8 = pa.array([b"\xff"] * ROWS, pa.binary()).view(pa.string())
+    parquet.write_table(content.append_column("text beside", not_utf8), path)
+    looked_at = inspect_recipe(recipe(path))
+    assert (looked_at.rows, looked_at.ragged) == (ROWS - 2, 2)  # one of them has no label
+    assert [column.statistics.count for column in looked_at.columns if "beside" in column.name] == [0, 0]
     parquet.write_table(content.drop_columns("beside"), path)
     assert inspect(str(path), "y").ragged == 2
+
+
+def test_times_of_spark_beyond_the_years_of_nanoseconds_are_those_of_any_other_writer(tmp_path):
+    times = [datetime.datetime(9999, 12, 31), datetime.datetime(1600, 1, 1, 5, 6, 7, 8), None]
+    for is_old in (True, False):
+        path = tmp_path / f"{is_old}.parquet"
+        parquet.write_table(pa.table({"t": times}), path, use_deprecated_int96_timestamps=is_old)
+        [batch] = read_parquet(TableFile(str(path), path.name), ["t"])
+        assert batch.columns["t"].to_pylist() == times
 
 
 def test_a_damaged_row_group_is_named_with_its_column(tmp_path):

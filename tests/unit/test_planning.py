@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.training.gang import elastic_gang
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
@@ -277,6 +278,11 @@ def test_a_range_of_workers_is_priced_with_the_most_and_with_the_fewest_of_which
     assert fewest.why == "with 1 worker, if no other comes"
     assert full.hours and fewest.hours and full.hours.expected != fewest.hours.expected
     assert full.cost_usd and fewest.cost_usd and full.cost_usd > fewest.cost_usd
+    unequal = recipe.model_copy(update={"train": recipe.train.model_copy(update={"batch_size": 97})})
+    (row,) = candidates(unequal, elastic, known, RESNET, [])
+    with pytest.raises(ConfigurationError) as refused:
+        elastic_gang(unequal, ranged)
+    assert not row.feasible and f"{refused.value}" == f"imagenet: {row.why}."
 
 
 def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
@@ -287,7 +293,10 @@ def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
             candidate.pool: candidate
             for candidate in candidates(recipe, environment, data.DataSummary(1, 1, 2, (224, 224, 3)), RESNET, [])
         }
-        assert by_pool["b200"].why == f"train.batch_size 100 makes no {parts} equal parts; a multiple of {parts} does"
+        assert by_pool["b200"].why.startswith(
+            f"train.batch_size: 100 examples make no {parts} equal parts, one a device"
+        )
+        assert by_pool["b200"].why.endswith(f". Give {parts * round(100 / parts)}")
 
 
 def test_the_number_of_examples_is_found_or_asked_for(tmp_path: Path) -> None:
@@ -359,7 +368,7 @@ def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: p
     released = threading.Event()
 
     def silent(*_: object) -> None:
-        released.wait(5)
+        released.wait(60)
         raise TransientError("the bucket does not answer")
 
     monkeypatch.setattr("trainyard_control.planning.history.last_preprocessed", silent)
@@ -368,20 +377,25 @@ def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: p
     assert memory.observations == [] and "did not tell all of its runs" in memory.warning
 
 
-def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_two_seconds_of_cpu(tmp_path: Path) -> None:
+def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_a_million_calls(tmp_path: Path) -> None:
+    """Calls are the same on every machine. Measured: 690,000 in 1.3 to 2.2 seconds of CPU."""
     load(tmp_path)
     file = tmp_path / "own.yaml"
     storage = f"storage: {tmp_path}/runs\nvolume: {{claim: runs, path: {tmp_path}}}"
     file.write_text(POOLS.replace("storage: gs://bucket/runs", storage))
     script = (
-        "import json, sys, time\n"
+        "import cProfile, json, sys\n"
+        "profile = cProfile.Profile(subcalls=False, builtins=False)\n"
+        "profile.enable()\n"
         "sys.argv = ['trainyard', 'plan', 'digits', '-e', sys.argv[1], '-o', 'json']\n"
         "from trainyard_control.cli.main import app\n"
         "app(standalone_mode=False)\n"
-        "print(json.dumps({'seconds': time.process_time(), 'modules': [*sys.modules]}))\n"
+        "profile.disable()\n"
+        "calls = sum(entry.callcount for entry in profile.getstats())\n"
+        "print(json.dumps({'calls': calls, 'modules': [*sys.modules]}))\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True)
     plan, event = (json.loads(line) for line in done.stdout.splitlines())
     assert [entry["pool"] for entry in plan] == ["cpu", "l4", "a100", "b200", "v7"]
     assert not {"tensorflow", "keras", "apache_beam", "kfp", "numpy"} & set(event["modules"])
-    assert event["seconds"] < 2
+    assert 100_000 < event["calls"] < 1_000_000

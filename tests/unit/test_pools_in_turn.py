@@ -341,6 +341,7 @@ def test_every_pool_of_a_list_has_to_divide_the_batch() -> None:
     listed = environment("spot", "calm")
     listed.pools["calm"] = listed.pools["calm"].model_copy(update={"workers": 3})
     with pytest.raises(
-        ConfigurationError, match=r"64 examples make no 3 equal parts, and kind.yaml trains in 3 pods on"
+        ConfigurationError,
+        match=r"64 examples make no 3 equal parts, one a worker. Give 63 \(kind.yaml trains in 3 pods on",
     ):
         compiled(recipes.load("digits"), listed)

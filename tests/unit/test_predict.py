@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -162,6 +163,14 @@ def test_a_column_of_a_type_that_is_not_read_is_named_with_it(tmp_path: Path, mo
             DataError, match=rf"^predict: column 'city' is {re.escape(str(city.type))}\. Numbers, texts"
         ):
             list(items_of(pa.table(columns | {"city": city}), model, None))
+    with pytest.raises(DataError, match=r"^predict: the columns are no table \(Python int too large"):
+        list(items_of(columns | {"city": [2**64]}, model, None))
+    day, time = datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1, 5)
+    for since in ([day, time], [time, time.replace(tzinfo=datetime.UTC)]):
+        mixed = {"age": [1.0, 2.0], "net worth": [1, 2], "city": ["a", "b"], "since": since}
+        for inputs in (mixed, pd.DataFrame(mixed, dtype=object)):
+            with pytest.raises(DataError, match=r"^predict: column 'since' mixes days, times or times with a zone"):
+                list(items_of(inputs, model, None))
 
 
 def test_a_day_that_python_does_not_know_is_set_aside(model: PushedModel) -> None:
@@ -306,7 +315,7 @@ class Answering:
         self.told = threading.Event()
 
     def answer(self, batch: InputBatch) -> list[Any]:
-        assert self.told.wait(10)
+        assert self.told.wait(60)
         refused = BadRow(batch.keys[0].as_py(), None, "refused_by_the_model", "")
         return [refused, (batch.keys.slice(1), np.full((len(batch) - 1, 2), 0.5, np.float32))]
 
@@ -370,7 +379,7 @@ def test_of_many_classes_the_best_five_are_written_and_of_a_regression_the_numbe
     assert len(row) == 3 + 2 * 4
     assert [row["prediction"], row["prediction_2"], row["prediction_3"]] == ["class 7", "class 3", "class 9"]
     assert [row["score"], row["score_2"], row["score_3"]] == [0.5, 0.25, 0.125]
-    decided = results.Form(gives(labels).model_copy(update={"thresholds": ((9, 0.1),)}))
+    decided = results.OutputSchema(gives(labels).model_copy(update={"thresholds": ((9, 0.1),)}))
     (row,) = decided.batch(pa.array(["a"]), scores).to_pylist()
     assert [row["prediction"], row["prediction_2"], row["prediction_3"]] == ["class 9", "class 7", "class 3"]
     assert [row["score"], row["score_2"], row["score_3"]] == [0.125, 0.5, 0.25]
@@ -409,7 +418,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     assert results.require_writable(str(out), force=False) == out
     out.write_text("")
-    with pytest.raises(ConfigurationError, match="is there already"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         results.require_writable(str(out), force=False)
     assert results.require_writable(str(out), force=True) == out
     for wrong in ("p.txt", "gs://bucket/p.csv", "nowhere/p.csv"):

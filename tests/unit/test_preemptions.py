@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from trainyard.errors import ConfigurationError
+from trainyard.spec import recipe as recipes
+from trainyard.steps.train.loop.checkpoint import SaveSchedule
 from trainyard_control.cli.main import app
-from trainyard_control.planning.preemptions import expected_stays
+from trainyard_control.planning.preemptions import checkpoint_seconds, expected_stays
 
 RATE, LOST = 0.3, 0.2  # preemptions an hour, and hours that each costs
 
@@ -49,6 +51,23 @@ def test_the_next_pool_is_left_nothing_without_a_limit_or_without_preemptions() 
     assert [stay.hours for stay in expected_stays([("a", 8, 0.5, 1, None), ("b", 8, 0.0, 1, None)])] == [12.0, 0.0]
     often = expected_stays([("a", 8, 1e6, 0.001, 3), ("b", 8, 0.0, 1, None)])
     assert often[0].preemptions == pytest.approx(4) and often[1].hours == pytest.approx(8)
+
+
+@pytest.mark.parametrize(("every", "step_seconds"), [(None, 0.1), (None, 1.0), (10, 0.1), (1, 9.0)])
+def test_the_plan_expects_checkpoints_as_far_apart_as_a_training_writes_them(
+    every: int | None, step_seconds: float
+) -> None:
+    recipe = recipes.load("digits", [f"train.checkpoints.every_steps={every or 'null'}", "train.batch_size=50"])
+    schedule, saved = SaveSchedule(recipe.train.checkpoints, 100), []
+    schedule.note_saved(0)
+    for step in range(1, 1001):
+        due = schedule.next_step(step - 1)
+        schedule.note_steps(step_seconds, 0.0)
+        if step % 100 == 0 or (step == due and schedule.is_worthwhile()):
+            saved.append(step)
+            schedule.note_saved(step)
+    expected = checkpoint_seconds(recipe.train, 5000, 50 / step_seconds)
+    assert expected == pytest.approx(1000 / len(saved) * step_seconds)
 
 
 def environment(folder: Path, train: Any) -> Path:
@@ -94,4 +113,4 @@ def test_a_rate_of_preemption_needs_a_list(tmp_path: Path) -> None:
     for name in (str(environment(tmp_path, "spot")), "local"):
         refused = CliRunner().invoke(app, ["plan", "digits", "-e", name, "--preemption-rate", "0.1"])
         assert isinstance(refused.exception, ConfigurationError)
-        assert "--preemption-rate is for a list of pools, and placement.train is none." in str(refused.exception)
+        assert "--preemption-rate needs a list of pools, and placement.train is not a list." in str(refused.exception)

@@ -73,7 +73,8 @@ def test_a_state_is_kept_while_the_program_runs_once_it_has_settled(tmp_path: Pa
         assert contents(started(tmp_path, "other")[1]) == {"state": "one"}
 
 
-def test_what_a_killed_program_was_writing_is_not_kept(tmp_path: Path) -> None:
+def test_what_a_killed_program_was_writing_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_LOOK_SECONDS", 600)  # what has settled would be kept
     start, folder = started(tmp_path, "first")
     with start.kept():
         (folder / "state").write_text("half")

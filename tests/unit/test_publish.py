@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -23,6 +25,7 @@ import pytest
 import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError
+from jsonschema import Draft202012Validator
 from kubernetes.client import ApiException
 from tests.pushed_versions import push_versions
 from typer.testing import CliRunner, Result
@@ -160,15 +163,23 @@ def closed(schema: Any) -> Any:
     return {key: closed(part) for key, part in schema.items()} | more
 
 
-def test_an_inference_service_fits_kserves_schema_and_names_the_version(cluster: str) -> None:
+@pytest.fixture(scope="module")
+def kserves_schema() -> Draft202012Validator:
+    """KServe's schema of a `spec`, as far as Trainyard writes it, or that of the file TRAINYARD_KSERVE_CRD."""
+    excerpt = Path(__file__).parents[1] / "cluster/kserve_crd.yaml"
+    file = Path(os.environ.get("TRAINYARD_KSERVE_CRD") or excerpt)
+    schema = yaml.safe_load(file.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return Draft202012Validator(closed(schema["properties"]["spec"]))
+
+
+def test_an_inference_service_fits_kserves_schema_and_names_the_version(
+    cluster: str, kserves_schema: Draft202012Validator
+) -> None:
     printed = invoke("kserve", "digits@1", "-e", cluster, "--dry-run").stdout
     service = yaml.safe_load(printed)
     assert (
         json.loads(invoke("kserve", "digits@1", "-e", cluster, "--dry-run", "-o", "json").stdout)["request"] == service
     )
-    definition = yaml.safe_load((Path(__file__).parents[1] / "cluster/kserve_crd.yaml").read_text())
-    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    jsonschema.validate(service["spec"], closed(schema))
     assert (service["metadata"]["name"], service["metadata"]["namespace"]) == ("digits", "models")
     assert service["metadata"]["annotations"]["trainyard/version"] == "1"
     predictor = service["spec"]["predictor"]
@@ -178,8 +189,25 @@ def test_an_inference_service_fits_kserves_schema_and_names_the_version(cluster:
     assert container["env"] == [{"name": "STORAGE_URI", "value": "pvc://disk/digits/models/1"}]
     assert container["args"][-2:] == ["--model-name", "digits"]
     canary = invoke("kserve", "digits@1", "-e", cluster, "--canary-percent", "0", "--model-name", "other", "--dry-run")
-    service = yaml.safe_load(canary.stdout)
-    assert (service["metadata"]["name"], service["spec"]["predictor"]["canaryTrafficPercent"]) == ("other", 0)
+    canary_service = yaml.safe_load(canary.stdout)
+    assert canary_service["metadata"]["name"] == "other"
+    assert canary_service["spec"]["predictor"]["canaryTrafficPercent"] == 0
+    for spec in (service["spec"], canary_service["spec"]):
+        kserves_schema.validate(spec)
+    container["securityContext"]["capabilities"]["drops"] = []
+    with pytest.raises(jsonschema.ValidationError, match="'drops' was unexpected"):
+        kserves_schema.validate(service["spec"])
+
+
+def test_every_inference_service_fits_kserves_schema(cluster: str, kserves_schema: Draft202012Validator) -> None:
+    environment = environments.load(cluster)
+    none = environment.service_accounts.model_copy(update={"run": "", "server": ""})
+    changes: list[dict[str, Any]] = [{}, {"service_accounts": none}, {"image_pull_secrets": []}, {"volume": None}]
+    for change, canary, folder in product(changes, (None, 0, 100), ("gs://b/digits/1", "s3://b/digits/1", "digits/1")):
+        version = PushedVersion(1, folder, True, (), VersionRecord())
+        service = kserve.inference_service(version, environment.model_copy(update=change), "digits", canary)
+        kserves_schema.validate(service["spec"])
+        assert service.keys() == {"apiVersion", "kind", "metadata", "spec"}
 
 
 class Api:
@@ -239,6 +267,9 @@ def test_what_no_cluster_can_serve_is_refused_before_it_is_asked(
     assert "its target is local. KServe runs on Kubernetes" in refused("kserve", "digits", "-e", "local")
     for name in ("Digits", "-", "a" * 54, "a-", "a.b", ""):
         assert "--model-name" in refused("kserve", "digits", "-e", cluster, f"--model-name={name}")
+    said = refused("kserve", "digits", "-e", cluster, "--model-name", "a" * 47, "--dry-run")
+    assert f"host {'a' * 47}-predictor-models has 64 characters" in said
+    assert invoke("kserve", "digits", "-e", cluster, "--model-name", "a" * 46, "--dry-run").stdout
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert "no cluster is known here" in refused("kserve", "digits", "-e", cluster)
     shutil.rmtree(models / "2")

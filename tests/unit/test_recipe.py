@@ -83,10 +83,10 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ("data.channels=2", "data.channels: Input should be 1 or 3. Received: '2'."),
         ("data.path=null", "give either path or bundled"),
         ("data.split.train=0.9", "the fractions add up to 1.1"),
-        ("train.workers=3", "64 examples make no 3 equal parts, one a worker; 63 would"),
+        ("train.workers=3", "64 examples make no 3 equal parts, one a worker. Give 63"),
         (
             "train.accumulation_steps=5",
-            "64 examples make no 5 equal parts, one a worker and an accumulation step; 65 would",
+            "64 examples make no 5 equal parts, one a worker and accumulation step. Give 65",
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_gates_name_a_known_metric_and_one_bound() -> None:
         ("metric: accuracy, min: 0.9, confident: true", "Did you mean 'confidence'?"),
         (
             "metric: accuracy, largest_gap_between: color, max: 0.1",
-            "'color' is none of evaluate.slices. Name the feature",
+            "'color' is not in evaluate.slices. Name the feature",
         ),
         (
             "metric: accuracy, largest_gap_between: color, min: 0.1",

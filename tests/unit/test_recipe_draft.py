@@ -18,11 +18,13 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from trainyard.errors import DataError, TrainyardError
+from trainyard.quality import recipe_check
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.recipe_check import check_first
 from trainyard.quality.recipe_draft import draft_recipe
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.files import find_files
 from trainyard_control.cli.main import app
 
 CITIES = ["Bern", "Basel", "Genf"]
@@ -106,8 +108,8 @@ def test_derived_labels_and_rows_left_out_are_looked_at(tmp_path: Path) -> None:
         assert sentence in str(refused.value)
 
 
-def test_a_misspelled_class_of_a_gate_is_found_in_the_first_rows_and_another_may_be_in_later_ones(
-    tmp_path: Path,
+def test_an_unknown_class_of_a_gate_is_found_in_the_first_rows_and_one_of_another_name_if_those_are_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, _ = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "city"))
     drafted = recipe(tmp_path, text)
@@ -118,7 +120,11 @@ def test_a_misspelled_class_of_a_gate_is_found_in_the_first_rows_and_another_may
 
     with pytest.raises(DataError, match=r"evaluate\.gates\.0\.class: no class 'Bren'\. Did you mean 'Bern'\?"):
         checked("Bren")
-    assert checked("Bern") == checked("Chur") == "the first 300 rows of members.csv"
+    with pytest.raises(DataError, match=r"evaluate\.gates\.0\.class: no class 'Chur'\. Known: Basel, Bern, Genf\."):
+        checked("Chur")
+    assert checked("Bern") == "the first 300 rows of members.csv"
+    monkeypatch.setattr(recipe_check, "_ROWS", 299)
+    assert checked("Chur") == "the first 299 rows of members.csv"
 
 
 @pytest.mark.parametrize(("task", "label"), [("classification", "NA"), ("regression", "7")])
@@ -177,7 +183,7 @@ def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: 
     text, guesses = draft_recipe("members", "members.csv", profile)
     assert list(recipe(tmp_path, text).data.features) == ["age"]
     why = {guess.split()[2]: guess.partition("(")[2] for guess in guesses if guess.startswith("left out")}
-    assert why["code"].startswith("an id") and why["review"].startswith("text of few words")
+    assert why["code"].startswith("an id") and why["review"].startswith("short text; use {type: text}")
     assert why["day"] == "days not written YYYY-MM-DD, which are read by nothing: 01.03.2024)"
     assert why["fee"] == "numbers with a comma, which are read by nothing: 0,00)"
     assert why["built"].startswith("15 cells are no numeric value, such as members.csv:2 'unknown'")
@@ -207,10 +213,20 @@ def images(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog")) -
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
 def test_a_folder_of_images_becomes_a_recipe(tmp_path: Path, mode: str, channels: int) -> None:
-    drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(images(tmp_path, mode))))[0])
+    thumbnail = images(tmp_path, mode) / "cat" / ".thumbnails" / "0.PNG"
+    thumbnail.parent.mkdir()
+    for name in (thumbnail, thumbnail.with_name("index.db"), tmp_path / "pets" / "dog" / "._0.png"):
+        name.touch()
+    profile = inspect(str(tmp_path / "pets"))
+    assert "1 hidden image is not read: cat/.thumbnails/0.PNG." in profile.findings
+    drafted = recipe(tmp_path, draft_recipe("pets", "pets", profile)[0])
+    assert find_files(drafted.data, str(tmp_path / "pets")).ignored == ("cat/.thumbnails/0.PNG",)
     assert drafted.data.image_size == (128, 128) and drafted.data.channels == channels
     assert drafted.model.name == "mobilenet_v3_small"
     assert check_first(drafted) == "12 of 12 images in 2 classes"
+    gates = [{"metric": "recall", "class": "horse", "min": 0.5}]
+    with pytest.raises(DataError, match=r"evaluate\.gates\.0\.class: no class 'horse'\. Known: cat, dog\."):
+        check_first(Recipe.model_validate(drafted.model_dump() | {"evaluate": {"gates": gates}}))
 
 
 def imagenet(folder: Path) -> Path:
@@ -362,16 +378,19 @@ def with_index(folder: Path, form: str, rows: int, ids: Callable[[int], str]) ->
 
 
 @pytest.mark.parametrize("ids", [str, lambda row: f"{row // 10}.{row % 10}", lambda row: f"row {row}"])
-@pytest.mark.parametrize(("form", "name"), [("csv", "column 1"), ("parquet", "__index_level_0__")])
+@pytest.mark.parametrize(
+    ("form", "name", "how"),
+    [("csv", "column 1", "name it 'column 1'"), ("parquet", "__index_level_0__", "rename it")],
+)
 @pytest.mark.parametrize("rows", [30, 300])
 def test_a_column_without_a_name_is_called_by_its_place_and_left_out(
-    tmp_path: Path, rows: int, form: str, name: str, ids: Callable[[int], str]
+    tmp_path: Path, rows: int, form: str, name: str, how: str, ids: Callable[[int], str]
 ) -> None:
     file = with_index(tmp_path, form, rows, ids)
     text, guesses = draft_recipe("members", file.name, inspect(str(file), "kept"))
     drafted = recipe(tmp_path, text)
     assert list(drafted.data.features) == ["z"]
-    assert f"left out: {name} (has no name, so it is an index. To learn from it, name it '{name}')" in guesses
+    assert f"left out: {name} (has no name, so it is an index. To learn from it, {how})" in guesses
     assert check_first(drafted).endswith(f"{rows} rows of {file.name}")
 
 
@@ -398,10 +417,14 @@ def test_a_row_repeats_another_whatever_its_index_is_and_no_index_makes_it_look_
         (
             [*[5] * 10, *(score for score in range(11) for _ in range(15 + 5 * min(score, 10 - score)))],
             "regression",
-            "11 different integers, many or rare ones",
+            "a score: integers that are the rarer the farther they are from 5, so a regression; for classes task: ",
         ),
-        ([row % 25 for row in range(300)], "regression", "25 different integers, many or rare ones"),
-        ([0, 1, *[2 + row % 4 for row in range(298)]], "regression", "6 different integers, many or rare ones"),
+        (["bad"] * 12 + [row % 12 for row in range(288)], "classification", "13 classes"),
+        ([row % 25 for row in range(300)], "regression", "more than 20 different integers, so a regression"),
+        ([*range(11)] * 27 + [11] * 3, "regression", "more than 10 different integers, some with fewer than 10 rows"),
+        ([0, 1, *[2 + row % 4 for row in range(298)]], "regression", "integers of which 2 have fewer than 3 rows"),
+        ([0] * 170 + [1, 2, 3, 7, 12] * 26, "regression", "a count: most are 0, and some numbers up to 12 never occur"),
+        ([0] * 170 + [1, 2, 3, 4, 6] * 26, "classification", "6 classes"),
         ([f"{row % 25:03}" for row in range(300)], "classification", "25 classes"),
         (["ab"[row % 2] + (";c" if row % 3 else "") for row in range(300)], "multi_label", "any of 3 classes a row"),
         (["ab"[row % 2] + ("|c" if row % 3 else "") for row in range(300)], "multi_label", "any of 3 classes a row"),
@@ -478,6 +501,9 @@ def test_a_label_of_texts_that_hardly_repeat_is_refused(tmp_path: Path, cell: st
         ("rows", [*range(1, 13)], True),
         ("pat_id", [35_000 + 671 * row for row in range(60)], True),
         ("seconds", [1_700_000_000 + 5 * row for row in range(60)], True),
+        ("Year", [*range(1871, 1931)], False),
+        ("time", [*range(1, 61)], True),
+        ("year_id", [*range(1871, 1931)], True),
     ],
 )
 def test_integers_are_an_id_if_measured_ones_would_repeat(
@@ -503,6 +529,12 @@ def test_integers_are_an_id_if_measured_ones_would_repeat(
         (500, lambda draw: f"{draw.normal():.2f}", {}),
         (500, lambda draw: f"{draw.integers(15) / 2}", {"by": "group", "column": "column 1"}),
         (500, lambda draw: "ab"[draw.integers(2)], {"by": "group", "column": "column 1"}),
+        (
+            500,
+            lambda draw: "ab"[int(draw.random() < 0.15)],
+            {"by": "group", "column": "column 1", "train": 0.6, "eval": 0.2, "test": 0.2},
+        ),
+        (500, lambda draw: "ab"[int(draw.random() < 0.05)], {"by": "class"}),
         (50, lambda draw: "ab"[draw.integers(2)], {"by": "class", "train": 0.6, "eval": 0.2, "test": 0.2}),
     ],
 )

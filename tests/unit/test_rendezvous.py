@@ -22,7 +22,7 @@ from ports import free_port
 
 from trainyard import ports, uris
 from trainyard.errors import TransientError
-from trainyard.steps.train.gang import rendezvous
+from trainyard.steps.train.gang import rendezvous, supervisor
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
@@ -143,14 +143,46 @@ def test_a_pod_listens_on_ipv4_and_ipv6_and_a_port_taken_on_either_is_not_free()
     key = handshake.derive_key(TOKEN, b"any")
     for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
         with handshake.listen("digits-0.digits", 0) as server, ThreadPoolExecutor(1) as threads:
-            calling = threads.submit(handshake.connect, host, server.getsockname()[1], key, 10.0)
+            calling = threads.submit(handshake.connect, host, server.getsockname()[1], key, 60.0)
             with contextlib.closing(handshake.Acceptor(server, key)) as acceptor:
-                while not (accepted := acceptor.accept(wait(acceptor.sockets(), timeout=10))):
+                while not (accepted := acceptor.accept(wait(acceptor.sockets(), timeout=60))):
                     pass
             accepted[0].close()
             calling.result().close()
         with handshake.listen(host, 0) as local:
             assert local.getsockname()[0] == host and not ports.is_free(local.getsockname()[1])
+
+
+def test_a_worker_follows_worker_0_to_the_address_that_its_name_has_after_its_pod_was_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """DNS gives the old address once more, where nobody answers."""
+    port, key, resolve = free_port(), rendezvous_key(TOKEN), socket.getaddrinfo
+    old, new = (handshake.Acceptor(handshake.listen(f"127.0.0.{host}", port), key) for host in (1, 2))
+    answers, looked_up = ["127.0.0.1", "127.0.0.1", "127.0.0.2"], []
+
+    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "digits-0.digits":
+            looked_up.append(host := answers[min(len(looked_up), 2)])
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setenv("TRAINYARD_START_DEADLINE_SECONDS", "60")
+    membership = supervisor.Membership(1, [f"digits-0.digits:{port}", f"digits-1.digits:{port}"], TOKEN)
+    worker = supervisor.Supervisor(membership, {"output": str(tmp_path / "output"), "checkpoints": str(tmp_path)})
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(worker._work)
+        for acceptor in (old, new):
+            clients: list[socket.socket] = []
+            while not clients and not working.done():
+                clients = acceptor.accept(wait(acceptor.sockets(), timeout=1))
+            acceptor.close()
+            stream = MessageStream(clients[0])
+            if acceptor is new:
+                stream.send("end", code=0)
+                assert working.result(timeout=60) == 0
+            stream.close()
+    assert looked_up == answers
 
 
 @pytest.mark.parametrize("token", ["", "of another gang"])
@@ -165,7 +197,7 @@ def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> No
     with socket.create_server(("127.0.0.1", 0)) as between:
 
         def pass_on() -> None:
-            here, there = between.accept()[0], socket.create_connection(("127.0.0.1", port), timeout=10)
+            here, there = between.accept()[0], socket.create_connection(("127.0.0.1", port), timeout=60)
             here.sendall(there.recv(32))
             payload.append(here.recv(64))
             there.sendall(payload[0])
@@ -175,7 +207,7 @@ def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> No
 
         thread = threading.Thread(target=pass_on)
         thread.start()
-        handshake.connect("127.0.0.1", between.getsockname()[1], rendezvous_key(TOKEN), 10).close()
+        handshake.connect("127.0.0.1", between.getsockname()[1], rendezvous_key(TOKEN), 60).close()
         thread.join()
     again = Caller(port, token=None)
     again.write(payload[0])
@@ -194,12 +226,12 @@ def test_who_stands_in_for_the_meeting_is_not_believed() -> None:
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(ConnectionRefusedError, match="not of this gang"):
-            handshake.connect("127.0.0.1", server.getsockname()[1], rendezvous_key(TOKEN), 10)
+            handshake.connect("127.0.0.1", server.getsockname()[1], rendezvous_key(TOKEN), 60)
         thread.join()
 
 
 def test_a_crowd_of_idle_strangers_keeps_nobody_waiting(port: int) -> None:
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(200)]
     Caller(port).write(b"\n")  # one after the other, each would take seconds
     for connection in idle:
         # A reset, as of a process that is gone: the meeting may find it so at any moment.

@@ -18,7 +18,7 @@ from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.statistics.unknown import UnknownValues
 from trainyard.escape import one_line
 from trainyard.report.outputs import read
-from trainyard.report.report import BARS, Ending, render, summaries
+from trainyard.report.report import BARS, Ending, _quarantined, render, summaries
 from trainyard.report.summary import summarize
 from trainyard.spec.recipe import DeviceLimits
 
@@ -115,6 +115,17 @@ def test_a_table_s_columns_are_shown_with_what_they_lack_and_hold(tmp_path):
     assert "3 missing, 0 unknown; such records are set aside" in " ".join(text.split())
     assert "Columns of the training split" in text and "12.5 %" in text and "and 3 more" in text and "<b>" in text
     assert summaries(None) == []
+
+
+def test_a_quarantined_cell_is_quoted_only_if_two_rows_have_it(tmp_path):
+    folders = whole_run(tmp_path)
+    cells = {1: "Jane Doe, Oslo", 2: "unknown", 3: "unknown"}
+    records = [{"source": f"a.csv:{row}", "reason": "mistyped_value", "detail": cell} for row, cell in cells.items()]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    Path(folders["preprocess"], "quarantine.jsonl").write_text(lines, encoding="utf-8")
+    shown = [record["detail"] for record in _quarantined(folders, samples=False)]
+    assert shown == ["see quarantine.jsonl", "unknown", "unknown"]
+    assert [record["detail"] for record in _quarantined(folders, samples=True)] == [*cells.values()]
 
 
 def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):

@@ -16,7 +16,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
 from trainyard_control.cli.follow import show_troubled_steps
 from trainyard_control.cli.verbs.runs import _cost_text, _show_view
-from trainyard_control.compiler.about import About
+from trainyard_control.compiler.run_metadata import RunMetadata
 from trainyard_control.kubeflow.run_view import Cost, RunView
 from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.planning.expectation import Expectation
@@ -93,7 +93,7 @@ def runs(
     environment: Environment,
     *pods: dict[str, Any],
     tasks: list[Any] | None = None,
-    about: About | None = None,
+    metadata: RunMetadata | None = None,
     nodes: dict[str, Any] | None = None,
     state: str = "SUCCEEDED",
     notes: dict[str, Any] | None = None,
@@ -103,7 +103,7 @@ def runs(
     notes: the JSON files in the run's folder.
     """
     looked_at = KubeflowRuns(environment)
-    parameters = (about or About("digits", "yard")).parameters()
+    parameters = (metadata or RunMetadata("digits", "yard")).parameters()
     looked_at.server = Kubeflow(tasks or [], parameters, state)  # type: ignore[assignment]
     workflow = {"metadata": {"name": "w", "uid": "w"}, "spec": {}, "status": {"nodes": nodes or {}}}
     kinds = {"pods": list(pods), "workflows": [workflow]}
@@ -270,26 +270,28 @@ def test_a_run_costs_at_most_the_times_of_kubeflow_when_its_pods_are_gone_and_in
 
 def test_what_the_plan_said_of_the_training_stands_beside_what_it_cost(yard: Yard) -> None:
     expected = Expectation("l4", Estimate(1, 2, 3), 1.5)
-    about = About("digits", "yard", expected)
+    metadata = RunMetadata("digits", "yard", expected)
     pods = [node_pod("p", "preprocess", "cpu", 0, 60), node_pod("t", "train", "l4", 0, 60)]
-    view = runs(yard("l4"), *pods, about=about).view("r")
+    view = runs(yard("l4"), *pods, metadata=metadata).view("r")
     assert view.document()["expected"]["cost_usd"] == 1.5
     assert _cost_text(view) == "about 2.50 USD, at list price. The training: 2.00; the plan said about 1.50"
-    unpriced = About("digits", "yard", Expectation("l4", Estimate(1, 2, 3)))
-    assert _cost_text(runs(yard("l4"), *pods, about=unpriced).view("r")) == "about 2.50 USD, at list price"
+    unpriced = RunMetadata("digits", "yard", Expectation("l4", Estimate(1, 2, 3)))
+    assert _cost_text(runs(yard("l4"), *pods, metadata=unpriced).view("r")) == "about 2.50 USD, at list price"
 
 
 def test_a_benchmark_costs_by_the_pool_that_it_trained_on(yard: Yard) -> None:
-    about = About("digits", "yard", trains_on="pair")
+    metadata = RunMetadata("digits", "yard", trains_on="pair")
     launcher = node_pod("launcher", "train", "cpu", 0, 60)
-    assert runs(yard("cpu"), launcher, about=about).view("r").cost == Cost(4.0, at_most=True)
+    assert runs(yard("cpu"), launcher, metadata=metadata).view("r").cost == Cost(4.0, at_most=True)
     alone = node_pod("t", "train", "cpu", 0, 60)
-    assert runs(yard("pair"), alone, about=About("digits", "yard", trains_on="cpu")).view("r").cost == Cost(0.5)
+    assert runs(yard("pair"), alone, metadata=RunMetadata("digits", "yard", trains_on="cpu")).view("r").cost == Cost(
+        0.5
+    )
 
 
 def test_the_run_of_another_environment_has_other_pools_and_somebody_elses_only_those_of_its_labels(yard: Yard) -> None:
     trained = node_pod("t", "train", "cpu", 0, 60)
-    other = runs(yard("pair"), trained, about=About("digits", "gke")).view("r")
+    other = runs(yard("pair"), trained, metadata=RunMetadata("digits", "gke")).view("r")
     assert costs(other) == {"train": None} and other.cost is None and _cost_text(other) == ""
-    placed = runs(yard("pair"), trained, tasks=[task("evaluate")], about=About("–", "–")).view("r")
+    placed = runs(yard("pair"), trained, tasks=[task("evaluate")], metadata=RunMetadata("–", "–")).view("r")
     assert costs(placed) == {"train": Cost(0.5), "evaluate": None}

@@ -199,7 +199,7 @@ VOLUME = "volume: {{claim: runs, path: {}}}\n"
 class Published(NamedTuple):
     """A published efficiency, and what is known of the machines. speed: examples a second of one worker."""
 
-    what: str
+    title: str
     source: str
     workers: int
     batch: int
@@ -244,7 +244,7 @@ def efficiency(run: Published, overlap: float) -> float:
 
 
 def test_published_efficiencies_are_met_within_15_points() -> None:
-    assert [run.what for run in PUBLISHED if abs(efficiency(run, OVERLAP) - run.efficiency) > 0.15] == []
+    assert [run.title for run in PUBLISHED if abs(efficiency(run, OVERLAP) - run.efficiency) > 0.15] == []
 
 
 def page() -> str:
@@ -253,15 +253,16 @@ def page() -> str:
         for row in measured()
     )
     theirs = "\n".join(
-        f"| {run.what} | {run.source} | {run.workers} | {run.efficiency:.0%} | {efficiency(run, OVERLAP):.0%} | "
+        f"| {run.title} | {run.source} | {run.workers} | {run.efficiency:.0%} | {efficiency(run, OVERLAP):.0%} | "
         f"{efficiency(run, 0.0):.0%} |"
         for run in PUBLISHED
     )
     return f"""\
 # Scaling by simulation
 
-`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **No gang of more than two was measured.** This page,
-which a test creates, compares the simulation with measurements and with published curves.
+`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **The only gang of more than two that was measured is [one
+of four half cores](../benchmarks.md#two-workers-against-one).** This page, which a test creates, compares the
+simulation with measurements and with published curves.
 
 ## Against two workers
 

@@ -27,7 +27,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
 from trainyard.storage import storage
-from trainyard_control.compiler import about
+from trainyard_control.compiler import run_metadata
 from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, load, package, plan, removal, request
 
 NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
@@ -111,8 +111,8 @@ def test_a_new_one_that_is_paused_is_made_disabled_and_says_so(tmp_path: Path) -
     (action,) = plan("nightly.aaaaaaaa", True, [], NOW)
     assert str(action) == "create nightly.aaaaaaaa (paused: it starts no runs until paused is removed)"
     schedule = read(tmp_path, TEXT + "paused: true\n")
-    what, _ = package(schedule, environments.load("kind"))
-    assert request(schedule, action, what, "e1", "p1", "v1").mode == kfp_server_api.RecurringRunMode.DISABLE
+    submission, _ = package(schedule, environments.load("kind"))
+    assert request(schedule, action, submission, "e1", "p1", "v1").mode == kfp_server_api.RecurringRunMode.DISABLE
     (kept,) = plan("nightly.aaaaaaaa", True, [there("nightly.aaaaaaaa", enabled=False)], NOW)
     assert str(kept) == "keep nightly.aaaaaaaa (unchanged, paused)"
 
@@ -144,18 +144,18 @@ def test_the_name_at_the_server_changes_with_what_runs_and_when(tmp_path: Path) 
 
 def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:
     schedule = read(tmp_path, TEXT + "when: {new_data: true}\n")
-    what, name = package(schedule, environments.load("kind"))
-    assert "exec-check" in what.package
-    body = request(schedule, Action("create", name, start=NOW), what, "e1", "p1", "v1")
+    submission, name = package(schedule, environments.load("kind"))
+    assert "exec-check" in submission.package
+    body = request(schedule, Action("create", name, start=NOW), submission, "e1", "p1", "v1")
     api = kfp_server_api.ApiClient()
     sent = json.dumps(api.sanitize_for_serialization(body))
     assert api.deserialize(type("Response", (), {"data": sent}), "V2beta1RecurringRun") == body
     read_back = json.loads(sent)
     assert read_back["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *", "start_time": "2026-03-01T03:00:30+00:00"}}
     assert (read_back["max_concurrency"], read_back["no_catchup"], read_back["mode"]) == ("1", True, "ENABLE")
-    assert about.from_run(body).schedule == "nightly"
+    assert run_metadata.from_run(body).schedule == "nightly"
     body.runtime_config.parameters = {}
-    assert about.from_run(body).schedule == ""
+    assert run_metadata.from_run(body).schedule == ""
 
 
 BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))

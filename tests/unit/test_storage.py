@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from botocore.exceptions import EndpointConnectionError
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.storage import storage
+from trainyard.storage.buckets import objects
 
 KILLED_WRITER = """
 import os, sys
@@ -111,7 +115,7 @@ def test_a_writer_that_lost_the_race_with_other_content_is_told(tmp_path: Path) 
 def test_a_file_cut_after_publishing_is_found(tmp_path: Path) -> None:
     write(tmp_path / "out", "hello")
     (tmp_path / "out" / "a").write_text("hell")
-    with pytest.raises(DataError, match="4 bytes, its manifest says 5"):
+    with pytest.raises(DataError, match="4 bytes, its manifest says 5 bytes"):
         storage.require(str(tmp_path / "out"), "test")
 
 
@@ -300,3 +304,13 @@ def test_the_manifest_of_a_newer_trainyard_is_refused_with_what_to_do(tmp_path: 
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 2, "files": "elsewhere"}))
     with pytest.raises(ConfigurationError, match=r"schema version 2; this one reads up to 1.*Install that Trainyard"):
         storage.committed(str(tmp_path / "out"))
+
+
+def test_the_reason_of_an_unreachable_store_is_a_whole_one_without_a_query() -> None:
+    with requests.Session() as session:
+        session.trust_env = False  # no proxy
+        with pytest.raises(requests.ConnectionError) as refused:
+            session.get("http://127.0.0.1:9/b/o?prefix=a%2F&token=b", timeout=1)
+    assert re.fullmatch(r"HTTPConnection\(.*port=9\): Failed .* refused", objects.one_line(refused.value))
+    error = EndpointConnectionError(endpoint_url="http://127.0.0.1:9/b?list-type=2&prefix=a%2F")
+    assert objects.one_line(error) == 'Could not connect to the endpoint URL: "http://127.0.0.1:9/b"'

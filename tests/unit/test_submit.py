@@ -26,10 +26,9 @@ from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
 from trainyard_control.cli.main import app
 from trainyard_control.cli.verbs.predict import _answers
-from trainyard_control.compiler.about import About, read
-from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.compilation import Submission, compiled, request, submission
 from trainyard_control.compiler.gang_objects import gang_objects
-from trainyard_control.compiler.submission import Submission, request, submission
+from trainyard_control.compiler.run_metadata import RunMetadata, read
 from trainyard_control.compiler.vertex import job
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.planning.expectation import expect
@@ -55,15 +54,19 @@ def test_equal_content_has_one_version_and_other_content_another() -> None:
     assert made().version == made(name="another").version
     assert made().version != made("kind", "nightly-1", "train.epochs=3").version
     assert made().version.startswith("kind-")
-    assert made().about == About("digits", "kind")
+    assert made().metadata == RunMetadata("digits", "kind")
 
 
 def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path) -> None:
     environment = own(tmp_path, "kind", **VOLUME)
     places = ("digits", "s3://lake/2026-*.parquet", str(tmp_path / "Own cluster.yaml"))
-    what = prepare_prediction(*places, "/mnt/trainyard/answers/", "id", "nightly")
-    assert (what.pipeline, what.run, what.about) == ("trainyard-predict", "nightly", About("predict", "own-cluster"))
-    spec = next(yaml.safe_load_all(what.package))
+    prediction = prepare_prediction(*places, "/mnt/trainyard/answers/", "id", "nightly")
+    assert (prediction.pipeline, prediction.run, prediction.metadata) == (
+        "trainyard-predict",
+        "nightly",
+        RunMetadata("predict", "own-cluster"),
+    )
+    spec = next(yaml.safe_load_all(prediction.package))
     parameters = {
         name: parameter["defaultValue"] for name, parameter in spec["root"]["inputDefinitions"]["parameters"].items()
     }
@@ -100,7 +103,7 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
     sent = json.dumps(api.sanitize_for_serialization(body))
     answer = api.deserialize(type("Response", (), {"data": sent}), "V2beta1Run")
     assert answer == body
-    assert read(answer.runtime_config.parameters) == About("digits", "own-cluster")
+    assert read(answer.runtime_config.parameters) == RunMetadata("digits", "own-cluster")
     assert json.loads(sent) == {
         "display_name": "nightly-1",
         "description": f"trainyard-digits {made(environment).version}",
@@ -142,9 +145,9 @@ def test_what_the_plan_expects_is_a_parameter_of_the_run_and_makes_no_other_vers
     expected = expect(recipes.load("digits"), environment)
     assert expected and expected.pool == "gang" and expected.speed.low < expected.speed.expected < expected.speed.high
     plain = made(environment)
-    what = replace(plain, about=replace(plain.about, expected=expected))
-    body = request(what, "e1", "p1", "v1")
-    assert read(body.runtime_config.parameters) == what.about
+    forecast = replace(plain, metadata=replace(plain.metadata, expected=expected))
+    body = request(forecast, "e1", "p1", "v1")
+    assert read(body.runtime_config.parameters) == forecast.metadata
     assert body.description == f"trainyard-digits {plain.version}; the plan expects {expected}"
 
 
@@ -156,7 +159,7 @@ def test_what_the_plan_says_that_the_training_costs_goes_with_the_run(tmp_path: 
     cost = next(candidate.cost_usd for candidate in planned if candidate.pool == "gang")
     expected = expect(recipes.load("digits"), environment)
     assert cost and expected and expected.cost_usd == pytest.approx(cost, rel=1e-3)
-    assert read(About("digits", "own-cluster", expected).parameters()).expected == expected
+    assert read(RunMetadata("digits", "own-cluster", expected).parameters()).expected == expected
     older = json.dumps(
         {"recipe": "digits", "environment": "kind", "expected": {"pool": "l4", "speed": vars(expected.speed)}}
     )
@@ -166,9 +169,9 @@ def test_what_the_plan_says_that_the_training_costs_goes_with_the_run(tmp_path: 
 def test_a_package_says_what_its_runs_are_for_and_a_run_of_another_tool_does_not() -> None:
     package = next(iter(yaml.safe_load_all(made().package)))
     parameter = package["root"]["inputDefinitions"]["parameters"]["about"]
-    assert read({"about": parameter["defaultValue"]}) == About("digits", "kind")
+    assert read({"about": parameter["defaultValue"]}) == RunMetadata("digits", "kind")
     for parameters in (None, {}, {"about": ""}, {"about": "[]"}, {"about": '{"recipe": "x", "other": 1}'}):
-        assert read(parameters) == About("–", "–")
+        assert read(parameters) == RunMetadata("–", "–")
 
 
 def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None:
@@ -182,15 +185,15 @@ def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None
 
 
 def test_vertex_gets_the_same_pipeline_as_a_job_of_that_name(tmp_path: Path) -> None:
-    what = made(own(tmp_path, "vertex", vertex={"project": "my-project", "location": "europe-west4"}))
-    sent = job(what, AnonymousCredentials())
+    sent_run = made(own(tmp_path, "vertex", vertex={"project": "my-project", "location": "europe-west4"}))
+    sent = job(sent_run, AnonymousCredentials())
     document = json_format.MessageToDict(sent._gca_resource._pb)
     assert json_format.ParseDict(document, PipelineJob()._pb)
     assert sent.job_id == "nightly-1"
-    assert document["pipelineSpec"] == yaml.safe_load(what.package)
+    assert document["pipelineSpec"] == yaml.safe_load(sent_run.package)
     assert document["runtimeConfig"]["gcsOutputDirectory"] == "gs://example-trainyard/runs/pipeline-root"
-    assert document["labels"] == {"pipeline": "trainyard-digits", "version": what.version}
-    assert what.version.startswith("own-cluster-")
+    assert document["labels"] == {"pipeline": "trainyard-digits", "version": sent_run.version}
+    assert sent_run.version.startswith("own-cluster-")
 
 
 def test_vertex_without_a_project_is_refused_before_anything_is_asked() -> None:

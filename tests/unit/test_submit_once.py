@@ -15,13 +15,13 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
-from trainyard_control.compiler.about import About
-from trainyard_control.compiler.submission import Submission
+from trainyard_control.compiler.compilation import Submission
+from trainyard_control.compiler.run_metadata import RunMetadata
 from trainyard_control.kubeflow import submit as submitting
 from trainyard_control.kubeflow.submit import submit
 
-WHAT = Submission(
-    "trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"), About("digits", "kind")
+SUBMISSION = Submission(
+    "trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"), RunMetadata("digits", "kind")
 )
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -75,8 +75,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.001)
 
 
-def sent(server: Any, what: Submission = WHAT) -> tuple[str, bool]:
-    return submit(what, server)
+def sent(server: Any, submission: Submission = SUBMISSION) -> tuple[str, bool]:
+    return submit(submission, server)
 
 
 def test_commands_that_all_made_a_run_before_they_looked_keep_one() -> None:

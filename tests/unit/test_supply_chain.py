@@ -6,7 +6,9 @@ import ast
 import gzip
 import hashlib
 import importlib.metadata
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -39,6 +41,24 @@ def test_the_image_is_built_from_locked_files_alone_and_runs_as_a_numbered_user(
         assert "--require-hashes" in line or "--no-index" in line, line
     user = re.findall(r"^USER (\d+):\d+$", DOCKERFILE, re.MULTILINE)
     assert user and int(user[-1]) > 0
+
+
+def test_compiled_modules_hold_no_time_of_the_build(tmp_path: Path) -> None:
+    script = (ROOT / "images" / "compile.sh").read_text(encoding="utf-8")
+    assert DOCKERFILE.count("sh /images/compile.sh /") == 2 and "compileall" not in DOCKERFILE
+    compiled = []
+    for moment in (1_000_000_000, 1_700_000_000):
+        folder = tmp_path / "same"
+        folder.mkdir()
+        (folder / "module.py").write_text("ONE = 1\n")
+        os.utime(folder / "module.py", (moment, moment))
+        subprocess.run(
+            ["sh", "-c", script.replace("/opt/trainyard/bin/python", sys.executable), "sh", folder], check=True
+        )
+        (module,) = (folder / "__pycache__").iterdir()
+        compiled.append((module.read_bytes(), module.stat().st_mtime, folder.stat().st_mtime))
+        shutil.rmtree(folder)
+    assert compiled[0] == compiled[1] and compiled[0][1:] == (0, 0)
 
 
 def test_a_process_in_the_image_finds_the_driver_that_gke_mounts() -> None:
@@ -198,8 +218,11 @@ def test_a_licence_that_is_not_on_the_list_is_found() -> None:
 
 def test_one_command_writes_every_lock_and_with_it_nothing_is_left_out_that_pyproject_names() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    recipe = makefile.partition("\nupdate:")[2].partition("\n\n")[0]
+    recipe = makefile.partition("\nlock:")[2].partition("\n\n")[0]
     assert sorted(re.findall(r"-o locks/([\w-]+)\.txt$", recipe, re.MULTILINE)) == sorted(lock.stem for lock in LOCKS)
+    for target, upgrades in (("lock", 0), ("update", len(LOCKS))):
+        done = subprocess.run(["make", "-n", target, "UV=uv"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert len(re.findall(r"pip compile .*--upgrade .*-o locks/", done.stdout)) == upgrades, target
     images = {requirement.name for extra in ("cpu", "gpu", "tpu", "jax", "jax-gpu") for requirement in asked(extra)}
     assert not images & parts(ROOT / "locks/cpu.txt")[2]
 

@@ -91,10 +91,10 @@ def huge(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
         (b"\0" * 100, "truncated_archive", "in or after cat/1.jpg"),
         (b"garbage!" * 64, "broken_archive", "after cat/1.jpg"),
         (huge(1 << 40), "truncated_archive", "in or after huge.jpg"),
-        (huge(1 << 62), "broken_archive", "promises 4611686018427387904 bytes"),
-        (huge(-1024), "broken_archive", "promises -1024 bytes"),
-        (huge(1 << 33, tarfile.XHDTYPE), "broken_archive", "an extended header has 8589934592 bytes"),
-        (huge(1 << 33, tarfile.GNUTYPE_LONGNAME), "broken_archive", "an extended header has 8589934592 bytes"),
+        (huge(1 << 62), "broken_archive", "promises 4,611,686,018,427,387,904 bytes"),
+        (huge(-1024), "broken_archive", "promises -1,024 bytes"),
+        (huge(1 << 33, tarfile.XHDTYPE), "broken_archive", "an extended header has 8,589,934,592 bytes"),
+        (huge(1 << 33, tarfile.GNUTYPE_LONGNAME), "broken_archive", "an extended header has 8,589,934,592 bytes"),
         (entry("x", b"no lengths at all\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is invalid"),
         (entry("x", b"12 size=-99\n", kind=tarfile.XHDTYPE) + huge(5), "broken_archive", "promises -99 bytes"),
         (entry("x", b"0 path=x\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is invalid"),
@@ -288,5 +288,5 @@ def test_members_are_found_again_by_their_place(tmp_path):
     assert find_source(str(tmp_path)).kind == "csv", "an archive beside a table may hold anything"
     alone = find_source(str(tmp_path / "img_train.tar.gz"), "image_folder")
     assert [file.name for file in alone.files] == ["cat/1.jpg", "dog/2.jpg"]
-    with pytest.raises(OSError, match="at most 268435456 are read"):
+    with pytest.raises(OSError, match="at most 268,435,456 are read"):
         tar.Archives().read(str(tmp_path / "img_train.tar.gz"), 512, 1 << 40)

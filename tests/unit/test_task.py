@@ -55,7 +55,7 @@ def test_a_step_that_nobody_else_would_end_ends_itself_at_its_timeout(tmp_path: 
     output = tmp_path / "model"
     environment = {**os.environ, step.TIMEOUT_VARIABLE: "0.2"}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(output)], env=environment, capture_output=True, timeout=50
+        [sys.executable, "-c", program, str(output)], env=environment, capture_output=True, timeout=300
     )
     assert done.returncode == 40
     assert failure(output)["message"] == (
@@ -74,7 +74,7 @@ with step.recorded("train", lambda: sys.argv[1]): step.execute(run, sys.argv[1])
 
 def test_a_step_that_is_killed_has_said_so_beforehand_and_takes_it_back_when_it_succeeds(tmp_path: Path) -> None:
     output = tmp_path / "model"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(output)], capture_output=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(output)], capture_output=True, timeout=300)
     assert done.returncode == -signal.SIGKILL
     record = failure(output)
     assert (record["step"], record["exit_code"], record["class"]) == ("train", 30, "Killed")
@@ -110,7 +110,7 @@ def test_a_signal_of_which_a_library_made_an_error_of_its_own_is_still_that_sign
     tmp_path: Path, number: signal.Signals, code: int, name: str
 ) -> None:
     command = [sys.executable, "-c", MISTAKEN, str(int(number)), str(tmp_path / "model")]
-    assert subprocess.run(command, capture_output=True, timeout=50).returncode == code
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == code
     assert failure(tmp_path / "model")["class"] == name
 
 
@@ -121,7 +121,7 @@ def test_a_thread_that_ends_the_process_leaves_the_steps_failure(tmp_path: Path)
         "    threading.Thread(target=step.end_with, args=(TransientError('train: no progress.'),)).start()\n"
         "    time.sleep(60)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, timeout=300)
     assert (done.returncode, failure(tmp_path / "model")["message"]) == (30, "train: no progress.")
 
 

@@ -15,9 +15,9 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.gates import ThresholdAim
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.curves import choose_thresholds
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
-from trainyard.steps.evaluate.threshold_choice import choose_thresholds
+from trainyard.steps.evaluate.metrics.registry import measure
 
 NAMES = ["a", "b", "c"]
 RECIPE = "{name: t, data: {format: csv, path: x.csv, features: {x: {type: numeric}}}, model: {name: mlp}, %s}"

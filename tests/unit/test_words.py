@@ -97,11 +97,14 @@ NOT_NAMES = {
     r"yardsticks?": "baseline",
     r"facts": "statistics, fields",
     r"lanes?|helpers?": "shard range, slot, worker process",
+    r"what": "subject, kind, problem",
+    r"looks|suspects?": "perceptual hashes, label errors",
+    r"receivers?|columnjudge": "sink, column validator",
 }
 NAME = re.compile(rf"_*({'|'.join(NOT_NAMES)})", re.IGNORECASE)
 MAY_DEFINE = re.compile(rf"(?<![\w'\"]){NAME.pattern}\b( in\b|\s*[=:,()\]])", re.IGNORECASE)
 # Keys of recipes and of written documents.
-KEYS = {("recipe.py", "where")}
+KEYS = {("recipe.py", "where"), ("train.py", "what"), ("trials.py", "what")}
 
 
 def identifiers(module: ast.Module) -> Iterator[str]:

@@ -15,8 +15,8 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000
 KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
 """The modes by format that TensorFlow decodes as Pillow does."""
 
-JUDGES = ("val", "validation", "test")
-"""Splits that judge a model, by the name of their folder; the first that is there does."""
+EVAL_SPLITS = ("val", "validation", "test")
+"""Names of the folders whose images evaluate a model; the first that exists is used."""
 
 ORIENTATION = 0x0112  # the EXIF tag
 

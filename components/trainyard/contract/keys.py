@@ -113,7 +113,7 @@ def cancellation(folder: str) -> str:
 def code_digest(module: str | None = None) -> str:
     """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`.
 
-    A pipeline and its images are held equal by it. Keys count less: see `provenance`.
+    A step fails if the digests of its image and its pipeline differ. Keys depend on less: see `provenance`.
     """
     return hashlib.sha256(_package_digest() + (recipe_module(module) if module else b"")).hexdigest()
 

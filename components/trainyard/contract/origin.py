@@ -99,7 +99,7 @@ def _files(recipe: Recipe, day: str) -> dict[str, str]:
 def _differences(
     before: Mapping[str, Any], now: Mapping[str, Any], at: str = "", *, shown: bool = True
 ) -> Iterator[str]:
-    """Yield a phrase for each entry that differs, of mappings in it for each of theirs; shown: with its values."""
+    """Yield a phrase for each entry that differs, in nested mappings too; shown: with its values."""
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name), now.get(name)
         if name not in before or name not in now:

@@ -284,7 +284,7 @@ def _installed(name: str) -> str:
 
 @cache
 def _pins(variant: str) -> dict[str, str]:
-    """Return the exact versions that this distribution asks for in the image `variant`."""
+    """Return the exact versions that this distribution requires in the image `variant`."""
     pins: dict[str, str] = {}
     for text in importlib.metadata.requires("trainyard") or []:
         asked = Requirement(text)

@@ -66,7 +66,7 @@ V = TypeVar("V", bound=PushedVersion)
 
 
 def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None) -> tuple[list[V], str]:
-    """Return the versions in `folder`, the newest first, and why what serves is not as it should be; '' otherwise.
+    """Return the versions in `folder`, newest first, and the problem with the serving version, '' without one.
 
     newest: only as many of the newest are read, and those that serve or have an alias. Raises `DataError` if the file
     of aliases is damaged.

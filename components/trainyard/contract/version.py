@@ -65,7 +65,7 @@ class _Decided(BaseModel):
 def layout(exported: Manifest) -> dict[str, str]:
     """Return the path of each exported file in a version, as {path: name in the export's folder}.
 
-    The SavedModel, or what a program left instead, is the folder itself; all else lies below `assets.extra/`.
+    The folder itself is the SavedModel, or the output of a custom program; other files are in `assets.extra/`.
     """
     return {
         name.partition("/")[2] if name.startswith(_SERVED) else f"{EXTRA}/{name}": name

@@ -8,7 +8,7 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, assert_never
 
 import h5py
 import keras
@@ -155,9 +155,15 @@ def predictor(model: keras.Model, task: Task) -> Callable[[Tensors], tf.Tensor]:
 
     def predict(features: Tensors) -> tf.Tensor:
         outputs = tf.cast(model(features, training=False), tf.float32)
-        if task == "regression":
-            return tf.squeeze(outputs, axis=-1) if outputs.shape[-1] == 1 else outputs
-        return tf.nn.softmax(outputs) if task == "classification" else tf.nn.sigmoid(outputs)
+        match task:
+            case "regression":
+                return tf.squeeze(outputs, axis=-1) if outputs.shape[-1] == 1 else outputs
+            case "classification":
+                return tf.nn.softmax(outputs)
+            case "multi_label":
+                return tf.nn.sigmoid(outputs)
+            case _:
+                assert_never(task)
 
     return predict
 

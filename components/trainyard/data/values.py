@@ -28,6 +28,9 @@ CYCLE = 146097 * _DAY
 """Seconds of 400 years, after which the Gregorian calendar and, behind `LAST_CHANGE`, each time zone repeat."""
 
 _STEP = 6 * _DAY  # measured: between two changes of a zone in tzdata 2026f are at least 6.96 days
+_LOWER = {"İ": "i\u0307", "Ì": "ì", "Í": "í", "Ĩ": "ĩ", "Į": "į"}
+"""Letters whose lower case depends on ICU's locale; so does that of I and J, which are ASCII."""
+
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 _CHANGED = rf"(?s:.*[\n\r].*|{patterns.SPACE}.*|.*{patterns.SPACE}|{patterns.WRITTEN_OTHERWISE})"
 
@@ -80,6 +83,14 @@ def days_tensor(texts: tf.Tensor, *, hour: bool, zone: datetime.tzinfo) -> tf.Te
     convert = partial(_time, zone=zone)
     times = _where_matching(_one_line(texts), patterns.TIMESTAMP, "1970-01-01 00:00", convert)
     return tf.strings.regex_replace(times, f"^({patterns.ONLY_DAY})$", r"\1T00") if hour else times
+
+
+def lower_tensor(texts: tf.Tensor) -> tf.Tensor:
+    """Return the texts (n,) in lower case as `str.lower` does, in Turkish and Lithuanian locales, too."""
+    texts = tf.strings.lower(texts, encoding="")  # of ASCII
+    for upper, lower in _LOWER.items():
+        texts = tf.strings.regex_replace(texts, upper, lower)
+    return tf.strings.lower(texts, encoding="utf-8")
 
 
 def days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:

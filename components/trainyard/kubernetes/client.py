@@ -149,7 +149,7 @@ class Cluster:
         self._call("DELETE", path, body=body, absent=(404, 409) if uid else (404,))
 
     def patch(self, path: str, body: Manifest) -> None:
-        """Merge `body` into the object at `path`, if there is one that it fits."""
+        """Merge `body` into the object at `path`, if the object exists."""
         self._call("PATCH", path, body=body, absent=(404, 409))
 
     def apply(self, path: str, body: Manifest, manager: str) -> Manifest:

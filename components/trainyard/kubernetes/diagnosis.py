@@ -146,11 +146,11 @@ def owner_uids(thing: Manifest) -> set[str]:
 
 def task_of(thing: Manifest) -> PodTask:
     """Return the task of a pod or a Job; a driver of Kubeflow is `driver`."""
-    own = thing["metadata"].get("labels", {})
-    if (step := own.get(labels.STEP)) is None:
+    task_labels = thing["metadata"].get("labels", {})
+    if (step := task_labels.get(labels.STEP)) is None:
         name = name_of(thing)
         return PodTask(DRIVER if "driver" in name else name)
-    return PodTask(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
+    return PodTask(str(step), use=str(task_labels.get(labels.USE, "")), worker=str(task_labels.get(labels.INDEX, "")))
 
 
 def main_container(pod: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""The networks of keras.applications, with a head for the data's classes."""
+"""The networks of keras.applications, with a classification head."""
 
 from __future__ import annotations
 

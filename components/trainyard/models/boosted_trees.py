@@ -97,7 +97,7 @@ class BoostedTrees:
             yield from self.estimator.staged_predict(values)
 
     def model(self, features: Sequence[Feature], outputs: int, iterations: int) -> keras.Model:
-        """Return the first `iterations` as a Keras model: logits (batch, outputs), of a regression numbers (batch, 1).
+        """Return the first `iterations` as a Keras model: logits (batch, outputs), for regression numbers (batch, 1).
 
         A row of float32 takes the same branches as in scikit-learn. Two classes get the logits 0 and scikit-learn's
         decision; a class without training examples gets a logit that stands for no probability.

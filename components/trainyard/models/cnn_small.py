@@ -6,8 +6,7 @@ import keras
 from keras import layers
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec.training.blocks import parse, smallest_side
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.training.model import ModelConfig, parse_block, smallest_side
 
 
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
@@ -43,7 +42,7 @@ def _blocks(model: ModelConfig, texts: list[str], x: keras.KerasTensor) -> keras
             f"model.blocks: their pools leave nothing of {height} x {width} pixels. Leave out a pool, or set "
             f"data.image_size to [{side}, {side}] or more."
         )
-    for block in map(parse, texts):
+    for block in map(parse_block, texts):
         if block.kind == "pool":
             x = layers.MaxPooling2D(2)(x)
             continue

@@ -48,10 +48,10 @@ def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | N
     """
     weights = model.weights or ""
     arrays = _by_name(published_network(model, published_at)) if weights == IMAGENET else _arrays(weights, network)
-    own = {variable.path: variable for variable in network.weights}
-    head = {name for name in own.keys() | arrays.keys() if name.startswith(f"{HEAD}/")}
-    body = {name for name in own.keys() | arrays.keys() if name not in head}
-    shapes = {name: tuple(variable.shape) for name, variable in own.items()}
+    variables = {variable.path: variable for variable in network.weights}
+    head = {name for name in variables.keys() | arrays.keys() if name.startswith(f"{HEAD}/")}
+    body = {name for name in variables.keys() | arrays.keys() if name not in head}
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     if differences := _differences(shapes, arrays, body):
         raise ConfigurationError(
             f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: "
@@ -60,21 +60,21 @@ def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | N
         )
     same_head = _labels(weights) == (labels or []) and not _differences(shapes, arrays, head)
     for name in body | head if same_head else body:
-        own[name].assign(arrays[name])
+        variables[name].assign(arrays[name])
     events.emit("weights", source=weights, variables=len(body), head="kept" if same_head else "new")
 
 
-def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[str]) -> list[str]:
-    """Describe how `arrays` differ from variables of the shapes `own` among `names`, one phrase a layer."""
+def _differences(shapes: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[str]) -> list[str]:
+    """Describe how `arrays` differ from variables of `shapes` among `names`, one phrase a layer."""
     phrases: dict[str, str] = {}
     for name in sorted(names):
         layer = name.rpartition("/")[0] or name
         if name not in arrays:
             phrases.setdefault(layer, f"the layer {layer} is missing")
-        elif name not in own:
+        elif name not in shapes:
             phrases.setdefault(layer, f"the layer {layer} is not in the network")
-        elif own[name] != arrays[name].shape:
-            phrases.setdefault(layer, f"{name} is {arrays[name].shape} and not {own[name]}")
+        elif shapes[name] != arrays[name].shape:
+            phrases.setdefault(layer, f"{name} is {arrays[name].shape} and not {shapes[name]}")
     return list(phrases.values())
 
 

@@ -51,16 +51,16 @@ def statistics_of(
 
 
 def _beside(
-    own: Profile | Statistics, other: Profile | Statistics, separator: str, computed: Collection[str]
+    source: Profile | Statistics, other: Profile | Statistics, separator: str, computed: Collection[str]
 ) -> Statistics:
-    """Return the statistics of `own` to compare with `other`."""
-    if isinstance(own, Profile):
-        return own.statistics(other if isinstance(other, Statistics) else None, separator)
+    """Return the statistics of `source` to compare with `other`."""
+    if isinstance(source, Profile):
+        return source.statistics(other if isinstance(other, Statistics) else None, separator)
     if isinstance(other, Statistics):
-        return own
+        return source
     columns = {column.name for column in other.columns}
-    known = {name: each for name, each in own.features.items() if name in columns or name not in computed}
-    return own.model_copy(update={"features": known})
+    known = {name: each for name, each in source.features.items() if name in columns or name not in computed}
+    return source.model_copy(update={"features": known})
 
 
 def _separator(old: Profile | Statistics, new: Profile | Statistics) -> str:

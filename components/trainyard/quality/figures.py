@@ -46,8 +46,8 @@ def spark(histogram: Histogram) -> str:
     return "".join(_BARS[max(0, -(-8 * count // largest) - 1)] if count else " " for count in counts)
 
 
-def written(value: float | None, kind: str) -> str:
-    """Return a number or a day as a person reads it."""
+def format_value(value: float | None, kind: str) -> str:
+    """Format a number or a day for people."""
     if value is None:
         return "–"
     if kind == "date":

@@ -223,10 +223,14 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
 
 
 def _other_files(profile: Profile) -> list[str]:
-    if not profile.other_files:
-        return []
-    number = len(profile.other_files)
-    return [f"{_count(number, 'other file is', 'other files are')} not read: {listed(profile.other_files, _SHOWN)}."]
+    return [
+        f"{_count(len(names), one, several)} not read: {listed(names, _SHOWN)}."
+        for names, one, several in (
+            (profile.other_files, "other file is", "other files are"),
+            (profile.hidden, "hidden image is", "hidden images are"),
+        )
+        if names
+    ]
 
 
 def _article(kind: str) -> str:

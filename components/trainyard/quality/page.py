@@ -1,10 +1,10 @@
-"""Writes a profile as one HTML file that opens offline and asks nobody for anything."""
+"""Writes a profile as one HTML file without external requests."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.quality.figures import bars, written
+from trainyard.quality.figures import bars, format_value
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.report import pages
 
@@ -13,7 +13,7 @@ _BARS = 32
 
 def page(profile: Profile) -> str:
     """Return the page as HTML. It has no script; what comes from the data is escaped, and nothing is requested."""
-    template = pages.template(Path(__file__).parent / "page.html.j2", written=written)
+    template = pages.template(Path(__file__).parent / "page.html.j2", format_value=format_value)
     return template.render(profile=profile, bars={column.name: _heights(column) for column in profile.columns})
 
 

@@ -29,6 +29,7 @@ _LISTED = 0.1  # chosen: share of cells with several classes
 _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
 _FEW = 20  # chosen: fewer values may all differ by chance
 _ID = ("id", "key", "code", "nr", "no", "number")  # chosen: what names of ids end with
+_TIME = ("year", "yr", "month", "week", "day", "time")  # chosen: what names of times end with
 _SURELY_EQUAL = 4  # chosen: expected equal pairs among as many integers drawn from the same range
 
 
@@ -54,17 +55,17 @@ class ColumnProfile(FrozenModel):
 
     def statistics_beside(self, other: FeatureStatistics | None) -> FeatureStatistics:
         """Return the statistics; if `other`, of preprocess, counts texts, not those of numbers or days."""
-        own = self.statistics
+        statistics = self.statistics
         if other is None or other.top is None:
-            return own
+            return statistics
         is_day = self.type == "date" and all(re.fullmatch(ONLY_DAY, each.value) for each in other.top)
-        if is_day or own.mean is None:
-            return own
+        if is_day or statistics.mean is None:
+            return statistics
         counts = {entry.value: entry.count for entry in self.top} | self.missing_texts  # which are values of a text
         named = sum(self.missing_texts.values())
         return FeatureStatistics(
-            count=own.count + self.mistyped + named,
-            missing=own.missing - named,
+            count=statistics.count + self.mistyped + named,
+            missing=statistics.missing - named,
             distinct=self.distinct + len(self.missing_texts),
             top=top_values(counts),
         )
@@ -73,8 +74,8 @@ class ColumnProfile(FrozenModel):
     def is_id(self) -> bool:
         """True if all values differ and none is a number with a fraction, a day or a text of words.
 
-        Integers that differ are ids only if measured ones would repeat (incomes of 50 towns differ, too), or if they
-        count the rows.
+        Integers that differ are ids only if measured ones would repeat (incomes of 50 towns and years differ, too), or
+        if they count the rows.
         """
         present = self.statistics.count + self.mistyped
         if self.distinct < present or any(" " in top.value for top in self.top) or self.foreign:
@@ -85,8 +86,10 @@ class ColumnProfile(FrozenModel):
             return True
         if present <= _FEW or self.type not in ("text", "category", "integer"):
             return False
-        is_named = self.name.lower().endswith(_ID)
-        return self.type != "integer" or is_named or present * (present - 1) / 2 >= _SURELY_EQUAL * span
+        name = self.name.lower()
+        if self.type != "integer" or name.endswith(_ID):
+            return True
+        return not name.rstrip("s").endswith(_TIME) and present * (present - 1) / 2 >= _SURELY_EQUAL * span
 
     @property
     def is_prose(self) -> bool:
@@ -153,7 +156,7 @@ class Profile(FrozenModel):
     target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread:
     those that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label
     and the likely class, the surest first. time_zone: in which the days of times with an offset are counted.
-    findings: what is worth a look, a sentence each.
+    findings: what is worth a look, a sentence each. hidden: the images that are hidden, or in hidden folders.
     """
 
     source: str
@@ -177,6 +180,7 @@ class Profile(FrozenModel):
     images: ImageProfile | None
     findings: list[str]
     other_files: list[str]
+    hidden: list[str] = []
     time_zone: str = DEFAULT_ZONE
 
     @property

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from trainyard.contract.image_formats import JUDGES, split_of
+from trainyard.contract.image_formats import EVAL_SPLITS, split_of
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.findings import zoned_times
@@ -20,8 +20,10 @@ from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.table import nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.rows import RowBatch
+from trainyard.spec.gates import unknown_class
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.values.columns import as_texts, days
+from trainyard.values.text import canonical
 from trainyard.values.zones import DEFAULT_ZONE
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
@@ -44,9 +46,13 @@ def check_first(recipe: Recipe) -> str:
 
 
 def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
-    batch = next((item for item in read_table(source) if isinstance(item, RowBatch) and item.columns.num_rows), None)
+    batches = (
+        item for item in read_table(source, recipe.data.columns) if isinstance(item, RowBatch) and item.columns.num_rows
+    )
+    batch = next(batches, None)
     if batch is None:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
+    is_whole = len(batch.rows) <= _ROWS and recipe.data.window_days is None and next(batches, None) is None
     batch = RowBatch(batch.file, batch.columns.slice(0, _ROWS), batch.rows[:_ROWS])
     names, data = batch.columns.schema.names, recipe.data
     count = batch.columns.num_rows
@@ -77,7 +83,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         faults += _no_days("data.split.column", data.split.column, batch, recipe)
     for name in data.labels:
         if name in names:
-            faults += _label_faults(name, cells(batch.columns[name]), batch, recipe)
+            faults += _label_faults(name, cells(batch.columns[name]), batch, recipe, is_whole)
     dates = {*data.dates} | ({data.split.column or ""} if data.split.by == "time" else set())
     for name in sorted(dates & {*names}) if data.time_zone == DEFAULT_ZONE else ():
         if zoned := (column := cells(batch.columns[name])).zoned:
@@ -108,23 +114,22 @@ def _no_days(place: str, name: str, batch: RowBatch, recipe: Recipe) -> Iterator
     )
 
 
-def _mistyped(what: str, none: str, wrong: Mask, texts: pa.Array, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
+def _mistyped(problem: str, kind: str, wrong: Mask, texts: pa.Array, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     """Yield a sentence if more cells are `wrong` than records may be bad."""
     rows = np.flatnonzero(wrong).tolist()
     if len(rows) > recipe.data.max_bad_fraction * len(wrong):
         shown = ", ".join(f"{batch.name(row)} '{texts[row].as_py()[:40]}'" for row in rows[:_SUCH_AS])
         yield (
-            f"{what}, but {len(rows):,} of {len(wrong):,} cells are no {none}, such as {shown}. Give it another type, "
-            "or correct the data."
+            f"{problem}, but {len(rows):,} of {len(wrong):,} cells are no {kind}, such as {shown}. "
+            "Give it another type, or correct the data."
         )
 
 
-def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
+def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe, is_whole: bool) -> Iterator[str]:
     if recipe.task == "multi_label":  # an empty cell has no class, and any text is a list
         separator = recipe.data.label_separator or ";"
-        yield from _class_faults(
-            recipe, {part for cell in column.texts.unique().to_pylist() for part in cell.split(separator)}
-        )
+        parts = {canonical(part) for cell in column.texts.unique().to_pylist() for part in cell.split(separator)}
+        yield from _class_faults(recipe, parts - {""}, is_whole)
         return
     key = _place(name, recipe.data)
     rows, place = len(column.missing), f"{key}: '{name}'"
@@ -137,21 +142,22 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
         return
     classes = column.texts.unique().to_pylist()
     distinct = len(classes)
-    yield from _class_faults(recipe, classes)
+    yield from _class_faults(recipe, classes, is_whole)
     all_numbers = not (np.isnan(column.numbers) & ~column.missing).any()
     if too_many_classes(distinct, rows):
         hint = "Is this task: regression?" if all_numbers else "Name another column."
         yield f"{place} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
 
 
-def _class_faults(recipe: Recipe, classes: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each class that a gate or the threshold names and that is nearly one of the `classes`.
+def _class_faults(recipe: Recipe, classes: Collection[str], is_whole: bool) -> Iterator[str]:
+    """Yield a sentence for each class that a gate or the threshold names and that is none of the `classes`.
 
-    A class of another name may be in later data.
+    is_whole: these are all classes of the data. Otherwise only one that nearly has the name of a class is a fault:
+    another one may be in later data.
     """
     for key, name in recipe.named_classes.items():
-        if name is not None and name not in classes and (near := did_you_mean(name, classes)):
-            yield f"{key}: no class '{name}'.{near}"
+        if name is not None and name not in classes and (is_whole or did_you_mean(name, classes)):
+            yield unknown_class(key, name, sorted(classes))
 
 
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
@@ -163,24 +169,25 @@ def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
             f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
             "its own, and at least two beside each other."
         )
-    faults += _class_faults(recipe, classes)
+    faults += _class_faults(recipe, classes, source.is_whole)
     step = max(1, len(source.files) // _IMAGES)
     files = list(islice(source.files, 0, None, step))[:_IMAGES]
     measured = [(file.name, measure(source, file)) for file in files]
     broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, SizedImage)]
     if len(broken) > recipe.data.max_bad_fraction * len(files):
         shown = ", ".join(broken[:_SUCH_AS])
-        faults.append(f"data.path: {len(broken)} of {len(files)} images cannot be read, such as {shown}. Repair them.")
+        parts = f"{len(broken):,} of {len(files):,} images"
+        faults.append(f"data.path: {parts} cannot be read, such as {shown}. Repair them.")
     about = "" if source.is_whole else "about "
-    return faults, f"{len(files)} of {about}{source.count:,} images in {len(classes)} classes"
+    return faults, f"{len(files):,} of {about}{source.count:,} images in {len(classes)} classes"
 
 
 def _lacking_splits(source: SourceFiles) -> list[str]:
     splits = {split_of(file.name.partition("/")[0]) for file in source.files}
     lacking = [] if "train" in splits else ["trains (train)"]
-    lacking += [] if splits & {*JUDGES} else [f"judges ({', '.join(JUDGES)})"]
+    lacking += [] if splits & {*EVAL_SPLITS} else [f"judges ({', '.join(EVAL_SPLITS)})"]
     return [
-        f"data.split: by: folder finds no folder or archive that {what}. Name the folder that holds both as data.path, "
+        f"data.split: by: folder finds no folder or archive that {role}. Name the folder that holds both as data.path, "
         "or split by content."
-        for what in lacking
+        for role in lacking
     ]

@@ -10,6 +10,7 @@ from trainyard.errors import ConfigurationError, listed
 from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, likely_white
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.cells import too_many_classes
+from trainyard.quality.tables.tables import why_target
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
@@ -21,6 +22,7 @@ _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks
 _STEPS = 4000  # chosen: about this number of steps, but 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
 _RARE = 100  # chosen: with this many rows a class misses a split of a tenth once in 40,000 times
+_RARE_IN_A_FIFTH = 48  # chosen: with this many rows a class misses a split of a fifth once in 45,000 times
 _EXAMPLES = 3  # that a class needs, one in each split
 _LITTLE = 0.2  # chosen: share of the rows that are left out with their rare classes
 _SMALL = 100  # chosen: with this many distinct rows a split of a tenth is empty once in 38,000 times
@@ -75,6 +77,7 @@ def _image_content(profile: Profile) -> dict[str, Any]:
             *(f"white_level {value}: 16 bits a channel, of which few are used" for value in white.values()),
             "flip: the mirror image of an image has the same class; of letters and digits it has not",
             *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
+            *_split_guesses(profile),
             *_class_guesses(profile),
         ],
     }
@@ -130,7 +133,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
     if rare:
         kept = {name: count for name, count in profile.classes.items() if name not in rare}
         profile = profile.model_copy(update={"classes": kept})
-    how = _why_classes(profile, label) if is_class else _why_regression(profile)
+    how = _why_classes(profile, label) if is_class else _why_regression(label)
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
     row_filter = {"where": condition} if (condition := _row_filter(label, rare, is_class=is_class)) else {}
     return {
@@ -243,13 +246,10 @@ def _why_classes(profile: Profile, label: ColumnProfile) -> str:
     return f"{number} classes, because it holds few different integers; to predict the number task: regression"
 
 
-def _why_regression(profile: Profile) -> str:
-    column = next(column for column in profile.columns if column.name == profile.label)
-    if column.type != "integer":
-        return "numbers, so a regression"
-    return (
-        f"{column.distinct:,} different integers, many or rare ones, so a regression; for classes task: classification"
-    )
+def _why_regression(column: ColumnProfile) -> str:
+    why = why_target(column, {entry.value: entry.count for entry in column.top})
+    hint = "; for classes task: classification" if column.type == "integer" else ""
+    return f"{why}, so a regression{hint}"
 
 
 _TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category": "category"}
@@ -259,7 +259,8 @@ def _useless(column: ColumnProfile, profile: Profile) -> str:
     """Return the reason why nothing can be learned from `column`, or ''."""
     present = column.statistics.count + column.mistyped
     if not has_name(column.name):
-        return f"has no name, so it is an index. To learn from it, name it '{column.name}'"
+        how = "rename it" if column.name.startswith("_") else f"name it '{column.name}'"
+        return f"has no name, so it is an index. To learn from it, {how}"
     if fault := name_fault(column.name):
         return fault
     if column.type == "empty":
@@ -273,7 +274,7 @@ def _useless(column: ColumnProfile, profile: Profile) -> str:
     if column.is_id:
         return "an id: all of its values differ"
     if column.type == "text" and not column.is_prose:
-        return "text of few words, which {type: text} would read by them"
+        return "short text; use {type: text} to learn from its words"
     if column.mistyped > MAX_BAD * profile.rows:
         such_as = column.mistyped_such_as[0]
         return f"{column.mistyped:,} cells are no {_TYPES[column.type]} value, such as {such_as}: empty or correct them"
@@ -286,30 +287,43 @@ def _train(examples: int) -> dict[str, Any]:
 
 
 def _split(profile: Profile) -> dict[str, Any]:
-    """Return the split settings; a small table gets splits that are unlikely to be empty."""
-    shares = {"train": 0.6, "eval": 0.2, "test": 0.2} if profile.rows < _SMALL else {}
-    is_coarse = profile.images is None and _combinations(profile) < min(_SMALL, profile.rows)
-    by = {}
-    if is_coarse and not _rarest(profile) and (index := _index(profile)):
+    """Return the split settings; a small table, or a rare class, gets splits that are unlikely to miss it."""
+    index = _index(profile) if _is_coarse(profile) else ""
+    fewest = min(profile.classes.values(), default=_RARE)
+    by: dict[str, Any] = {}
+    if index and fewest >= _RARE_IN_A_FIFTH:
         by = {"by": "group", "column": index}
-    elif profile.classes and (is_coarse or _rarest(profile)):
+    elif profile.classes and (_is_coarse(profile) or _rarest(profile)):
         by = {"by": "class"}
-    return {"split": by | shares} if by or shares else {}
+    needs_more = profile.rows < _SMALL or ("column" in by and _rarest(profile))
+    split = by | ({"train": 0.6, "eval": 0.2, "test": 0.2} if needs_more else {})
+    return {"split": split} if split else {}
 
 
 def _split_guesses(profile: Profile) -> Iterator[str]:
     split = _split(profile).get("split", {})
-    if "by" in split and not _rarest(profile):
-        if "column" in split:
-            by = f"group of '{split['column'][:40]}', to the row"
-        else:
-            by = "class, equal rows together, so the shares of the splits are rough"
+    number = f"the columns have at most {_combinations(profile):,} combinations"
+    if "column" in split:
+        index = split["column"][:40]
+        yield f"split by group of '{index}', to the row: {number}, whose rows a split by content keeps together"
+    elif "by" in split and _is_coarse(profile):
         yield (
-            f"split by {by}: the columns have at most {_combinations(profile):,} combinations, "
-            "whose rows a split by content keeps together"
+            f"split by class, equal rows together: {number}, of which a split may hold few. For splits to the row "
+            "number the rows in a column with a name, and draft again"
         )
-    if "train" in split:
-        yield f"split 60 : 20 : 20: of {profile.rows:,} rows a split of a tenth may be empty"
+    elif rarest := _rarest(profile):
+        number = f"{profile.classes[rarest]:,}"
+        yield f"split by class: '{rarest[:40]}' has {number} examples, which a split by content may miss"
+    if "train" in split and profile.rows < _SMALL:
+        unit = "images" if profile.images else "rows"
+        yield f"split 60 : 20 : 20: of {profile.rows:,} {unit} a split of a tenth may be empty"
+    elif "train" in split:
+        yield f"split 60 : 20 : 20: a split of a tenth may miss the class '{_rarest(profile)[:40]}'"
+
+
+def _is_coarse(profile: Profile) -> bool:
+    """Return True if a split by content tells few rows apart."""
+    return profile.images is None and _combinations(profile) < min(_SMALL, profile.rows)
 
 
 def _combinations(profile: Profile) -> int:
@@ -347,9 +361,6 @@ def _class_gates(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _class_guesses(profile: Profile) -> Iterator[str]:
-    if rarest := _rarest(profile):
-        number = profile.classes[rarest]
-        yield f"split by class: '{rarest[:40]}' has {number:,} examples, which a split by content may miss"
     majority = max(profile.classes, key=lambda name: profile.classes[name])[:40]
     share = _majority(profile)
     if share >= _ONE_SIDED:

@@ -33,7 +33,8 @@ class ArchivedFile(listing.SourceFile):
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of a source, all below `root`, in order; others are those of no kind that is looked into.
+    """The files of a source, all below `root`, in order; others are those of no kind that is looked into. hidden: the
+    images that are hidden, or in hidden folders.
 
     quote: what the cells of CSV are put in. count: how many files there are, an estimate if not `is_whole`, that is if
     not all members of archives were listed. has_splits: the first folder of an image is its split, not its class.
@@ -44,6 +45,7 @@ class SourceFiles:
     root: str
     files: list[listing.SourceFile]
     other_files: list[str]
+    hidden: list[str] = field(default_factory=list)
     quote: Quote = '"'
     count: int = 0
     is_whole: bool = True
@@ -112,7 +114,9 @@ def find_source(
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
     other_files += [file.name for name, several in by_kind.items() if name != chosen for file in several]
     source = SourceFiles(path, chosen, listed.root, files, sorted(other_files), count=len(files), has_splits=has_splits)
-    return source if source.is_table else _unpacked(source, limit)
+    if source.is_table:
+        return source
+    return _unpacked(replace(source, hidden=listed.hidden_files(image_formats.ENDINGS)), limit)
 
 
 def _unpacked(source: SourceFiles, limit: int | None) -> SourceFiles:
@@ -166,4 +170,4 @@ def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
         endings = ", ".join(f"*{ending}" for ending in ENDINGS[kind])
         place = "outside its folders" + (" and in those like day=1" if kind == "parquet" else "")
         expected = f"no {kind} file ({endings}) {place}"
-    return f"{expected} among its {len(files)} files, such as {shown}.{hint(names)} Name another source."
+    return f"{expected} among its {len(files):,} files, such as {shown}.{hint(names)} Name another source."

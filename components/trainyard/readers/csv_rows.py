@@ -27,7 +27,7 @@ from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, column_names
 from trainyard.storage.source_stream import open_file
 from trainyard.values.columns import are_plain, plain_numbers
-from trainyard.values.patterns import UTF16
+from trainyard.values.patterns import UTF16, UTF32
 
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
@@ -148,8 +148,10 @@ class _Table:
         self._number = row - 1
 
     def _require_csv(self) -> None:
-        if self.ahead.peek(2) in UTF16:
-            raise DataError(f"{self._name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
+        start = self.ahead.peek(len(UTF32[0]))
+        if start in UTF32 or start[:2] in UTF16:
+            encoding = "UTF-32" if start in UTF32 else "UTF-16"
+            raise DataError(f"{self._name}: row 1: is {encoding}. UTF-8 is expected. Save the file as UTF-8.")
         if self.ahead.peek(len(_ZIP)) == _ZIP:
             raise DataError(f"{self._name}: is a ZIP archive. CSV is read plain or as .csv.gz. Unpack it.")
         if self.ahead.peek(3) == codecs.BOM_UTF8:
@@ -327,7 +329,7 @@ class _Lines:
         line = self._ahead.readline(_MAX_ROW - self.row).decode("utf-8", "surrogateescape")
         self.row += len(line)
         if self.row > _MAX_ROW:
-            raise csv.Error(f"longer than {_MAX_ROW} characters")
+            raise csv.Error(f"longer than {_MAX_ROW:,} characters")
         if not line:
             raise StopIteration
         return line

@@ -19,7 +19,7 @@ from trainyard.readers.table_file import TableFile
 from trainyard.spec.tables.columns import column_names
 from trainyard.storage.source_stream import seekable_file
 from trainyard.uris import is_bucket
-from trainyard.values.columns import is_list, is_text
+from trainyard.values.columns import impossible_times, is_list, is_text
 from trainyard.values.text import column_name
 
 _PACKED = 8  # chosen: a column is seldom packed closer
@@ -124,7 +124,8 @@ def _opened(file: TableFile) -> Iterator[tuple[Any, pa.Schema]]:
     """Open a Parquet file, with its columns by their names here (see `column_names`)."""
     with seekable_file(file.path) as local:
         try:
-            opened = parquet.ParquetFile(local)
+            # INT96, of Spark and Hive: nanoseconds would hold the years from 1677 to 2262 alone, and others as these.
+            opened = parquet.ParquetFile(local, coerce_int96_timestamp_unit="us")
         except _UNREADABLE as error:
             raise _broken(file.name, error) from error
         with opened:
@@ -148,9 +149,15 @@ def _require_text(batch: Any, place: str) -> None:
 
 
 def _text_or_missing(batch: Any, columns: Sequence[str]) -> Any:
-    """Return the batch without the texts of `columns` that are not UTF-8."""
+    """Return the batch without the values of `columns` that cannot be read: texts not in UTF-8, impossible times."""
     for column in columns:
-        if column in batch.schema.names and is_text(batch[column].type):
+        if column not in batch.schema.names:
+            continue
+        if wrong := impossible_times(batch[column]):
+            rows = np.arange(batch.num_rows)
+            values = batch[column].take(pa.array(rows, mask=np.isin(rows, [*wrong])))
+            batch = batch.set_column(batch.schema.get_field_index(column), column, values)
+        if is_text(batch[column].type):
             try:
                 batch[column].validate(full=True)
             except pa.ArrowInvalid:

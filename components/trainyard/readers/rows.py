@@ -88,6 +88,11 @@ class RowBatch:
         hashes = None if self.hashes is None else self.hashes[kept]
         return RowBatch(self.file, self.columns.filter(pa.array(kept)), self.rows[kept], hashes)
 
+    def select(self, names: Iterable[str]) -> RowBatch:
+        """Return the columns `names` in this order, of missing values those that are not there."""
+        columns, missing = self._named(), pa.nulls(len(self.rows))
+        return replace(self, columns=pa.RecordBatch.from_pydict({name: columns.get(name, missing) for name in names}))
+
     def slices(self, rows: int) -> Iterator[RowBatch]:
         """Yield the rows in batches of at most `rows`."""
         for start in range(0, len(self.rows), rows):

@@ -37,7 +37,7 @@ def example_columns(file: TableFile) -> list[str]:
 def nested_examples(file: TableFile) -> dict[str, Any]:
     """Return the types of the columns of the first examples that hold several values, or bytes that are no text."""
     return {
-        name: lists.type if _is_readable(lists) else pa.binary()
+        name: pa.list_(_texts(lists.values)[0].type) if _is_readable(lists) else pa.binary()
         for name, lists in _first(file)
         if not _is_readable(lists) or (_counts(lists) > 1).any()
     }
@@ -121,7 +121,7 @@ def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow | DataErr
         try:
             for number, record in enumerate(tfrecord.read_records(stream, limit), 1):
                 if isinstance(record, int):
-                    yield BadRow(file.name, number, "too_many_bytes", f"{record} bytes, at most {limit} are taken")
+                    yield BadRow(file.name, number, "too_many_bytes", f"{record:,} bytes, at most {limit:,} are taken")
                 else:
                     yield number, record
         except tfrecord.DamagedRecord as error:
@@ -174,7 +174,7 @@ def _rows(
     for records, decoded in parsed:
         rows = [number for number, _ in records]
         if decoded is None:
-            detail = f"{len(records[0][1])} bytes are no tf.Example"
+            detail = f"{len(records[0][1]):,} bytes are no tf.Example"
             bad[rows[0]] = BadRow(file.name, rows[0], "not_an_example", detail)
             continue
         numbers += rows
@@ -212,6 +212,8 @@ def _column(decoded: Any, name: str, rows: int, may_be_list: bool) -> tuple[Any,
 
 
 def _counts(lists: Any) -> Any:
+    if pa.types.is_null(lists.type):  # no example has a value
+        return np.zeros(len(lists), np.int64)
     return pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from trainyard import events
 from trainyard.contract.pushed_versions import PushedVersion, read_versions
-from trainyard.durations import duration_text
 from trainyard.errors import DataError
+from trainyard.measured import duration_text
 from trainyard.report import local_runs
 from trainyard.report.local_runs import LocalRunView
 from trainyard.storage import storage

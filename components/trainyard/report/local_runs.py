@@ -5,19 +5,18 @@ from __future__ import annotations
 import fcntl
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard.contract import refusal
+from trainyard.contract.artifacts.gate import recorded_refusal
 from trainyard.contract.pushed_versions import PushedVersion, read_versions
-from trainyard.durations import seconds_between
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.graph import OUTPUTS
-from trainyard.measured import metric_text
+from trainyard.measured import metric_text, seconds_between
 from trainyard.spec import plain_yaml
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
@@ -68,7 +67,7 @@ class LocalRunView:
     @property
     def reason(self) -> str:
         """The reason of its failure or refusal; '' otherwise."""
-        return str(self.record.get("failure") or refusal.from_record(self.record)) if self.record else ""
+        return str(self.record.get("failure") or recorded_refusal(self.record)) if self.record else ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -158,6 +157,14 @@ def _in_parallel(
         return list(map(read, named))
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(read, named))
+
+
+def no_runs(place: str, recipe: str, known: Iterable[str]) -> ConfigurationError:
+    """Return the error for a `recipe` without runs at `place`, which has runs of the recipes `known`."""
+    names = sorted(filter(None, known))
+    return ConfigurationError(
+        f"{place}: no runs of '{recipe[:200]}'. There: {listed(names, 20) or 'none'}.{did_you_mean(recipe, names)}"
+    )
 
 
 def find(root: str, text: str) -> LocalRunView:
@@ -282,4 +289,4 @@ def _state(record: dict[str, Any]) -> str:
         return "failed"
     if record.get("pushed"):
         return "pushed"
-    return "refused" if refusal.from_record(record) else "done"
+    return "refused" if recorded_refusal(record) else "done"

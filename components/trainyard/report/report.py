@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from trainyard.contract.artifacts.train import Prediction, Training
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.contract.training.input_workers import training_needs
-from trainyard.contract.training.time_to import time_to
+from trainyard.contract.training.time_to_accuracy import time_to_accuracy
 from trainyard.errors import TrainyardError
 from trainyard.report import plots
 from trainyard.report.outputs import Outputs
@@ -39,6 +40,9 @@ from trainyard.storage import storage
 
 QUARANTINE_ROWS = 20
 """Quarantined records that are listed; quarantine.jsonl holds all. Chosen."""
+
+_QUOTING = frozenset({"mistyped_value", "unknown_label", "unknown_split", "bad_weight"})
+"""The reasons whose detail quotes up to 40 characters of a cell."""
 
 BARS = 32
 """Of a histogram as it is drawn. Chosen: three pixels each fit a narrow cell."""
@@ -95,12 +99,14 @@ def render(
         ending=ending,
         status=_status(ending, outputs),
         examples=outputs.examples,
-        quarantined=_quarantined(outputs.folders),
+        quarantined=_quarantined(outputs.folders, samples=recipe.data.samples),
         columns=summaries(outputs.folders.get("preprocess")) if outputs.examples and not outputs.examples.image else [],
         training=training,
         input_workers_needed=training_needs(training) if training else None,
         scaling=scaling(training, outputs.folders["train"]) if training else None,
-        reached=time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples) if training else None,
+        reached=time_to_accuracy(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples)
+        if training
+        else None,
         evaluation=evaluation,
         mistakes=_mistakes(evaluation, outputs.folders),
         confused=_confused(evaluation),
@@ -130,11 +136,17 @@ def _status(ending: Ending, outputs: Outputs) -> str:
     return "unjudged" if outputs.evaluation is None else outputs.verdict
 
 
-def _quarantined(folders: dict[str, str]) -> list[dict[str, str]]:
+def _quarantined(folders: dict[str, str], *, samples: bool) -> list[dict[str, str]]:
+    """Return the first records; samples: with a cell's content even if one row alone has it (see `is_common`)."""
     if "preprocess" not in folders:
         return []
     text = (storage.read(folders["preprocess"], "quarantine.jsonl") or b"").decode()
-    return [json.loads(line) for line in text.split("\n")[:QUARANTINE_ROWS] if line]
+    lines = [line for line in text.split("\n") if line]
+    records = [json.loads(line) for line in lines[:QUARANTINE_ROWS]]
+    quoting = {record["detail"] for record in records if record["reason"] in _QUOTING and not samples}
+    times = Counter(detail for line in lines if (detail := json.loads(line)["detail"]) in quoting) if quoting else {}
+    rare = {detail for detail in quoting if times[detail] == 1}
+    return [record | {"detail": "see quarantine.jsonl"} if record["detail"] in rare else record for record in records]
 
 
 def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Prediction
-from trainyard.contract.training.time_to import time_to
+from trainyard.contract.training.time_to_accuracy import time_to_accuracy
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
 from trainyard.report import index
 from trainyard.report.outputs import Outputs, read
@@ -140,7 +140,7 @@ def summarize(
     Its keys are those of `trainyard run -o json`; parts of steps that did not run are None.
     """
     training, evaluation = outputs.training, outputs.evaluation
-    reached = training and time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples)
+    reached = training and time_to_accuracy(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples)
     return {
         "recipe": recipe.name,
         "run_id": run_id,

@@ -141,7 +141,7 @@ class StepTask:
         return TrainingPlan(model=model, start=arguments["start"], maker=self.maker(model))
 
     def plan_export(self, examples: str, model: str, evaluation: str, first: str) -> str:
-        """Return the maker of the files of `model`, which export is to write. `first`: as `redo`."""
+        """Return the function that writes the exported files of `model`. `first`: as `redo`."""
         self._read({"examples": examples, "model": model, "evaluation": evaluation})
         uri, _ = self.pipeline.place("export")
         self.redo("export", first, uri)
@@ -260,12 +260,12 @@ def write_previews(*artifacts: Artifact) -> None:
 
 def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:
     """Raise `ConfigurationError` unless `code` is the digest of this code and the module of `recipe`."""
-    own = keys.code_digest(recipe.module if recipe else None)
-    if code and code != own:
+    actual = keys.code_digest(recipe.module if recipe else None)
+    if code and code != actual:
         remedy = "name the image of the pipeline's version in the environment"
         if name == "train" and recipe and recipe.train.image:
             remedy = "build train.image again FROM the image of the pipeline's version"
         raise ConfigurationError(
-            f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {own[:12]}. "
+            f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {actual[:12]}. "
             f"Compile the pipeline again with the image's version, or {remedy}."
         )

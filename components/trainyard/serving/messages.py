@@ -136,7 +136,8 @@ def _from_raw(content: bytes, tensor: Any, place: str) -> Any:
     dtype = np.dtype(_TENSORS[datatype][0])
     if len(content) % dtype.itemsize:
         raise BadRequest(
-            f"{place}: {dtype.itemsize} raw bytes for each value of {datatype} are expected, {len(content)} were found."
+            f"{place}: {dtype.itemsize} raw bytes for each value of {datatype} are expected, {len(content):,} "
+            "were found."
         )
     values = np.frombuffer(content, dtype)
     if datatype == "BOOL":

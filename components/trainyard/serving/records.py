@@ -16,7 +16,7 @@ from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.images import checked
 from trainyard.values.patterns import MAX_FLOAT32
-from trainyard.values.text import canonical, canonical_list, day, json_number, number
+from trainyard.values.text import canonical, canonical_list, day, json_number, json_object, number
 from trainyard.values.zones import time_zone
 
 Row = tuple[Any, ...]
@@ -194,17 +194,14 @@ def _parsed(body: bytes) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object with these names and values, also of repeated names, of which `json` keeps the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadRequest(f"the request: {_shown(twice)} occurs twice in one object. Send one value.")
-    return found
+    try:
+        return json_object(pairs)
+    except ValueError as error:
+        raise BadRequest(f"the request: {error}. Send one value.") from error
 
 
 def _constant(name: str) -> _Number:
-    return _NotANumber() if name == "NaN" else _Number(name)
+    return _NotANumber() if name == "NaN" else _Number(str(float(name)))  # infinity has the text of a float
 
 
 def _object(value: Any, place: str, allowed: set[str]) -> dict[str, Any]:

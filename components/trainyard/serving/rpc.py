@@ -73,6 +73,7 @@ class RpcServer:
         async def handle(content: bytes, context: Any) -> bytes:
             start = time.monotonic()
             code, message, body = grpc.StatusCode.OK, "", b""
+            self._service.running += 1
             try:
                 found = await answer(request_type.FromString(content))
                 body = (ParseDict(found, response_type()) if isinstance(found, dict) else found).SerializeToString()
@@ -81,6 +82,8 @@ class RpcServer:
             except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
                 status, message = refusal(error)
                 code = _CODES[status]
+            finally:
+                self._service.running -= 1
             self._service.count(route, code.name, start)
             if message:
                 await context.abort(code, message[:_LONGEST])

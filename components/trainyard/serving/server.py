@@ -32,12 +32,11 @@ class Server:
 
     def __init__(self, service: Service, request_bytes: int) -> None:
         self._service, self._request_bytes = service, request_bytes
-        self._running = 0
 
     async def finish(self, seconds: float) -> None:
         """Wait until the requests that were begun are answered, at most `seconds`; each closes its connection."""
         self._service.stopping, end = True, time.monotonic() + seconds
-        while self._running and time.monotonic() < end:
+        while self._service.running and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
     def application(self) -> web.Application:
@@ -64,7 +63,7 @@ class Server:
     ) -> web.StreamResponse:
         """Turn errors into JSON, and count and time the answer."""
         start = time.monotonic()
-        self._running += 1
+        self._service.running += 1
         try:
             response = await handler(request)
         except web.RequestPayloadError:
@@ -81,7 +80,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
             response = _error(*refusal(error))
         finally:
-            self._running -= 1
+            self._service.running -= 1
         if self._service.stopping:
             response.force_close()
         route = (request.match_info.route.name or "none").removesuffix("-version")

@@ -34,19 +34,21 @@ class _NotServed(Exception):
 class Service:
     """Answers for the model `name` whose version `serving` keeps.
 
-    registry: of the metrics. stopping: set once no new requests are taken.
+    registry: of the metrics. stopping: set once no new requests are taken. running: requests that are not yet answered.
     """
 
     def __init__(self, name: str, serving: ServingVersion) -> None:
         self.name, self.serving = name, serving
         self.registry = CollectorRegistry()
         self.stopping = False
-        for gauge, what, value in (
-            ("version", "Version that serves.", lambda: serving.model.number),
-            ("reloads", "Versions loaded since the start.", lambda: serving.reloads),
-            ("reload_failing", "1 while a newer version cannot be loaded.", lambda: bool(serving.failure)),
+        self.running = 0
+        for gauge, meaning, value in (
+            ("model_version", "Version that serves.", lambda: serving.model.number),
+            ("model_reloads", "Versions loaded since the start.", lambda: serving.reloads),
+            ("model_reload_failing", "1 while a newer version cannot be loaded.", lambda: bool(serving.failure)),
+            ("requests_running", "Requests that are not yet answered.", lambda: self.running),
         ):
-            Gauge(f"trainyard_model_{gauge}", what, registry=self.registry).set_function(value)
+            Gauge(f"trainyard_{gauge}", meaning, registry=self.registry).set_function(value)
         self._requests = Counter("trainyard_requests", "Requests.", ("route", "code"), registry=self.registry)
         self._seconds = Histogram(
             "trainyard_request_seconds", "Time of an answer.", ("route",), registry=self.registry, buckets=_SECONDS

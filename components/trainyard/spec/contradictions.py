@@ -26,7 +26,7 @@ from trainyard.spec.plain_yaml import Location
 from trainyard.spec.schedule import LABEL
 from trainyard.spec.tables import formula
 from trainyard.spec.training import command, trees
-from trainyard.spec.training.blocks import smallest_side
+from trainyard.spec.training.model import smallest_side
 from trainyard.values.zones import DEFAULT_ZONE
 
 if TYPE_CHECKING:
@@ -264,14 +264,13 @@ def _weights_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _gap_faults(recipe: Recipe, at: Location, feature: str, metric: str) -> Iterator[tuple[Location, str]]:
     if feature not in recipe.evaluate.slices:
         near = did_you_mean(feature, recipe.evaluate.slices)
-        yield at, f"'{feature}' is none of evaluate.slices.{near} Name the feature there"
+        yield at, f"'{feature}' is not in evaluate.slices.{near} Name the feature there"
     if metric not in METRIC_SPECS:
         yield at, f"'{metric}' is the module's, and a gap is of Trainyard's metrics. Leave it out"
 
 
 def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
-    train, data = recipe.train, recipe.data
-    options, at = train.augment, ("train", "augment")
+    data, options, at = recipe.data, recipe.train.augment, ("train", "augment")
     for name in ("saturation", "hue"):
         if getattr(options, name) and data.channels == 1:
             yield (*at, name), "is of colors, and data.channels: 1 reads gray images. Leave it out"
@@ -280,8 +279,6 @@ def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             continue
         if recipe.task != "classification" or not data.is_image:
             yield (*at, name), "mixes images of two classes: it is for the classification of images. Leave it out"
-        elif train.batch_size % (2 * train.workers * train.accumulation_steps):
-            yield (*at, name), "takes images in pairs: give each worker an even part of train.batch_size"
 
 
 def _resizing_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
@@ -370,11 +367,11 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (*at, "metric"), f"'{gate.metric}' is of one class. Name it in class"
         elif gate.metric not in allowed:
             yield (*at, "metric"), f"'{gate.metric}' is no metric of a {recipe.task}. Known: {', '.join(allowed)}"
-        own, drawn = gate.metric not in METRIC_SPECS, recipe.evaluate.bootstrap
+        is_custom, resamples = gate.metric not in METRIC_SPECS, recipe.evaluate.bootstrap
         needed = math.ceil(2 / (1 - (gate.confidence or 0)) - 1e-6)
-        if gate.confidence is not None and (min(drawn, MODULE_RESAMPLES) if own else drawn) < needed:
-            has = f"evaluate.bootstrap is {drawn:,}. Raise that"
-            if own and drawn >= MODULE_RESAMPLES:
+        if gate.confidence is not None and (min(resamples, MODULE_RESAMPLES) if is_custom else resamples) < needed:
+            has = f"evaluate.bootstrap is {resamples:,}. Raise that"
+            if is_custom and resamples >= MODULE_RESAMPLES:
                 has = f"a metric of the module has {MODULE_RESAMPLES} at most. Lower it"
             yield (*at, "confidence"), f"{gate.confidence:g} needs {needed:,} resamples, and {has}"
         if gate.against == "boosted" and recipe.model.name == TREES:
@@ -392,7 +389,7 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if gate.target is not None and gate.target not in targets:
             yield (
                 (*at, "target"),
-                f"'{gate.target}' is none of data.targets.{did_you_mean(gate.target, targets)} Name one, or leave it "
+                f"'{gate.target}' is not in data.targets.{did_you_mean(gate.target, targets)} Name one, or leave it "
                 "out",
             )
         if (feature := gate.largest_gap_between) is not None:

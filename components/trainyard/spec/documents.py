@@ -145,7 +145,7 @@ def _content(path: Path, limit: int) -> bytes:
 
 def _decoded(content: bytes, name: str, limit: int) -> str:
     if len(content) > limit:
-        raise ConfigurationError(f"{name}: is larger than {limit} bytes, the maximum.")
+        raise ConfigurationError(f"{name}: is larger than {limit:,} bytes, the maximum.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -190,6 +190,8 @@ def safe(value: object) -> str:
 def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> list[str]:
     faults = []
     for fault in _single_faults(error):
+        if fault.get("ctx", {}).get("expected") == "''":
+            continue  # of `Name | Literal[""]`, the fault of the name says it
         message = fault["msg"].removeprefix("Value error, ")
         at = fault["loc"] if fault["type"] == _CONTRADICTION else _location_in(fault["loc"], read.content)
         origin = next(read.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in read.origins)

@@ -223,8 +223,8 @@ class Environment(Strict):
 
     def timeout_of(self, step: str) -> int | None:
         """Return the maximum seconds of a pod of `step`, None for a step of a foreign pipeline."""
-        own = self.timeout_seconds
-        return own.get(step, own.get(DEFAULT, STEPS[step].timeout_seconds if step in STEPS else None))
+        timeouts = self.timeout_seconds
+        return timeouts.get(step, timeouts.get(DEFAULT, STEPS[step].timeout_seconds if step in STEPS else None))
 
     def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
         """Return the maximum seconds of a run of `steps`, None without a limit.

@@ -190,9 +190,12 @@ def require_classes(named: Mapping[str, str | None], labels: Sequence[str]) -> N
     """Raise `ConfigurationError` if a key of the recipe in `named`, such as evaluate.gates.0.class, names no label."""
     for key, name in named.items():
         if name is not None and name not in labels:
-            raise ConfigurationError(
-                f"{key}: no class '{name}'.{did_you_mean(name, labels)} Known: {listed(labels, _LISTED)}."
-            )
+            raise ConfigurationError(unknown_class(key, name, labels))
+
+
+def unknown_class(key: str, name: str, labels: Sequence[str]) -> str:
+    """Return the sentence about a `key` of the recipe that names none of the `labels`."""
+    return f"{key}: no class '{name}'.{did_you_mean(name, labels)} Known: {listed(labels, _LISTED)}."
 
 
 _Share = Annotated[float, Field(gt=0, le=1)]

@@ -50,7 +50,7 @@ class YamlText:
         self.faults: list[Fault] = []
         self.content: Any = None
         if len(text) > MAX_BYTES:
-            self.faults.append(Fault(name, f"{len(text)} characters. At most {MAX_BYTES} are read."))
+            self.faults.append(Fault(name, f"{len(text):,} characters. At most {MAX_BYTES:,} are read."))
             return
         try:
             node = _Plain(text).get_single_node()

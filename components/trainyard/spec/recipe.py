@@ -166,8 +166,9 @@ class Data(Strict):
     )
     samples: bool = Field(
         False,
-        description="Keep frequent whole texts of text features in the statistics, which the report and a pushed "
-        "model contain. Default: only words and lengths.",
+        description="Keep the 20 most frequent texts of each column in the statistics, which the report and a pushed "
+        "model contain. Default: only words and lengths of text features, and only values of other columns that have "
+        "at most 40 characters and two rows.",
     )
     split: SplitRows = SplitRows()
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -511,10 +512,10 @@ def left_out(name: str, overrides: Sequence[str]) -> list[tuple[str, Any]]:
     if not named:
         return []
     remaining = [each for each in overrides if each.partition("=")[0].strip() != "model.name"]
-    for own in ([], remaining):  # some recipes are complete with overrides alone
+    for kept in ([], remaining):  # some recipes are complete with overrides alone
         with suppress(ConfigurationError):
             name_wanted = str(plain_yaml.YamlText(named[-1], "model.name").content)
-            return list(trees.foreign_settings(load(name, own), name_wanted))
+            return list(trees.foreign_settings(load(name, kept), name_wanted))
     return []
 
 
@@ -559,6 +560,6 @@ def _schema(data: Data, folder: Path) -> str | None:
         return None
     schema = data.expected if is_schema(data.schema_) else load_schema(Path(uris.resolve(folder, data.schema_)))
     if schema is not None and isinstance(schema, ImageSchema) != data.is_image:
-        what = "images, and the schema that of a table" if data.is_image else "rows, and the schema that of images"
-        raise ConfigurationError(f"data.schema: the data are {what}. Name another schema.")
+        kinds = "images, and the schema that of a table" if data.is_image else "rows, and the schema that of images"
+        raise ConfigurationError(f"data.schema: the data are {kinds}. Name another schema.")
     return None if schema is None else plain_yaml.dump(schema.model_dump(mode="json", exclude_none=True))

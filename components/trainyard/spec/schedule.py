@@ -52,8 +52,8 @@ class Bounds(Strict):
 
     def for_feature(self, feature: str) -> Bounds:
         """Return the bounds of `feature`."""
-        own = self.features.get(feature)
-        return self.model_copy(update=own.model_dump(exclude_none=True)) if own else self
+        override = self.features.get(feature)
+        return self.model_copy(update=override.model_dump(exclude_none=True)) if override else self
 
 
 class When(Strict):

@@ -39,11 +39,26 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a source by name below `root`. is_folder: the source is a folder, not a file or glob."""
+    """The files of a source by name below `root`. is_folder: the source is a folder, not a file or glob.
+
+    hidden: names of hidden files and folders of a folder, which are not read.
+    """
 
     root: str
     files: list[SourceFile]
     is_folder: bool
+    hidden: tuple[str, ...] = ()
+
+    def hidden_files(self, endings: tuple[str, ...]) -> list[str]:
+        """Return the hidden files with these endings in any case, also of hidden folders, but not macOS' ._ files."""
+        names: list[str] = []
+        for hidden in self.hidden:
+            top = f"{self.root.rstrip('/')}/{hidden}"  # of a bucket already a file
+            below = (f"{folder}/{file}" for folder, _, files in os.walk(top) for file in files)
+            names += [hidden + path.removeprefix(top) for path in below] or [hidden]
+        return sorted(
+            name for name in names if name.lower().endswith(endings) and not name.rpartition("/")[2].startswith("._")
+        )
 
 
 def list_files(path: str, field: str = "data.path") -> Listing:
@@ -54,9 +69,10 @@ def list_files(path: str, field: str = "data.path") -> Listing:
     bucket does not answer; both name the recipe's `field`, if given.
     """
     if is_bucket(path):
-        root, objects = bucket_source.list_objects(path, field)
+        root, objects, hidden = bucket_source.list_objects(path, field)
         files = [SourceFile(item.name, item.bytes, item.checksum) for item in objects]
-        return Listing(root, files, root == path.rstrip("/"))
+        is_folder = root == path.rstrip("/")
+        return Listing(root, files, is_folder, tuple(item.name for item in hidden) if is_folder else ())
     try:
         return _local(path, field)
     except (OSError, ValueError) as error:
@@ -73,7 +89,8 @@ def _local(path: str, field: str) -> Listing:
             raise
         return _match_glob(path, field)
     if stat.S_ISDIR(status.st_mode):
-        return Listing(path.rstrip("/") or "/", _sorted(_Folder(path, "", field).files()), True)
+        found = _Folder(path, "", field)
+        return Listing(path.rstrip("/") or "/", _sorted(found.files()), True, tuple(sorted(found.hidden)))
     folder, slash, name = path.rpartition("/")
     return Listing(folder or slash or ".", [_source_file(name, status)], False)
 
@@ -98,6 +115,7 @@ class _Folder:
         self._root = root.rstrip("/")
         self._real = os.path.realpath(root)
         self._pattern = globs.expression(glob) if glob else None
+        self.hidden: list[str] = []
         parts = glob.split("/") if glob else []
         self._parts = [None if "**" in part else globs.expression(part) for part in parts]
 
@@ -119,9 +137,10 @@ class _Folder:
                             f"{self._place()}: there are more than {MAX_ENTRIES:,} files and folders to look "
                             "through. Name a folder that holds the data alone."
                         )
-                    if entry.name.startswith("."):
-                        continue
                     name = folder + entry.name
+                    if entry.name.startswith("."):
+                        self.hidden.append(name)
+                        continue
                     refused = self._refused_link(name, linked) if entry.is_symlink() else None
                     if refused is not None:
                         if self._matches(name) or self._may_match_below(name):

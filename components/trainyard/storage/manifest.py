@@ -205,6 +205,6 @@ def mismatch(manifest: Manifest, sizes: dict[str, int], uri: str, made_by: str) 
     """Return the error for the first file whose size differs from the manifest's, or None."""
     for name, file in manifest.files.items():
         if sizes.get(name) != file.bytes:
-            size = f"{sizes[name]} bytes" if name in sizes else "missing"
-            return DataError(f"{uri}/{name}: {size}, its manifest says {file.bytes}. {remedy(made_by)}")
+            size = f"{sizes[name]:,} bytes" if name in sizes else "missing"
+            return DataError(f"{uri}/{name}: {size}, its manifest says {file.bytes:,} bytes. {remedy(made_by)}")
     return None

@@ -132,7 +132,7 @@ class Archives:
     def read(self, path: str, at: int, size: int) -> bytes:
         """Return `size` bytes from `at` on of the archive at `path`; raises `OSError` if they are missing."""
         if size > _MAX_BYTES:
-            raise OSError(f"{size} bytes, at most {_MAX_BYTES} are read")
+            raise OSError(f"{size:,} bytes, at most {_MAX_BYTES:,} are read")
         try:
             if self._stream is None or self._path != path:
                 self.close()
@@ -142,7 +142,7 @@ class Archives:
         except (EOFError, zlib.error) as error:
             raise OSError(str(error)) from error
         if len(content) < size:
-            raise OSError(f"the archive ends {size - len(content)} bytes before the image")
+            raise OSError(f"the archive ends {size - len(content):,} bytes before the image")
         return content
 
     def close(self) -> None:
@@ -194,12 +194,13 @@ class _Walk:
             try:
                 info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
-                return self.broken(f"the header at byte {self._at - BLOCK} is invalid ({error})")
+                return self.broken(f"the header at byte {self._at - BLOCK:,} is invalid ({error})")
             if not 0 <= info.size < _FARTHEST:
-                return self.broken(f"a header promises {info.size} bytes")
+                return self.broken(f"a header promises {info.size:,} bytes")
             if info.type in (*_LONG_NAMES, *_EXTENDED):
                 if info.size > _LONGEST_HEADER:
-                    return self.broken(f"an extended header has {info.size} bytes, at most {_LONGEST_HEADER} are taken")
+                    allowed = f"at most {_LONGEST_HEADER:,} are taken"
+                    return self.broken(f"an extended header has {info.size:,} bytes, {allowed}")
                 content = self._read(info.size)
                 if len(content) < info.size:
                     return self._cut()
@@ -229,7 +230,7 @@ class _Walk:
     def _member(self, info: tarfile.TarInfo, name: str, header: int, size: int) -> Member | None:
         """Return the member of this header, None for a folder, and skip its bytes."""
         if not 0 <= size < _FARTHEST:
-            return self.broken(f"a header promises {size} bytes")
+            return self.broken(f"a header promises {size:,} bytes")
         at = self._at
         has_bytes = info.type not in (tarfile.DIRTYPE, *_LINKS, *_SPECIAL_FILES)
         self._at += -(-size // BLOCK) * BLOCK if has_bytes else 0

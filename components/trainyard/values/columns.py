@@ -36,6 +36,8 @@ def as_texts(values: Any) -> pa.Array:
         return joined(values, LIST_SEPARATOR)
     if isinstance(values, pa.DictionaryArray):
         return pc.fill_null(as_texts(values.dictionary).take(values.indices), "")
+    if pa.types.is_float16(kind):
+        return as_texts(values.cast(pa.float32()))
     if pa.types.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
     elif pa.types.is_timestamp(kind) and kind.tz is not None:
@@ -131,16 +133,18 @@ def is_list(kind: Any) -> bool:
 
 
 def joined(lists: Any, separator: str) -> pa.Array:
-    """Return the values of each of the Arrow array `lists` as one text, between them the `separator`.
+    """Return the values of each of the Arrow array `lists` that are not missing as one text, the `separator` between.
 
     Raises `ValueError` with a sentence if a value holds the separator itself.
     """
-    texts = canonical_texts(pc.call_function("list_flatten", [lists]))
+    texts = as_texts(pc.call_function("list_flatten", [lists]))
     if separator in "".join(texts.to_pylist()):
         wrong = next((text for text in texts.to_pylist() if separator in text), "")
         if wrong:
             raise ValueError(f"the value '{wrong[:40]}' of a list holds the separator '{separator}'. Name another one")
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    present = pc.not_equal(texts, "")
+    texts, parents = texts.filter(present), pc.list_parent_indices(lists).filter(present)
+    lengths = np.bincount(parents.to_numpy(), minlength=len(lists))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pc.call_function("binary_join", [pa.ListArray.from_arrays(offsets, texts), pa.scalar(separator)])
 
@@ -155,7 +159,16 @@ def count_known(texts: pa.Array, vocabulary: pa.Array, is_text: bool, separator:
     if separator is not None:
         lists = pc.split_pattern(texts, separator)
     else:
-        cut = pc.replace_substring_regex(pc.utf8_lower(texts), patterns.BETWEEN_WORDS, " ")
+        cut = pc.replace_substring_regex(_lower(texts), patterns.BETWEEN_WORDS, " ")
         lists = pc.split_pattern(pc.replace_substring_regex(cut, patterns.WORD_OF_ITS_OWN, r" \0 "), " ")
     found = pc.is_in(pc.list_flatten(lists), value_set=vocabulary)
     return len(pc.unique(pc.filter(pc.list_parent_indices(lists), found)))
+
+
+def _lower(texts: pa.Array) -> pa.Array:
+    """Apply `str.lower`. Arrow does not know the other form of a Greek sigma that ends a word, nor the dot of İ."""
+    special = pc.match_substring_regex(texts, "[Σİ]")
+    if pc.any(special).as_py():
+        lower = pa.array([text.lower() for text in texts.filter(special).to_pylist()], pa.string())
+        texts = pc.replace_with_mask(texts, special, lower)
+    return pc.utf8_lower(texts)

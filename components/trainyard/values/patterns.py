@@ -25,8 +25,8 @@ DATE = rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])({TIME_OF_DAY})?"
 
 ONLY_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""The byte order marks of UTF-16."""
+UTF32, UTF16 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff"), (b"\xff\xfe", b"\xfe\xff")
+"""The byte order marks of UTF-32, one of which begins with one of UTF-16."""
 
 SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 """White space as Python and Arrow trim it."""

@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 from trainyard.values import patterns
 
@@ -75,8 +76,25 @@ def number(text: str) -> float | None:
 
 
 def json_number(text: str) -> str:
-    """Return the text that stands for a number in JSON: 1e5 may be a name elsewhere, here it is a number."""
-    return repr(float(text)) if "e" in text or "E" in text else text
+    """Return the text that stands for a number in JSON: 1e5 may be a name elsewhere, here it is a number.
+
+    One that is too large for 64 bits, such as 1e400, stays as it is.
+    """
+    found = float(text) if "e" in text or "E" in text else math.inf
+    return repr(found) if math.isfinite(found) else text
+
+
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object with these names and values.
+
+    Raises `ValueError` for a name that occurs twice, of which `json` keeps the last.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{repr(twice)[:60]} occurs twice in one object")
+    return found
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:

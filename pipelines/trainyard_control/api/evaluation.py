@@ -160,15 +160,22 @@ class _Read:
         return numbers
 
     def texts(self, name: str, separator: str | None) -> list[str]:
-        """Return the texts (n,) of a column as preprocess reads labels. Raises `DataError` for lists of one class."""
-        from trainyard.values.columns import canonical_lists, canonical_texts, is_list, joined
+        """Return the texts (n,) of a column as preprocess reads labels. Raises `DataError` for lists of one class.
+
+        A text with a line break stays as it is: preprocess quarantines it, so it is no class.
+        """
+        import pyarrow.compute as pc
+
+        from trainyard.values.columns import as_texts, canonical_lists, canonical_texts, is_list, joined
 
         texts: list[str] = []
         for column in self.extras[name]:
             if is_list(column.type) and separator is None:
                 raise DataError(f"'{name}' is {column.type}, and the model has one class a row. Name another column.")
-            plain = joined(column, separator) if is_list(column.type) and separator is not None else column
-            texts += (canonical_texts(plain) if separator is None else canonical_lists(plain, separator)).to_pylist()
+            plain = as_texts(column) if separator is None or not is_list(column.type) else joined(column, separator)
+            read = canonical_texts(plain) if separator is None else canonical_lists(plain, separator)
+            is_broken = pc.match_substring_regex(pc.utf8_trim_whitespace(plain), r"[\n\r]")
+            texts += pc.if_else(is_broken, plain, read).to_pylist()
         return [texts[row] for row in self.rows]
 
 
@@ -190,7 +197,7 @@ def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dic
     from trainyard.readers.rows import BadRow
     from trainyard.spec.feature_names import input_name
     from trainyard.steps.predict.prediction import answer_all, nothing, served_model
-    from trainyard.steps.predict.results import Receiver
+    from trainyard.steps.predict.results import Sink
 
     items = _items(pushed, recipe, path)
     sliced = [name for name in recipe.evaluate.slices if name in {feature.name for feature in pushed.inputs}]
@@ -202,7 +209,7 @@ def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dic
                 batches.append(item)
             yield item
 
-    class Answers(Receiver):
+    class Answers(Sink):
         def __init__(self) -> None:
             super().__init__(pushed)
             self.keys: list[pa.Array] = []
@@ -360,7 +367,7 @@ def _measured(
 
 
 def _known(recipe: Recipe, judged: SplitPredictions) -> Sequence[str]:
-    from trainyard.steps.evaluate.metrics.measure import metrics_of
+    from trainyard.steps.evaluate.metrics.registry import metrics_of
 
     return list(metrics_of(recipe.task, judged))
 

@@ -1,9 +1,10 @@
-"""A pushed model and its predictions."""
+"""A pushed model, its predictions and its server."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import uris
 from trainyard.contract import keys
+from trainyard.contract.champion import Champion
 from trainyard.contract.serving import find_version, split_name, version_numbers
+from trainyard.contract.version import SERVED
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.escape import shell
 from trainyard.measured import metric_text
@@ -21,6 +24,7 @@ from trainyard.spec import documents
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
+from trainyard.storage.manifest import MANIFEST
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
 
@@ -28,10 +32,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from trainyard.readers.rows import BadRow
+    from trainyard.serving.run import Addresses
+    from trainyard.serving.versions import ServingVersion
     from trainyard.steps.predict.prediction import Predictor
     from trainyard.steps.predict.pushed_model import PushedModel
 
 _SHOWN = 20  # rows in a notebook; chosen
+_SERVED_NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,8 @@ def model_uri(model: str, environment: str) -> str:
     """Return the folder or URI of a version or of a folder of versions, with @NAME if `model` has it.
 
     model: that itself; a recipe or its name, for its folder of versions in `environment`; or a run of that storage, by
-    its name or folder, for the version that it pushed. @NAME chooses another version by its alias or number.
+    its name or folder, for the version that it pushed. @NAME chooses another version by its alias or number. A folder
+    with a recipe's name and no versions, such as that of its images, is not meant.
 
     Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run, or an impossible URI.
     """
@@ -155,7 +163,7 @@ def model_uri(model: str, environment: str) -> str:
     is_run = bool(local_runs.begun(model)) or _is_run_folder(model)
     if why and uris.is_bucket(model):
         raise ConfigurationError(f"{uris.without_secrets(model)}: {why}.")
-    if not is_run and (_is_folder(model) or _is_folder(base)):
+    if not is_run and any(_is_folder(name) and not _is_other_folder(name) for name in (model, base)):
         return model.rstrip("/")
     if is_run:
         run = local_runs.find(environments.load(environment).storage, model)
@@ -194,7 +202,8 @@ def _unknown(base: str, root: str, error: ConfigurationError) -> ConfigurationEr
     pushed = [name for name in storage.children(root) if version_numbers(storage.join(root, name, "models"))]
     have = f" Pushed to {root}: {listed(pushed, _SHOWN)}." if pushed else ""
     near = did_you_mean(base, [*pushed, *local_runs.recipes_by_run(root)])
-    return ConfigurationError(f"no model '{documents.safe(base)}'.{have}{near}" if near else f"{error}{have}")
+    here = f"{base}: no versions of a model in this folder, and " if _is_folder(base) else ""
+    return ConfigurationError(here + (f"no model '{documents.safe(base)}'.{have}{near}" if near else f"{error}{have}"))
 
 
 def _is_run_folder(name: str) -> bool:
@@ -202,7 +211,52 @@ def _is_run_folder(name: str) -> bool:
     return name.rstrip("/").rpartition("/")[0].endswith("/runs") and _is_folder(name)
 
 
+def _is_other_folder(name: str) -> bool:
+    """Return True if the folder `name` may be a recipe's name, and neither is a version nor has one."""
+    if not re.fullmatch(recipes.NAME, name):
+        return False
+    places = [name, *(storage.join(name, str(number)) for number in version_numbers(name))]
+    return not any({MANIFEST, SERVED, Champion.file} & set(storage.children(place)) for place in places)
+
+
 def _is_folder(name: str) -> bool:
     """Return True for a folder that exists, and for each URI of a bucket that is not a recipe's file."""
     in_bucket = uris.is_bucket(name) and not documents.is_file_name(name)
     return in_bucket or (not uris.path_error(name) and os.path.isdir(name))  # noqa: PTH112 - False for impossible names
+
+
+def serve(
+    model: str,
+    *,
+    environment: str,
+    host: str,
+    port: int,
+    name: str | None,
+    reload_seconds: float,
+    request_bytes: int,
+    grpc_port: int | None,
+    started: Callable[[Addresses, ServingVersion], None],
+) -> None:
+    """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.run.serve`.
+
+    Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
+    """
+    folder = model_uri(model, environment)
+    name = name or default_name(folder)
+    if not _SERVED_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"--model-name {name[:100]!r}: letters, digits, '.', '_' and '-' are allowed. Give another."
+        )
+    require_tensorflow()
+    if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
+        raise ConfigurationError("aiohttp is not installed; the server needs it. Install trainyard[cpu].")
+    from trainyard.serving.run import Options, serve
+
+    serve(Options(folder, name, host, port, reload_seconds, request_bytes, grpc_port), started)
+
+
+def default_name(folder: str) -> str:
+    """Return the name in URLs of a model in `folder`: the folder above its versions."""
+    parts = split_name(folder)[0].rstrip("/").split("/")
+    names = [part for part in parts if part not in ("", ".", "..", "models") and not part.isdecimal()]
+    return re.sub(r"[^\w.-]+", "-", names[-1]) if names else "model"

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from trainyard.durations import duration_text
 from trainyard.graph import OUTPUTS
-from trainyard.measured import metric_text
+from trainyard.measured import duration_text, metric_text
 from trainyard_control.api.drawing import Console, markup
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
 from trainyard.steps.predict.pushed_model import open_model
-from trainyard_control.api.serve import default_name
+from trainyard_control.api.model import default_name
 from trainyard_control.api.versions import Version, find_one
 from trainyard_control.search.comparison import flattened
 

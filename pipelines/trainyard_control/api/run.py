@@ -236,15 +236,16 @@ def runs(
 
     note: a text in their notes, which `trainyard runs note` writes.
 
-    Raises `ConfigurationError` if the environment is not local, the state is unknown, or `since` is not YYYY-MM-DD.
+    Raises `ConfigurationError` if the environment is not local, the recipe has no runs, the state is unknown, or
+    `since` is not YYYY-MM-DD.
 
     >>> import trainyard as ty
     >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP
     """
     at_least_one("count", count)
     loaded_environment = local_environment(environment, ELSEWHERE)
-    wanted = local_runs.RunFilter(recipe, state, since, note=note)
-    return Runs(
-        loaded_environment.storage,
-        [Run.from_view(view) for view in local_runs.newest(loaded_environment.storage, count, wanted)],
-    )
+    wanted, root = local_runs.RunFilter(recipe, state, since, note=note), loaded_environment.storage
+    found = local_runs.newest(root, count, wanted)
+    if recipe and not found and recipe not in (known := local_runs.recipes_by_run(root).values()):
+        raise local_runs.no_runs(root, recipe, set(known))
+    return Runs(root, [Run.from_view(view) for view in found])

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
+from trainyard.contract import version as contents
 from trainyard.contract.pushed_versions import PushedVersion, read_versions
 from trainyard.contract.serving import find_version, set_alias, split_name, version_numbers
 from trainyard.contract.version import PRODUCER
@@ -172,7 +173,7 @@ class Versions(Sequence[Version]):
         return self[str(found.number)]
 
     def rollback(self, version: str = "", *, dry_run: bool = False) -> Rollback:
-        """Let an earlier version serve again, by default the newest before the one that serves, with another model.
+        """Let an earlier version serve again, by default the newest before the serving version that has another model.
 
         The version's files become a new version with the highest number, which TensorFlow Serving loads, and
         champion.json points to it. Raises `DataError` if the version's files are missing or changed, and as `alias`;
@@ -201,7 +202,10 @@ def find(model: str, environment: str) -> tuple[Versions, str]:
 
     model: as `model_uri` takes it. Raises as that.
     """
-    uri = model_uri(model, environment)
+    return _found(model_uri(model, environment))
+
+
+def _found(uri: str) -> tuple[Versions, str]:
     names = storage.children(uri)
     if not names:
         folder, name = split_name(uri)
@@ -216,8 +220,12 @@ def find(model: str, environment: str) -> tuple[Versions, str]:
 
 
 def find_one(model: str, environment: str) -> Version:
-    """Return the version that `model` names, or the one that serves. Raises as `find`."""
-    found, name = find(model, environment)
+    """Return the version that `model` names, or the one that serves; also a copy of a version. Raises as `find`."""
+    uri = model_uri(model, environment)
+    if not uri.rpartition("/")[2].isdecimal() and (files := storage.committed(uri)) and files.producer == PRODUCER:
+        record = contents.record(uri)
+        return Version(record.number or 0, uri, serves=False, aliases=(), record=record)
+    found, name = _found(uri)
     version = found[name] if name else found.serving
     if version is None:
         raise DataError(f"{found.folder}: no version serves. {found.caution or 'Name a version'}")

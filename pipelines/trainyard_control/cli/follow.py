@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.measured import duration_text
 from trainyard_control.cli.answers import say
 from trainyard_control.cli.options import Output
 
 if TYPE_CHECKING:
-    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.compiler.compilation import Submission
     from trainyard_control.kubeflow.run_view import RunView, StepView
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
@@ -152,7 +152,7 @@ def _dry(submission: Submission) -> str:
     """
     import yaml
 
-    from trainyard_control.compiler.submission import request
+    from trainyard_control.compiler.compilation import request
 
     if submission.environment.target == "vertex":
         from google.auth.credentials import AnonymousCredentials

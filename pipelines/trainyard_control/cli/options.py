@@ -42,7 +42,7 @@ RunName = Annotated[str | None, typer.Option("--name", help="Name of the run. Th
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the run to its end, and exit with its exit code.")]
 PendingLimit = Annotated[
     int,
-    typer.Option("--pending-limit", min=1, help="Seconds that a step of a followed run may wait for a node."),
+    typer.Option("--pending-limit", min=1, help="Cancel the run if a step waits longer for a node, in seconds."),
 ]
 ModelName = Annotated[
     str | None, typer.Option("--model-name", help="Model name on the server. Default: the recipe's or the folder's.")

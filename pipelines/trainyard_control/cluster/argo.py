@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from trainyard.durations import seconds_between
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.kubernetes.diagnosis import WAIT
 from trainyard.kubernetes.pod_spec import variable
+from trainyard.measured import seconds_between
 
 # Advice for when Argo treats backoffMaxDuration as the limit of all attempts together.
 BOUND = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trainyard import events
 from trainyard.contract.artifacts.train import Straggler
 from trainyard.contract.training.input_workers import input_workers_needed
-from trainyard.durations import duration_text
+from trainyard.measured import duration_text
 from trainyard_control.planning.expectation import Expectation
 
 # Chosen: shares of the time above which something needs attention. The input's share comes from a pair of steps, which

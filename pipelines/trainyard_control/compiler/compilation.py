@@ -1,14 +1,20 @@
-"""Compiles the training pipeline for one recipe and one environment: a pure function of the two and of this code."""
+"""Compiles the training pipeline for one recipe and one environment: a pure function of the two and of this code.
+
+Names in the request of a run hold the content's digest, so that sending it twice creates one object.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import GangSpec, check_input_workers, check_one_cpu, elastic_gang, gang_spec
+from trainyard.contract.training.gang import GangSpec, check_input_workers, check_one_cpu, gang_spec, unequal_parts
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
@@ -17,8 +23,11 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.compiler.about import about
 from trainyard_control.compiler.placement import PlacedSpec, place
+from trainyard_control.compiler.run_metadata import RunMetadata, metadata_for
+
+_RUN_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")  # a DNS label: Vertex AI takes no other
+_DIGEST = 12
 
 
 def compiled(
@@ -114,7 +123,7 @@ def _with_defaults(pipeline: Any, recipe: str, environment: Environment, default
     from google.protobuf import json_format
 
     spec = json_format.MessageToDict(pipeline.pipeline_spec)
-    every = {**defaults, "beam_options": environment.beam_options, **about(recipe, environment).parameters()}
+    every = {**defaults, "beam_options": environment.beam_options, **metadata_for(recipe, environment).parameters()}
     for name, value in every.items():
         spec["root"]["inputDefinitions"]["parameters"][name] |= {"defaultValue": value, "isOptional": True}
     return spec
@@ -187,15 +196,8 @@ def _check_workers(recipe: Recipe, environment: Environment, plan: GangSpec) -> 
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
             "Leave train.workers out: the pool says how many workers train."
         )
-    if elastic_gang(recipe, plan.pool):
-        return
-    devices, steps = max(1, plan.pool.count), recipe.train.accumulation_steps
-    parts = plan.workers * devices * steps
-    if recipe.train.batch_size % parts:
-        raise ConfigurationError(
-            f"{recipe.name}: train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, and "
-            f"{pods} of {devices} devices with train.accumulation_steps: {steps}. Give a multiple of {parts}."
-        )
+    if why := unequal_parts(recipe, plan.pool):
+        raise ConfigurationError(f"{recipe.name}: {why} ({pods}).")
 
 
 class _BlockDumper(yaml.SafeDumper):
@@ -207,3 +209,52 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _BlockDumper.add_representer(str, _text)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run to create: the package, the names of pipeline, version and run, the environment and the metadata."""
+
+    pipeline: str
+    version: str
+    package: str
+    run: str
+    environment: Environment
+    metadata: RunMetadata
+
+
+def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
+    """Return the submission of a placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name.
+
+    recipe: what it runs, by name.
+    """
+    if not _RUN_NAME.match(run):
+        raise ConfigurationError(
+            f"--name {run}: is not a name. "
+            "Use at most 63 lower-case letters, digits and '-', a letter or digit at both ends."
+        )
+    package = to_yaml(placed.documents)
+    digest = hashlib.sha256(package.encode()).hexdigest()[:_DIGEST]
+    metadata = metadata_for(recipe, environment)
+    return Submission(f"trainyard-{recipe}", f"{metadata.environment}-{digest}", package, run, environment, metadata)
+
+
+def request(submission: Submission, experiment: str, pipeline: str, version: str) -> Any:
+    """Return the body of Kubeflow's CreateRun; `experiment`, `pipeline` and `version` are the server's ids.
+
+    The plan's forecast is a parameter of the run: in the package, each new record would make a new version.
+    """
+    import kfp_server_api as kfp
+
+    expected = submission.metadata.expected
+    return kfp.V2beta1Run(
+        display_name=submission.run,
+        description=f"{submission.pipeline} {submission.version}"
+        + (f"; the plan expects {expected}" if expected else ""),
+        experiment_id=experiment,
+        pipeline_version_reference=kfp.V2beta1PipelineVersionReference(
+            pipeline_id=pipeline, pipeline_version_id=version
+        ),
+        runtime_config=kfp.V2beta1RuntimeConfig(parameters=submission.metadata.parameters()),
+        service_account=submission.environment.service_accounts.run or None,
+    )

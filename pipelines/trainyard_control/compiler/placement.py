@@ -37,7 +37,6 @@ from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.machines import allocatable, machine_of
 from trainyard.spec.hardware.pools import Pool, Resources, device_variables
 from trainyard.spec.recipe import Recipe
-from trainyard_control.compiler.flattening import flattened
 
 Spec = dict[str, Any]
 
@@ -53,6 +52,9 @@ LAUNCHER = {
     "queue": "",
 }
 LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
+
+
+_PARAMETER = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,13 @@ def _placements(spec: Spec, steps: dict[str, str], environment: Environment) -> 
 def _step_placement(spec: Spec, executor: str, step: str, use: str, environment: Environment) -> _StepPlacement:
     seconds = environment.timeout_of(step)
     image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
-    own = _train_image(spec) if step == TRAIN else None
-    ours = image in (IMAGE, own, *environment.images.values())
+    train_image = _train_image(spec) if step == TRAIN else None
+    ours = image in (IMAGE, train_image, *environment.images.values())
     takes_gang = _takes_gang(spec, executor) if step == TRAIN else ours and _is_task(spec, executor)
     plan = gang_spec(environment, step) if takes_gang else None
     if plan is None:
         name = environment.pool_name(step)
-        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own)
+        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=train_image)
     name = environment.pool_name(DEFAULT)
     pool = environment.pools[name].model_copy(update=LAUNCHER)
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
@@ -246,19 +248,19 @@ def _check_requests(
     faults = []
     for executor, placement in placements.items():
         if not configs.get(executor, {}).get("nodeSelector"):
-            own = spec["deploymentSpec"]["executors"][executor]["container"].get("resources", {})
+            requested = spec["deploymentSpec"]["executors"][executor]["container"].get("resources", {})
             faults += [
                 f"{environment.name}: placement: the step '{placement.step}' requests {wanted}, and pool "
                 f"'{placement.name}' {has}. Place it on another pool, or change its request."
-                for wanted, has in _unmet(own, placement, environment)
+                for wanted, has in _unmet(requested, placement, environment)
             ]
     if faults:
         raise ConfigurationError(*dict.fromkeys(faults))
 
 
-def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> Iterator[tuple[str, str]]:
+def _unmet(requested: Spec, placement: _StepPlacement, environment: Environment) -> Iterator[tuple[str, str]]:
     """Yield the resources that the author requests and the pool lacks, with what the pool has."""
-    wanted = own.get("accelerator", {})
+    wanted = requested.get("accelerator", {})
     kind = wanted.get("resourceType") or wanted.get("type")
     if kind and kind != DISK:
         count = str(wanted.get("resourceCount") or wanted.get("count") or 1)
@@ -272,7 +274,7 @@ def _unmet(own: Spec, placement: _StepPlacement, environment: Environment) -> It
         return
     name, machine = known
     cores, memory = allocatable(machine, environment.platform)
-    cpu, size = own.get("resourceCpuRequest", ""), own.get("resourceMemoryRequest", "")
+    cpu, size = requested.get("resourceCpuRequest", ""), requested.get("resourceMemoryRequest", "")
     if _is_quantity(cpu) and quantity.in_cores(cpu) > cores:
         yield f"{cpu} cores", f"has nodes of {name}, which have {cores:.4g} for pods"
     if _is_quantity(size) and quantity.in_bytes(size) > memory:
@@ -314,8 +316,10 @@ def _variables(container: Spec, config: Spec) -> set[str]:
     return names | {str(one["name"]) for one in config.get("fieldPathAsEnv", [])}
 
 
-def _place_container(container: Spec, placement: _StepPlacement, environment: Environment, own: set[str]) -> None:
-    """Give `container` image, resources and variables, as far as its author, who set the variables `own`, did not."""
+def _place_container(
+    container: Spec, placement: _StepPlacement, environment: Environment, set_by_author: set[str]
+) -> None:
+    """Give `container` image, resources and variables, unless its author set them. set_by_author: variables."""
     if container["image"] == IMAGE:
         container["image"] = placement.image or environment.images[placement.pool.variant]
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
@@ -329,15 +333,15 @@ def _place_container(container: Spec, placement: _StepPlacement, environment: En
     if environment.run_as_user and not placement.ours:
         added = added | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
     variables = {**environment.variables, **added}
-    missing = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
+    missing = [{"name": name, "value": value} for name, value in variables.items() if name not in set_by_author]
     if missing:
         container["env"] = [*container.get("env", []), *missing]
 
 
-def _completed(own: Spec, ours: Spec) -> Spec:
-    """Return `own` with all of `ours` about a resource that `own` does not name: a request fits its own limit alone."""
-    named = [sort for sort in ("cpu", "memory", "accelerator") if any(sort in name.lower() for name in own)]
-    return own | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in named)}
+def _completed(requested: Spec, ours: Spec) -> Spec:
+    """Add to `requested` the values of `ours` for resources that it does not name: a request must fit its limit."""
+    named = [sort for sort in ("cpu", "memory", "accelerator") if any(sort in name.lower() for name in requested)]
+    return requested | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in named)}
 
 
 def _resources(pool: Pool, environment: Environment) -> Spec:
@@ -413,13 +417,13 @@ def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environmen
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
     spec = pod_spec(placement.pool, environment.platform, environment.volume, environment.image_pull_secrets)
     result = copy.deepcopy(config)
-    own = labels.step_labels(placement.step) | {labels.POOL: placement.name}
+    step_labels = labels.step_labels(placement.step) | {labels.POOL: placement.name}
     if placement.use:
-        own[labels.USE] = placement.use
+        step_labels[labels.USE] = placement.use
     if placement.pool.queue:
-        own[labels.QUEUE] = placement.pool.queue
+        step_labels[labels.QUEUE] = placement.pool.queue
     metadata = result.setdefault("podMetadata", {})
-    metadata["labels"] = own | metadata.get("labels", {})
+    metadata["labels"] = step_labels | metadata.get("labels", {})
     if user := USER if placement.ours else environment.run_as_user:
         result.setdefault("securityContext", {"runAsUser": str(user), "runAsNonRoot": True})
     if "nodeSelector" in spec:
@@ -469,3 +473,71 @@ def _secret_as_env(variable: str, source: SecretKey) -> Spec:
         "keyToEnv": [{"secretKey": source.key, "envVar": variable}],
         "optional": False,
     }
+
+
+def flattened(spec: Spec, image: str) -> Spec:
+    """Return a copy of the compiled pipeline `spec`, its conditions replaced by their tasks, which get them.
+
+    KFP compiles `dsl.If` to a pipeline within the pipeline, which Kubeflow's page draws as one closed box. Its backend
+    takes the condition of a container's task as well: if it is false, the task and all that read it are skipped.
+    Source: kubeflow/pipelines 2.17.0, driver/container.go and compiler/argocompiler/dag.go in backend/src/v2.
+
+    A condition stays if it has outputs, holds a loop or a task whose container image is not `image`, or is in a loop.
+    """
+    spec = copy.deepcopy(spec)
+    tasks = spec["root"].get("dag", {}).get("tasks", {})
+    while name := next((name for name, task in tasks.items() if _replaceable(spec, task, image)), ""):
+        _inline(spec, tasks, name)
+    return spec
+
+
+def _replaceable(spec: Spec, task: Spec, image: str) -> bool:
+    """Return True if `task` is a condition around tasks of `image` alone, including nested conditions."""
+    component = spec["components"][task["componentRef"]["name"]]
+    if "condition" not in task.get("triggerPolicy", {}) or "dag" not in component or "outputDefinitions" in component:
+        return False
+    dag = component["dag"]
+    return "parameterIterator" not in task and all(
+        _task_image(spec, inner) == image or _replaceable(spec, inner, image) for inner in dag["tasks"].values()
+    )
+
+
+def _task_image(spec: Spec, task: Spec) -> str:
+    """Return the image of the task's container, '' if it has none."""
+    label = spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
+    return str(spec["deploymentSpec"]["executors"].get(label, {}).get("container", {}).get("image", ""))
+
+
+def _inline(spec: Spec, tasks: Spec, name: str) -> None:
+    """Put the tasks of the condition `name` in its place in `tasks`."""
+    outer = tasks.pop(name)
+    component = spec["components"].pop(outer["componentRef"]["name"])
+    bound = outer["inputs"].get("parameters", {})
+    inner = component["dag"]["tasks"]
+    for task_name, task in inner.items():
+        first = not set(task.get("dependentTasks", [])) & inner.keys()
+        parameters = task.setdefault("inputs", {}).setdefault("parameters", {})
+        for key, value in parameters.items():
+            parameters[key] = bound.get(value.get("componentInputParameter"), value)
+        waits_for = set(task.get("dependentTasks", []))
+        if first:
+            _restrict(spec, task, outer, component)
+            waits_for |= set(outer.get("dependentTasks", []))
+        producers = {value["taskOutputParameter"]["producerTask"] for value in parameters.values() if _from_task(value)}
+        task["dependentTasks"] = sorted(waits_for | producers)
+        tasks[task_name] = task
+
+
+def _restrict(spec: Spec, task: Spec, outer: Spec, component: Spec) -> None:
+    """Give `task` the condition of `outer`, and the inputs that the condition reads."""
+    condition = outer["triggerPolicy"]["condition"]
+    own = task.get("triggerPolicy", {}).get("condition")
+    task["triggerPolicy"] = {"condition": f"({condition}) && ({own})" if own else condition}
+    definitions = spec["components"][task["componentRef"]["name"]].setdefault("inputDefinitions", {})
+    for read in _PARAMETER.findall(condition):
+        task["inputs"]["parameters"][read] = outer["inputs"]["parameters"][read]
+        definitions.setdefault("parameters", {})[read] = component["inputDefinitions"]["parameters"][read]
+
+
+def _from_task(value: Spec) -> bool:
+    return "taskOutputParameter" in value

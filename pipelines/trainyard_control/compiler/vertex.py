@@ -1,4 +1,4 @@
-"""Vertex AI Pipelines: the job that is sent, and the sending. Never run: there is no account behind the tests."""
+"""Creates and sends jobs of Vertex AI Pipelines. Not yet tested with an account."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.spec.environment import Environment, Vertex
 from trainyard.storage import cache, storage
-from trainyard_control.compiler.submission import Submission
+from trainyard_control.compiler.compilation import Submission
 
 
-def job(what: Submission, credentials: Any = None) -> Any:
-    """Return the PipelineJob that is sent. Its id is the run's name, which Vertex AI gives away once."""
+def job(submission: Submission, credentials: Any = None) -> Any:
+    """Return the PipelineJob to send. Its id is the name of the run, which is unique in Vertex AI."""
     try:
         from google.cloud import aiplatform
     except ImportError as error:
@@ -21,33 +21,33 @@ def job(what: Submission, credentials: Any = None) -> Any:
             "vertex: the package google-cloud-aiplatform is missing. Install trainyard[vertex]."
         ) from error
 
-    settings = settings_of(what.environment)
+    settings = settings_of(submission.environment)
     with cache.temporary_folder() as folder:
         file = folder / "pipeline.yaml"
-        file.write_text(what.package, encoding="utf-8")
+        file.write_text(submission.package, encoding="utf-8")
         return aiplatform.PipelineJob(
-            display_name=what.run,
-            job_id=what.run,
+            display_name=submission.run,
+            job_id=submission.run,
             template_path=str(file),
-            pipeline_root=storage.join(what.environment.storage, "pipeline-root"),
-            labels={"pipeline": what.pipeline, "version": what.version},
+            pipeline_root=storage.join(submission.environment.storage, "pipeline-root"),
+            labels={"pipeline": submission.pipeline, "version": submission.version},
             project=settings.project,
             location=settings.location,
             credentials=credentials,
         )
 
 
-def send(what: Submission) -> tuple[str, bool]:
-    """Return the job's resource name, and whether a job of that name was there already."""
+def send(submission: Submission) -> tuple[str, bool]:
+    """Return the job's resource name, and True if a job of that name already existed."""
     from google.api_core import exceptions
 
-    settings = settings_of(what.environment)
+    settings = settings_of(submission.environment)
     with client_errors(ConfigurationError):
         try:
-            made = job(what)
+            made = job(submission)
             made.submit(service_account=settings.service_account or None)
         except exceptions.AlreadyExists:
-            return f"projects/{settings.project}/locations/{settings.location}/pipelineJobs/{what.run}", True
+            return f"projects/{settings.project}/locations/{settings.location}/pipelineJobs/{submission.run}", True
     return str(made.resource_name), False
 
 

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from trainyard.contract import refusal
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
 from trainyard.contract.training import gang
-from trainyard.durations import seconds_between
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State
+from trainyard.measured import seconds_between
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
 from trainyard_control.cluster.explanation import Finding
@@ -153,7 +153,7 @@ class RunView:
         if self.state != "SUCCEEDED":
             return ""
         if self.record:
-            return refusal.from_record(self.record)
+            return recorded_refusal(self.record)
         ran = {step.name for step in self.steps}
         if Evaluation.made_by in ran and not ran & readers(Evaluation.made_by):
             return "its record cannot be read from here; the log of evaluate and the report say why"
@@ -165,7 +165,7 @@ class RunView:
         if self.state == "SUCCEEDED" and self.record and self.record.get("not_due"):
             return f"{self.name} had nothing to train: {self.record['not_due']}"
         if self.refused:
-            return f"{self.name} has ended: {refusal.SENTENCE} ({self.refused})"
+            return f"{self.name} has ended: {REFUSED} ({self.refused})"
         if self.state in ("SUCCEEDED", "CANCELED"):
             return f"{self.name} {'has succeeded' if self.state == 'SUCCEEDED' else 'was cancelled'}"
         if self.overdue:
@@ -372,9 +372,10 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     prices = {pool: _usd_per_hour(pool, environment) for pool in [*pools, *input_pools]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
-    own = step.task.step
+    step_name = step.task.step
     hourly = [
-        gang.hourly_price(environment, own, environment.pools[pool]) if launches else prices[pool] for pool in pools
+        gang.hourly_price(environment, step_name, environment.pools[pool]) if launches else prices[pool]
+        for pool in pools
     ]
     return Cost(_rounded(seconds / 3600 * max(each or 0.0 for each in hourly)), at_most, so_far)
 

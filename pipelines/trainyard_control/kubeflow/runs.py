@@ -19,11 +19,11 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardE
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
-from trainyard.report.local_runs import ALL_RUNS, RunFilter
+from trainyard.report.local_runs import ALL_RUNS, RunFilter, no_runs
 from trainyard.spec.environment import LISTED, TRAIN, Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
-from trainyard_control.compiler import about
+from trainyard_control.compiler import run_metadata
 from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import (
@@ -66,18 +66,22 @@ class KubeflowRuns:
     def newest(self, count: int, everything: bool, wanted: RunFilter = ALL_RUNS) -> list[RunView]:
         """Return the newest `count` runs that are `wanted`, of the environment's experiment or of all.
 
-        Their steps come from Kubeflow alone.
+        Their steps come from Kubeflow alone. Raises `ConfigurationError` if the recipe has no runs.
         """
         experiment = None if everything else self.server.find_experiment()
         if experiment is None and not everything:
             return []
-        every = ((run, self._bare(run)) for run in self.server.runs(experiment))
+        every = ((run, self._without_steps(run)) for run in self.server.runs(experiment))
         late_enough = itertools.takewhile(lambda pair: wanted.is_late_enough(pair[1].created), every)
         fitting = ((run, view) for run, view in late_enough if wanted.fits(view.recipe, view.state, view.created))
         priced = []
         for run, view in itertools.islice(fitting, count):
             by_task = _by_task(run)
             priced.append(replace(view, steps=self._priced(run, by_task, by_task)))
+        if wanted.recipe and not priced:
+            known = {self._without_steps(run).recipe for run in self.server.runs(experiment)}
+            if wanted.recipe not in known:
+                raise no_runs(self.server.host, wanted.recipe, known)
         return priced
 
     def find(self, name: str) -> str:
@@ -101,7 +105,7 @@ class KubeflowRuns:
         A caller that may not read pods gets the states that Kubeflow knows.
         """
         run = self.server.run(run_id)
-        view, now = self._bare(run), datetime.now(UTC)
+        view, now = self._without_steps(run), datetime.now(UTC)
         overdue, cached = None, set[str]()
         try:
             pods, jobs, workflows = run_pods.run_objects(self.cluster, run_id)
@@ -236,20 +240,20 @@ class KubeflowRuns:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def _bare(self, run: Any) -> RunView:
-        purpose = about.from_run(run)
+    def _without_steps(self, run: Any) -> RunView:
+        metadata = run_metadata.from_run(run)
         created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         last = _end(run)
         return RunView(
             run_id=str(run.run_id),
             name=str(run.display_name),
             state=self._outcome(run),
-            recipe=purpose.recipe,
-            environment=purpose.environment,
+            recipe=metadata.recipe,
+            environment=metadata.environment,
             created=created,
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
-            expected=purpose.expected,
+            expected=metadata.expected,
         )
 
     def _priced(self, run: Any, views: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
@@ -257,13 +261,13 @@ class KubeflowRuns:
 
         by_task: the steps that Kubeflow knows, for their durations.
         """
-        purpose, environment = about.from_run(run), self.environment
-        ours = purpose != about.UNKNOWN
-        if ours and purpose.environment != about.about("", environment).environment:
+        metadata, environment = run_metadata.from_run(run), self.environment
+        ours = metadata != run_metadata.UNKNOWN
+        if ours and metadata.environment != run_metadata.metadata_for("", environment).environment:
             return views
-        if purpose.trains_on in environment.pools:
+        if metadata.trains_on in environment.pools:
             environment = environment.model_copy(
-                update={"placement": environment.placement | {TRAIN: purpose.trains_on}}
+                update={"placement": environment.placement | {TRAIN: metadata.trains_on}}
             )
         lasted = {step.task: step.machine_seconds for step in by_task}
         over = str(run.state) in OVER
@@ -291,7 +295,7 @@ class KubeflowRuns:
 
     def _note(self, run: Any) -> str:
         """Return the path of the note that `cancel` writes."""
-        return keys.cancellation(self._folder(about.from_run(run).recipe, str(run.run_id)))
+        return keys.cancellation(self._folder(run_metadata.from_run(run).recipe, str(run.run_id)))
 
     def _folder(self, recipe: str, run_id: str) -> str:
         return keys.run_folder(self.environment.storage, recipe, run_id)

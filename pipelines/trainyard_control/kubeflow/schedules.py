@@ -25,10 +25,8 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import Environment
 from trainyard.spec.schedule import When
-from trainyard_control.compiler import about
-from trainyard_control.compiler import submission as submissions
-from trainyard_control.compiler.compilation import compiled
-from trainyard_control.compiler.submission import Submission
+from trainyard_control.compiler import compilation, run_metadata
+from trainyard_control.compiler.compilation import Submission, compiled
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER
 
@@ -191,7 +189,9 @@ class Schedules:
         experiment = self.server.find_experiment()
         runs = self.server.recurring_runs(experiment) if experiment else []
         return [
-            self._recurring(run) for run in runs if (name := about.from_run(run).schedule) and schedule in ("", name)
+            self._recurring(run)
+            for run in runs
+            if (name := run_metadata.from_run(run).schedule) and schedule in ("", name)
         ]
 
     def perform(self, action: Action, schedule: Schedule | None = None, submission: Submission | None = None) -> None:
@@ -242,8 +242,8 @@ def package(schedule: Schedule, environment: Environment) -> tuple[Submission, s
     """Build the submission of the schedule, and the name of the recurring run for exactly this content."""
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
-    submission = submissions.submission(recipe.name, environment, placed, schedule.name)
-    submission = replace(submission, about=replace(submission.about, schedule=schedule.name))
+    submission = compilation.submission(recipe.name, environment, placed, schedule.name)
+    submission = replace(submission, metadata=replace(submission.metadata, schedule=schedule.name))
     return submission, f"{schedule.name}.{digest(schedule, submission.package, environment.service_accounts.run)}"
 
 
@@ -261,7 +261,7 @@ def request(
         pipeline_version_reference=kfp.V2beta1PipelineVersionReference(
             pipeline_id=pipeline, pipeline_version_id=version
         ),
-        runtime_config=kfp.V2beta1RuntimeConfig(parameters=submission.about.parameters()),
+        runtime_config=kfp.V2beta1RuntimeConfig(parameters=submission.metadata.parameters()),
         service_account=submission.environment.service_accounts.run or None,
         trigger=kfp.V2beta1Trigger(cron_schedule=trigger),
         max_concurrency=str(schedule.max_concurrency),

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from trainyard.errors import ConfigurationError, TransientError
-from trainyard_control.compiler.submission import Submission, request
+from trainyard_control.compiler.compilation import Submission, request
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _OVER = frozenset({"FAILED", "CANCELED", "CANCELING"})

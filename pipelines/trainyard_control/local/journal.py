@@ -91,10 +91,10 @@ def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
             over = not local_runs.is_written(stream)  # asked before reading, so that the last lines are not missed
             *lines, rest = (rest + stream.read()).split("\n")
             happenings = [json.loads(line) for line in lines]
-            for number, (what, *arguments) in enumerate(happenings, 1):
-                passed = first and number < len(happenings) and what == "step_event"
-                if what in _HAPPENINGS and not (passed and arguments[1].get("event") in _PASSING):
-                    getattr(listener, what)(*arguments)
+            for number, (method, *arguments) in enumerate(happenings, 1):
+                passed = first and number < len(happenings) and method == "step_event"
+                if method in _HAPPENINGS and not (passed and arguments[1].get("event") in _PASSING):
+                    getattr(listener, method)(*arguments)
             first = False
             if not over:
                 time.sleep(_POLL_SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard import events
-from trainyard.contract import refusal
+from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
 from trainyard.errors import ConfigurationError, ExitCode, did_you_mean, known_code
 from trainyard.graph import OUTPUTS
 from trainyard.report.local_runs import recipes_by_run
@@ -24,8 +24,8 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
     name = run or list(folders)[-1]
     record = storage.read_json(storage.join(folders[name], "run.json"))
     if record and not record.get("failure") and not record.get("exit_code"):
-        refused = refusal.from_record(record)
-        ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"
+        refused = recorded_refusal(record)
+        ended = f"has ended: {REFUSED} ({refused})" if refused else "has succeeded"
         return f"{name} {ended}. Report: {record['report']}", ExitCode.DONE
     sentence, code = _failure(name, folders[name], str(record.get("failure") or ""), record.get("exit_code"))
     return f"{sentence} Report: {record['report']}" if record.get("report") else sentence, code

@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
 from trainyard.contract.serving import aliases
 from trainyard.contract.version import digest, record
-from trainyard.errors import ConfigurationError, DataError, TransientError, did_you_mean
+from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.report import local_runs
 from trainyard.storage import storage
@@ -70,8 +70,7 @@ def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, ov
     """
     recipes = [name for name in storage.children(root) if storage.children(storage.join(root, name, "runs"))]
     if recipe and recipe not in recipes:
-        known = ", ".join(recipes) or "none"
-        raise ConfigurationError(f"{root}: no runs of '{recipe}'. There: {known}.{did_you_mean(recipe, recipes)}")
+        raise local_runs.no_runs(root, recipe, recipes)
     plans = [
         _Store(root, name, now or datetime.now(UTC), over).plan(keep) for name in ([recipe] if recipe else recipes)
     ]

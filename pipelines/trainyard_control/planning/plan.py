@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from trainyard.contract.training.epochs import backbone_share, operations
+from trainyard.contract.training.gang import unequal_parts
 from trainyard.contract.training.input_workers import input_usd_per_hour, usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
@@ -107,6 +108,8 @@ def candidates(
         own = environment.pools.get(environment.pool_name(TRAIN))
         if own is None or not own.is_elastic:
             return [on_this_machine(recipe.train.workers)]
+        if why := unequal_parts(recipe, own):
+            return [Candidate(THIS_MACHINE, own.max_workers, own.max_workers, why=why)]
         return _with_fewest(lambda pool: on_this_machine(pool.max_workers), own)
     vertex = environment.target == "vertex"  # Vertex AI knows only machine types
 
@@ -128,6 +131,8 @@ def candidates(
             return replace(candidate, why=f"cannot train: {why}. {nearest_that_trains(environment.pools)}")
         if pool.variant not in environment.images:
             return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
+        if why := unequal_parts(recipe, environment.pools[name]):
+            return replace(candidate, why=why)
         try:
             hardware = pool_hardware(recipe, environment, pool)
         except ConfigurationError as error:
@@ -147,7 +152,7 @@ def candidates(
 def _with_fewest(forecast: Callable[[Pool], Candidate], pool: Pool) -> list[Candidate]:
     """Return the forecast of a pool; of one with a range of workers, also with the fewest, which is never chosen."""
     rows = [forecast(pool)]
-    if pool.min_workers < pool.max_workers:
+    if pool.min_workers < pool.max_workers and (rows[0].feasible or pool.why_no_nodes):
         fewest = forecast(pool.model_copy(update={"workers": WorkerRange(min=pool.min_workers, max=pool.min_workers)}))
         count = f"{pool.min_workers} worker{'s' if pool.min_workers > 1 else ''}"
         why = f"with {count}, if no other comes"
@@ -166,10 +171,9 @@ def _predicted(
     pods: bool = False,
 ) -> Candidate:
     batch, slices = recipe.train.batch_size, recipe.train.accumulation_steps
-    if batch % (parts := hardware.replicas * slices):
-        return replace(
-            candidate, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does"
-        )
+    if why := recipe.train.unequal_parts(hardware.workers, hardware.devices):
+        near = recipe.train.nearest_batch(hardware.workers, hardware.devices)
+        return replace(candidate, why=f"train.{why}. Give {near}")
     needed, limit = needed_bytes(work, batch, hardware, slices), max_bytes(work, batch, hardware, slices)
     if hardware.memory_bytes and needed > hardware.memory_bytes:
         least = f"{_gib(needed)} GiB a device, of {_gib(hardware.memory_bytes)}"

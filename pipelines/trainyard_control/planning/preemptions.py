@@ -9,6 +9,7 @@ from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.train import Train
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.learning import Estimate
 from trainyard_control.planning.plan import POD_SECONDS, START_SECONDS, Candidate
@@ -28,12 +29,12 @@ def with_list(
 ) -> list[Candidate]:
     """Return `forecasts` and the one of train's list of pools, at `rate` preemptions per Spot node and hour.
 
-    A preempted worker is replaced at once; the gang loses half a checkpoint interval and the time of a start. Raises
-    `ConfigurationError` if train has no list.
+    A preempted worker is replaced at once; the gang loses half of the time between checkpoints and that of a start.
+    Raises `ConfigurationError` if train has no list.
     """
     if environment.target != "kubeflow" or not isinstance(environment.placement.get(TRAIN), list):
         raise ConfigurationError(
-            f"{environment.name}: --preemption-rate is for a list of pools, and placement.{TRAIN} is none. "
+            f"{environment.name}: --preemption-rate needs a list of pools, and placement.{TRAIN} is not a list. "
             f"Write it as {TRAIN}: [spot-pool, other-pool], or leave --preemption-rate out."
         )
     names = environment.pool_names(TRAIN)
@@ -59,17 +60,25 @@ def _stays(
     bound: str, rows: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float
 ) -> list[Stay]:
     """Return the stays on the pools of `rows` if each takes the hours at the `bound` of its interval."""
-    batch, pools = recipe.train.batch_size, []
-    interval = (recipe.train.checkpoints.every_steps or math.ceil(data.train / batch)) * batch
+    pools = []
     for row in rows:
         pool, last = environment.pools[row.pool], row is rows[-1]
         speed = row.examples_per_second.expected if row.examples_per_second else math.inf
-        lost = (interval / 2 / speed + POD_SECONDS + START_SECONDS) / 3600
+        lost = (checkpoint_seconds(recipe.train, data.train, speed) / 2 + POD_SECONDS + START_SECONDS) / 3600
         allowed = None if last else pool.allowed_preemptions(last)
         frequency = rate * pool.max_workers if pool.spot else 0.0
         times = None if allowed is None else allowed * pool.max_workers
         pools.append((row.pool, float(getattr(row.hours, bound)), frequency, lost, times))
     return expected_stays(pools)
+
+
+def checkpoint_seconds(train: Train, examples: int, speed: float) -> float:
+    """Return the seconds between checkpoints of a training with `speed` examples per second; their cost is ignored."""
+    from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS, steps_between  # NumPy
+
+    every, steps = train.checkpoints.every_steps, math.ceil(examples / train.batch_size)
+    seconds = steps_between(every, steps) * train.batch_size / speed
+    return seconds if every or seconds >= CHECKPOINT_SECONDS else examples / speed
 
 
 def expected_stays(pools: list[tuple[str, float, float, float, int | None]]) -> list[Stay]:

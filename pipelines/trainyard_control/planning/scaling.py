@@ -99,11 +99,9 @@ def plan(
     """
     name, hardware, workers = _training_site(recipe, environment)
     batch = recipe.train.batch_size // workers
-    if recipe.train.batch_size % (workers * hardware.devices):
-        raise ConfigurationError(
-            f"--scale: train.batch_size {recipe.train.batch_size} makes no {workers * hardware.devices} equal parts on "
-            f"{name}. Give a multiple."
-        )
+    if why := recipe.train.unequal_parts(workers, hardware.devices):
+        near = recipe.train.nearest_batch(workers, hardware.devices)
+        raise ConfigurationError(f"--scale: train.{why} on {name}. Give {near}.")
     model = recipe.model.name or recipe.name
     trainings = [
         training

@@ -53,8 +53,8 @@ class Axis:
     def ticks(self) -> list[tuple[float, str]]:
         """Round values, each with its pixel."""
         if self.names:
-            room = int((self.end - self.start) / len(self.names) / _LETTER)
-            return [(self.at(number), _shortened(name, room)) for number, name in enumerate(self.names)]
+            length = int((self.end - self.start) / len(self.names) / _LETTER)
+            return [(self.at(number), _shortened(name, length)) for number, name in enumerate(self.names)]
         values = _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
         return [
             (self.at(value), f"{value:.6g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}")
@@ -108,10 +108,10 @@ def page(title: str, notes: list[str], charts: list[Chart], tables: Sequence[Tab
     return template.render(title=title, notes=notes, charts=charts, tables=tables, width=_WIDTH, height=_HEIGHT)
 
 
-def _shortened(name: str, room: int) -> str:
-    """Shorten `name` to `room` letters by cutting its middle, because names of a family differ at their ends."""
-    half = max(1, (room - 1) // 2)
-    return name if len(name) <= room else f"{name[:half]}…{name[-half:]}"
+def _shortened(name: str, length: int) -> str:
+    """Shorten `name` to `length` characters by cutting its middle, because names of a family differ at their ends."""
+    half = max(1, (length - 1) // 2)
+    return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
 
 
 def _ends(values: list[float], log: bool) -> tuple[float, float]:

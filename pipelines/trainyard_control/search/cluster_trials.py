@@ -17,13 +17,12 @@ import optuna
 from trainyard import errors, events
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import OUTPUTS
+from trainyard.measured import duration_text
 from trainyard.storage import storage
-from trainyard_control.compiler import submission as submissions
-from trainyard_control.compiler.compilation import compiled_benchmark
-from trainyard_control.compiler.submission import Submission
+from trainyard_control.compiler import compilation
+from trainyard_control.compiler.compilation import Submission, compiled_benchmark
 from trainyard_control.kubeflow.run_view import RunView, StepView
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
 from trainyard_control.kubeflow.submit import submit
@@ -93,7 +92,7 @@ def packages(sweep: Sweep) -> list[Submission]:
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
     variant, name = sweep.variant(trial.values), f"{sweep.run}-{trial.number + 1}"
     placed = compiled_benchmark(variant, sweep.environment, label=name)
-    submission = submissions.submission(variant.name, sweep.environment, placed, name)
+    submission = compilation.submission(variant.name, sweep.environment, placed, name)
     return replace(submission, pipeline=f"trainyard-sweep-{variant.name}")
 
 

@@ -267,8 +267,8 @@ def _differences(
     if any(not np.array_equal(first[name], other[name]) for name in first.keys() - {"outputs"}):
         return None
     from trainyard.steps.evaluate.metrics.bootstrap import differences  # scikit-learn: a second
-    from trainyard.steps.evaluate.metrics.measure import measure
     from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+    from trainyard.steps.evaluate.metrics.registry import measure
 
     settings = run.settings
     task, resamples, seed = settings["task"], settings["evaluate"]["bootstrap"], settings["seed"]

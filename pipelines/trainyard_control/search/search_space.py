@@ -14,8 +14,8 @@ from trainyard.graph import model_sections
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training import blocks, trees
-from trainyard.spec.training.blocks import CONVOLUTIONS
+from trainyard.spec.training import trees
+from trainyard.spec.training.model import CONVOLUTIONS, parse_block
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
@@ -168,7 +168,7 @@ class BlockSpace:
 
     def parameters(self, value: list[str]) -> dict[str, Any]:
         """Return the sampler's parameters that give the blocks `value`."""
-        stages = [block for block in map(blocks.parse, value) if block.kind != "pool"]
+        stages = [block for block in map(parse_block, value) if block.kind != "pool"]
         sampled: dict[str, Any] = {"stages": len(stages)}
         for number, block in enumerate(stages, 1):
             sampled[f"kind of stage {number}"] = block.kind
@@ -193,7 +193,7 @@ def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
         )
     try:
         for number in itertools.product(channels, repeats):
-            blocks.parse(":".join(["conv", *number]))
+            parse_block(":".join(["conv", *number]))
     except ValueError as error:
         raise ConfigurationError(f"blocks {text[:200]!r}: {error}. {_BLOCKS_FORM}") from error
     if any(len({*choices}) < len(choices) for choices in (kinds, channels, repeats)):
@@ -212,7 +212,7 @@ def parse_blocks(recipe: str, overrides: list[str], text: str) -> BlockSpace:
 
 
 def _block(kind: str, channels: int, repeats: int) -> str:
-    return str(blocks.parse(f"{kind}:{channels}:{repeats}"))
+    return str(parse_block(f"{kind}:{channels}:{repeats}"))
 
 
 def _with_pools(stages: list[str]) -> list[str]:

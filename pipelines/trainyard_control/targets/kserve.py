@@ -25,6 +25,7 @@ _MANAGER = "trainyard"
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _VERSION = "trainyard/version"
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?")  # NAME-predictor is a Service, of at most 63 characters
+_LONGEST_LABEL = 63  # specified: of a host's name, in RFC 1035
 READERS = ("gs://", "s3://", "pvc://")
 UNREADABLE = "a cluster cannot read this folder. Push to a gs:// or s3:// storage, or to the environment's volume."
 """The sentence about a version at a URI that begins with none of `READERS`."""
@@ -46,6 +47,12 @@ def inference_service(
         raise ConfigurationError(
             f"--model-name {name[:100]!r}: not a name of an object. Use at most 53 lowercase letters, digits and '-', "
             "start with a letter, and end with a letter or a digit."
+        )
+    host = f"{name}-predictor-{environment.namespace}"  # by domainTemplate of KServe's Helm chart and manifests
+    if len(host) > _LONGEST_LABEL:
+        raise ConfigurationError(
+            f"--model-name {name}: KServe's host {host} has {len(host)} characters. At most {_LONGEST_LABEL} are "
+            "possible. Give a shorter --model-name, or a namespace with a shorter name."
         )
     if not (image := environment.images.get("cpu")):
         raise ConfigurationError(f"{environment.name}: images.cpu: is missing, which serves the model. Name it.")

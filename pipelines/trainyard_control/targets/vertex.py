@@ -109,13 +109,13 @@ def deploy_requests(
     }
 
 
-def traffic_split(shares: Mapping[str, int], own: str, percent: int) -> dict[str, int]:
-    """Return shares of the requests, in percent: `percent` for `own`, and for all others in proportion to `shares`.
+def traffic_split(shares: Mapping[str, int], version_id: str, percent: int) -> dict[str, int]:
+    """Return shares of the requests: `percent` for `version_id`, the rest for others in proportion to `shares`.
 
     >>> traffic_split({"7": 50, "8": 50}, "0", 15)
     {'0': 15, '7': 43, '8': 42}
     """
-    rest = {name: share for name, share in shares.items() if name != own and share}
+    rest = {name: share for name, share in shares.items() if name != version_id and share}
     total, left = sum(rest.values()), 100 - percent
     if not total and left:
         raise ConfigurationError(
@@ -125,7 +125,7 @@ def traffic_split(shares: Mapping[str, int], own: str, percent: int) -> dict[str
     split = {name: share * left // total for name, share in rest.items()}
     for name in sorted(rest, key=lambda name: -(rest[name] * left % total))[: left - sum(split.values())]:
         split[name] += 1
-    return {name: share for name, share in {own: percent, **split}.items() if share}
+    return {name: share for name, share in {version_id: percent, **split}.items() if share}
 
 
 def upload(body: dict[str, Any], settings: Vertex, connect: Connect | None = None) -> str:

@@ -102,9 +102,9 @@ class Device(FrozenModel):
 
 
 class InputSpeed(FrozenModel):
-    """The examples a second that the input of a training gives on its own: the mean, and the ends of its interval.
+    """Examples/s of the input pipeline without training: the mean, and the ends of its interval.
 
-    source: what they come from. used: whether the recipe's training takes them from there.
+    source: where the examples are read. used: True if the training of the recipe reads them there.
     """
 
     source: str

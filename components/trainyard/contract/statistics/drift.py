@@ -59,6 +59,7 @@ def _rounded(value: float) -> float:
 
 
 _LISTED = 3
+_LONGEST_VALUE = 40  # characters; chosen: names and codes are shorter, what a person wrote is longer
 _GROUPS = 10  # chosen, as is usual for the population stability index
 
 
@@ -67,6 +68,14 @@ class TopValue(FrozenModel):
 
     value: str
     count: int
+
+
+def is_common(value: str, count: int) -> bool:
+    """Return True if statistics may hold the text `value` of `count` rows: at most 40 characters, in two or more rows.
+
+    Rarer and longer ones may be personal data.
+    """
+    return count > 1 and len(value) <= _LONGEST_VALUE
 
 
 def top_values(counts: Mapping[str, int], limit: int | None = None) -> list[TopValue]:
@@ -120,8 +129,8 @@ class Movement(FrozenModel):
     """The drift of one feature, or of the classes as `label`, between two data sets.
 
     shift: of the means, in standard deviations before. missing: the shares before and now. unknown: the share of the
-    values of a text that did not occur before, at least, if all that did are known. sentences: what left the bounds,
-    or [].
+    values of a text that did not occur before, at least; None if too few of those before are known to say. sentences:
+    what left the bounds, or [].
     """
 
     feature: str
@@ -141,8 +150,9 @@ def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movemen
     """Return the drift of each feature of the training split by name, with the classes last.
 
     A feature that came, went or changed its type left the bounds always. If one side has no values, only the share of
-    missing ones is compared. A category's frequency is compared over the
-    most frequent values of both, a new value with 0. A number's values are compared in the tenths of those before.
+    missing ones is compared. A category's frequency is compared over the most frequent values of both that are common
+    (`is_common`), a new value with 0, and over all others as one. A number's values are compared in the tenths of
+    those before.
     """
     moved = []
     for name in sorted(before.features.keys() | now.features.keys()):
@@ -160,11 +170,11 @@ def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movemen
 
 @dataclass(frozen=True)
 class _Shares:
-    """The counts of values among `total` examples; whole: there are no other values."""
+    """The counts of values among `total` examples; hidden: how many other values there are."""
 
     counts: dict[str, int]
     total: int
-    whole: bool = True
+    hidden: int = 0
 
     @classmethod
     def from_classes(cls, statistics: Statistics) -> _Shares:
@@ -174,14 +184,16 @@ class _Shares:
     @classmethod
     def from_top(cls, top: list[TopValue], statistics: FeatureStatistics) -> _Shares:
         total = statistics.count if statistics.words is None else statistics.words
-        return cls({entry.value: entry.count for entry in top}, total, len(top) == statistics.distinct)
+        counts = {entry.value: entry.count for entry in top if is_common(entry.value, entry.count)}
+        distinct = total if statistics.distinct is None else statistics.distinct
+        return cls(counts, total, max(0, distinct - len(counts)))
 
     def share(self, value: str) -> float:
         return self.counts.get(value, 0) / max(1, self.total)
 
     def at_most(self, value: str) -> float:
         """The share of `value`, or the most that it can be if it is not among the most frequent ones."""
-        if value in self.counts or self.whole:
+        if value in self.counts or not self.hidden:
             return self.share(value)
         return min(self.counts.values(), default=0) / max(1, self.total)
 
@@ -215,11 +227,12 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
         moved = _frequencies(name, before, now, bounds.max_frequency_change)
         sentences += moved
         values = new.count if new.words is None else new.words
-        if before.whole and values:
-            strange = sum(count for value, count in now.counts.items() if value not in before.counts)
+        unseen = sorted((count for value, count in now.counts.items() if value not in before.counts), reverse=True)
+        strange = sum(unseen[before.hidden :])  # as if each hidden value were one of the most frequent unseen ones
+        if values and (strange or not before.hidden):
             unknown = float(f"{strange / values:.6g}")
             if not moved and unknown > bounds.max_frequency_change:
-                least = "" if now.whole else "at least "
+                least = "at least " if before.hidden or now.hidden else ""
                 sentences.append(f"{name}: {least}{strange:,} of {values:,} values did not occur before")
     elif old.mean is not None and new.mean is not None:
         difference, std = abs(new.mean - old.mean), old.std or 0.0
@@ -249,14 +262,19 @@ def _number_distance(old: Histogram | None, new: Histogram | None) -> Distance |
 
 
 def _text_distance(old: _Shares, new: _Shares) -> Distance:
-    """Return the distance over the most frequent values of both and, as one, all others.
+    """Return the distance over the most frequent values of both and, as one, all others."""
+    return distance(*_text_shares(old, new))
+
+
+def _text_shares(old: _Shares, new: _Shares) -> tuple[list[float], list[float]]:
+    """Return the shares of the most frequent values of both, before and now; the last is that of all others.
 
     A value that is not among the most frequent ones of one data set is taken to be as frequent there as it can be.
     """
     values = sorted({**old.counts, **new.counts})
     before = [min(old.at_most(value), max(old.share(value), new.share(value))) for value in values]
     now = [min(new.at_most(value), max(old.share(value), new.share(value))) for value in values]
-    return distance([*before, max(0.0, 1 - sum(before))], [*now, max(0.0, 1 - sum(now))])
+    return [*before, max(0.0, 1 - sum(before))], [*now, max(0.0, 1 - sum(now))]
 
 
 def _out_of_bounds(name: str, apart: Distance | None, bounds: Bounds) -> list[str]:
@@ -276,6 +294,9 @@ def _out_of_bounds(name: str, apart: Distance | None, bounds: Bounds) -> list[st
 def _frequencies(name: str, old: _Shares, new: _Shares, bound: float) -> list[str]:
     moved = sorted(value for value in {**old.counts, **new.counts} if abs(new.share(value) - old.share(value)) > bound)
     if not moved:
+        before, now = _text_shares(old, new)
+        if abs(now[-1] - before[-1]) > bound:
+            return [f"{name}: other values {before[-1]:.1%} → {now[-1]:.1%}"]
         return []
     moves = [f"'{value}' {old.share(value):.1%} → {new.share(value):.1%}" for value in moved]
     return [f"{name}: {listed(moves, _LISTED)}"]

@@ -88,32 +88,44 @@ class ElasticGang(Strict):
 def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
     """Return the elastic gang that trains `recipe` on `pool`, None without a range of workers.
 
-    Raises `ConfigurationError` if the batch cannot be divided by the fewest or by the most workers, or if the recipe
-    asks for another number of workers.
+    Raises `ConfigurationError` if the batch has `unequal_parts`, or if the recipe asks for another number of workers.
     """
     if pool is None or not pool.is_elastic:
         return None
-    bounds = f"the pool's workers: {{min: {pool.min_workers}, max: {pool.max_workers}}}"
     if recipe.train.workers not in (1, pool.max_workers):
         raise ConfigurationError(
-            f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {bounds} says how "
-            "many train. Leave train.workers out."
+            f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {_bounds(pool)} says "
+            "how many train. Leave train.workers out."
         )
-    pairs = 2 if recipe.train.augment.mixes else 1  # mixup and cutmix take the images of a device in pairs
-    parts = max(1, pool.count) * recipe.train.accumulation_steps * pairs
-    batch, possible = recipe.train.batch_size, range(pool.min_workers, pool.max_workers + 1)
-    counts = [count for count in possible if batch % (count * parts) == 0]
-    for bound, count, nearest in (("min", pool.min_workers, counts[:1]), ("max", pool.max_workers, counts[-1:])):
-        if count not in counts:
-            unit = math.lcm(pool.min_workers, pool.max_workers) * parts
-            near = "".join(f"{bound}: {other}, or " for other in nearest)
-            raise ConfigurationError(
-                f"{recipe.name}: train.batch_size: {batch} examples make no {count * parts} equal parts, for {bounds}. "
-                f"Give {near}a batch of {unit * max(1, round(batch / unit))}."
-            )
+    if why := unequal_parts(recipe, pool):
+        raise ConfigurationError(f"{recipe.name}: {why}.")
+    possible = range(pool.min_workers, pool.max_workers + 1)
+    counts = [count for count in possible if not recipe.train.unequal_parts(count, pool.count)]
     return ElasticGang(
         counts=counts, replace_seconds=pool.replace_seconds, start_deadline_seconds=pool.start_deadline_seconds
     )
+
+
+def unequal_parts(recipe: Recipe, pool: Pool) -> str:
+    """Return the reason why the workers of `pool` cannot share the batch equally, with what would do, or ''.
+
+    Of a range of workers, the fewest and the most must divide it.
+    """
+    train, low, high = recipe.train, pool.min_workers, pool.max_workers
+    possible = [count for count in range(low, high + 1) if not train.unequal_parts(count, pool.count)]
+    if {low, high} <= {*possible}:
+        return ""
+    bound, count, nearest = ("max", high, possible[-1:]) if low in possible else ("min", low, possible[:1])
+    batch = train.nearest_batch(math.lcm(low, high), pool.count)
+    why = f"train.{train.unequal_parts(count, pool.count)}"
+    if not pool.is_elastic:
+        return f"{why}. Give {batch}"
+    near = "".join(f"{bound}: {other}, or " for other in nearest)
+    return f"{why}, for {_bounds(pool)}. Give {near}a batch of {batch}"
+
+
+def _bounds(pool: Pool) -> str:
+    return f"the pool's workers: {{min: {pool.min_workers}, max: {pool.max_workers}}}"
 
 
 def check_one_cpu(recipe: Recipe, environment: Environment) -> None:
@@ -190,7 +202,7 @@ def _placed(environment: Environment, step: str, name: str) -> PlacedGang:
     return PlacedGang(
         image=environment.images[pool.variant],
         workers=workers,
-        pool=_bare(pool, environment.platform),
+        pool=_without_cost_fields(pool, environment.platform),
         name=name if noted else "",
         usd_per_hour=None if price is None else price / workers,
     )
@@ -210,18 +222,20 @@ def _input_pods(environment: Environment) -> InputPods | None:
         return None
     pool = environment.pools[workers.pool]
     return InputPods(
-        image=environment.images[pool.variant], count=workers.count, pool=_bare(pool, environment.platform)
+        image=environment.images[pool.variant],
+        count=workers.count,
+        pool=_without_cost_fields(pool, environment.platform),
     )
 
 
-def _bare(pool: Pool, platform: Platform) -> Pool:
-    """Values that do not change the gang must not change the parameter: KFP would train again.
+def _without_cost_fields(pool: Pool, platform: Platform) -> Pool:
+    """Return `pool` without values that do not change the gang, because KFP would train again if one of them changed.
 
-    The machine does on platforms that label their nodes by it.
+    The machine stays on platforms that label their nodes by it.
     """
-    bare = pool.model_copy(update={"nodes": None, "price_per_hour": None})
-    without = bare.model_copy(update={"machine": None})
-    return without if placement(without, platform) == placement(bare, platform) else bare
+    free = pool.model_copy(update={"nodes": None, "price_per_hour": None})
+    without_machine = free.model_copy(update={"machine": None})
+    return without_machine if placement(without_machine, platform) == placement(free, platform) else free
 
 
 def check_input_workers(recipe: Recipe, count: int) -> None:

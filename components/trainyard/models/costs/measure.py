@@ -45,8 +45,8 @@ def network(file: str, features: str = "", classes: str = "") -> keras.Model:
     inputs = [Feature.model_validate(feature) for feature in json.loads(features)]
     if recipe.model.name is not None:
         return build(recipe.model, inputs, int(classes), recipe.seed)
-    own: keras.Model = load_module(str(recipe.module)).build_model(inputs, int(classes))
-    return own
+    network: keras.Model = load_module(str(recipe.module)).build_model(inputs, int(classes))
+    return network
 
 
 def time_recipe(file: str, features: str, classes: str) -> None:

@@ -1,4 +1,4 @@
-"""Profiles a folder of images: each one's header, and for what looks the same a small decoded copy."""
+"""Profiles a folder of images: reads each header, and hashes small decoded copies to find near duplicates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainyard.quality.images.decoding import (
     in_eight_bits,
     is_constant,
 )
-from trainyard.quality.images.look import SIDE, Look, look_of_gray, near_pairs
+from trainyard.quality.images.perceptual_hash import SIDE, PerceptualHash, hash_gray, near_duplicate_pairs
 from trainyard.quality.profile import ImageProfile, Profile, Repeats, SheetImage
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
@@ -55,7 +55,7 @@ class _ImageCounters:
     constant: list[str] = field(default_factory=list)
     level: int = -1
     names: list[str] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    hashes: list[PerceptualHash] = field(default_factory=list)
     sheet: dict[str, list[SheetImage]] = field(default_factory=dict)
 
 
@@ -74,10 +74,10 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         _count(counts, source, file, bool(draw <= limit), per_class)
     if not counts.heights:
         raise DataError(
-            f"{source.path}: none of the {len(source.files)} files is an image that can be read, such as "
+            f"{source.path}: none of the {len(source.files):,} files is an image that can be read, such as "
             f"{'; '.join(counts.broken_such_as)}. Name another folder."
         )
-    near, near_count = near_pairs(counts.names, counts.looks)
+    near, near_count = near_duplicate_pairs(counts.names, counts.hashes)
     measures = {"height": counts.heights, "width": counts.widths, "bytes": counts.sizes}
     profile = Profile(
         source=source.path,
@@ -106,13 +106,14 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
             constant=len(counts.constant),
             constant_such_as=counts.constant[:_SUCH_AS],
             level=counts.level,
-            hashed=len(counts.looks),
+            hashed=len(counts.hashes),
             near=near,
             near_count=near_count,
             sheet=[image for label in sorted(counts.sheet) for image in counts.sheet[label]][:_SHEET],
         ),
         findings=[],
         other_files=source.other_files,
+        hidden=source.hidden,
     )
     return profile.model_copy(update={"findings": findings.image_findings(profile)})
 
@@ -155,11 +156,11 @@ def _count(counts: _ImageCounters, source: SourceFiles, file: SourceFile, sample
             label = source.label(file.name)
             if sampled:
                 depth = depth_of(image, encoded)
-                look = _look(counts, image, encoded, file.name, depth)
+                image_hash = _perceptual_hash(counts, image, encoded, file.name, depth)
                 sheet = counts.sheet.setdefault(label or "", [])
                 if len(sheet) < per_class and len(counts.sheet) <= _SHEET:
                     sheet.append(_thumbnail(encoded, file.name, label or "", PixelForm(3, counts.white_level)))
-                counts.looks.append(look)
+                counts.hashes.append(image_hash)
                 counts.names.append(file.name)
     except Image.DecompressionBombError as error:
         _broken(counts, "too_many_pixels", file.name, str(error))
@@ -183,8 +184,10 @@ def _count(counts: _ImageCounters, source: SourceFiles, file: SourceFile, sample
     _compare(counts, encoded, file.name, label or "")
 
 
-def _look(counts: _ImageCounters, image: Image.Image, encoded: bytes, name: str, depth: int) -> Look:
-    """Return the look of the image, and count what decoding leaves nothing of. Only what may be empty is decoded."""
+def _perceptual_hash(
+    counts: _ImageCounters, image: Image.Image, encoded: bytes, name: str, depth: int
+) -> PerceptualHash:
+    """Return the perceptual hash of an image, and note the image if all its pixels are the same."""
     form = PixelForm(3, counts.white_level)
     if depth == 8:
         image.draft("L", (4 * SIDE, 4 * SIDE))  # a JPEG is decoded in gray and small
@@ -192,13 +195,13 @@ def _look(counts: _ImageCounters, image: Image.Image, encoded: bytes, name: str,
     small = in_eight_bits(image, replace(form, channels=1), depth)
     if depth > 8 and counts.white_level is None:
         counts.level = max(counts.level, int(np.asarray(small).max()))
-    look = look_of_gray(small)
-    if not any(look):
+    image_hash = hash_gray(small)
+    if not any(image_hash):
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as whole:
             whole.load()
             if is_constant(in_eight_bits(whole, form, depth)):
                 counts.constant.append(name)
-    return look
+    return image_hash
 
 
 def _compare(counts: _ImageCounters, encoded: bytes, name: str, label: str) -> None:

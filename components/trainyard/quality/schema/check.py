@@ -26,10 +26,10 @@ def check_source(schema: TableSchema | ImageSchema, source: SourceFiles, zone: d
     """
     block_pandas_import()
     if isinstance(schema, ImageSchema) != (source.kind == "image_folder"):
-        what = "a table" if source.is_table else "images"
+        kind = "a table" if source.is_table else "images"
         expected_kind = "images" if isinstance(schema, ImageSchema) else "a table"
         raise ConfigurationError(
-            f"{source.path} is {what}, and the schema that of {expected_kind}. Name another schema."
+            f"{source.path} is {kind}, and the schema that of {expected_kind}. Name another schema."
         )
     conformity = Conformity()
     if isinstance(schema, ImageSchema):

@@ -56,12 +56,12 @@ def _content(profile: Profile) -> dict[str, Any]:
 
 def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
     statistics = column.statistics
-    drafted: dict[str, Any] = {"type": "text" if column.type == "empty" else column.type}
+    rule: dict[str, Any] = {"type": "text" if column.type == "empty" else column.type}
     missing = profile.rows - statistics.count - column.mistyped
     is_class = column.name == profile.label and bool(profile.classes)
     if (column.type == "category" or is_class) and column.distinct <= TOP:
         values = [entry.value for entry in column.top if entry.value] + [*column.missing_texts]
-        drafted = {"type": "category", "values": sorted(values)}
+        rule = {"type": "category", "values": sorted(values)}
         missing -= sum(column.missing_texts.values())
     elif column.type in ("integer", "number") and statistics.min is not None and statistics.max is not None:
         room, (smallest, largest) = _ROOM * (statistics.max - statistics.min), _ends(statistics)
@@ -69,14 +69,14 @@ def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
         high = _rounded(max(largest, statistics.max + room), down=False)
         low, high = max(0.0, low) if statistics.min >= 0 else low, min(0.0, high) if statistics.max <= 0 else high
         whole = column.type == "integer"
-        drafted |= {"min": math.floor(low) if whole else low, "max": math.ceil(high) if whole else high}
+        rule |= {"min": math.floor(low) if whole else low, "max": math.ceil(high) if whole else high}
     elif column.type == "date" and statistics.min is not None:
         first = math.floor(min(_ends(statistics)[0], statistics.min)) + _EPOCH
-        drafted["min"] = datetime.date.fromordinal(max(1, first)).isoformat()
+        rule["min"] = datetime.date.fromordinal(max(1, first)).isoformat()
     elif column.type == "category":
-        drafted["type"] = "text"
-    drafted["max_missing"] = min(1.0, math.ceil(missing / max(1, profile.rows) * _MISSING_ROOM * 100) / 100)
-    return drafted
+        rule["type"] = "text"
+    rule["max_missing"] = min(1.0, math.ceil(missing / max(1, profile.rows) * _MISSING_ROOM * 100) / 100)
+    return rule
 
 
 def _ends(statistics: FeatureStatistics) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import FeatureStatistics, top_values
 from trainyard.quality import hashes
-from trainyard.quality.figures import written
+from trainyard.quality.figures import format_value
 from trainyard.quality.hashes import Hashes, HashSample
 from trainyard.quality.profile import ColumnProfile, ColumnType
 from trainyard.quality.tables.bins import Numbers
@@ -83,7 +83,7 @@ class ColumnCounter:
         texts = {"count": count, "distinct": self._distinct.distinct, "top": top}
         statistics = (numbers.document() if numbers else texts) | {"missing": self._missing}
         if kind == "date":
-            days = Counter({written(day, kind): int(times) for day, times in self._each_day.items()})
+            days = Counter({format_value(day, kind): int(times) for day, times in self._each_day.items()})
             statistics |= {"distinct": len(days), "top": top_values(days, TOP)}
         histogram = numbers.histogram if numbers else None
         quantiles = {share: histogram.quantile(share) for share in SHARES} if histogram else {}

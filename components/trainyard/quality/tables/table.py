@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from trainyard.values.patterns import NUMBER
 _ROWS, _BYTES = 1 << 16, 8 << 20  # of a batch; chosen: what costs once a batch is then little
 
 
-def read_table(source: SourceFiles) -> Iterator[RowBatch | BadRow]:
+def read_table(source: SourceFiles, used: Collection[str] | None = None) -> Iterator[RowBatch | BadRow]:
     """Yield the rows of all files in order, as texts; rows of CSV of nothing but empty cells are left out.
+
+    used: the columns that a recipe reads, by default all. A cell of another one that cannot be read is missing.
 
     Raises `DataError` that names the file if it is empty, has other columns than the first file, or cannot be read.
     """
@@ -38,7 +40,8 @@ def read_table(source: SourceFiles) -> Iterator[RowBatch | BadRow]:
         first = first or columns
         if columns != first and source.kind == "csv":
             raise DataError(_other_header(columns, first, file.name, source.files[0].name))
-        for item in _together(formats.read(table_kind(source), file, first)):
+        required = first if used is None else [name for name in first if name in used]
+        for item in _together(formats.read(table_kind(source), file, required, whole_rows=True), first):
             yield _without_empty(item) if isinstance(item, RowBatch) and source.kind == "csv" else item
 
 
@@ -53,14 +56,14 @@ def nested(source: SourceFiles) -> dict[str, Any]:
     return formats.FORMATS[table_kind(source)].nested(source.tables[0])
 
 
-def _together(items: Iterator[RowBatch | BadRow]) -> Iterator[RowBatch | BadRow]:
-    """Yield the rows of one file as texts in larger batches."""
+def _together(items: Iterator[RowBatch | BadRow], names: list[str]) -> Iterator[RowBatch | BadRow]:
+    """Yield the columns `names` of one file as texts in larger batches."""
     waiting: list[RowBatch] = []
     for item in items:
         if isinstance(item, BadRow):
             yield item
             continue
-        waiting.append(item.texts())
+        waiting.append(item.select(names).texts())
         if sum(len(rows.rows) for rows in waiting) >= _ROWS or sum(rows.columns.nbytes for rows in waiting) >= _BYTES:
             yield _joined(waiting)
             waiting = []

@@ -1,8 +1,10 @@
-"""Profiles CSV files in one pass and bounded memory."""
+"""Profiles CSV files in one pass and bounded memory, and checks their labels in a sample of the rows."""
 
 from __future__ import annotations
 
 import datetime
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +20,6 @@ from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import ColumnCounter
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.label_checks import label_errors, target_leakage
 from trainyard.quality.tables.table import nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.parquet_rows import is_readable
@@ -26,6 +27,7 @@ from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import MAX_COLUMNS, has_name
 from trainyard.values import zones
+from trainyard.values.patterns import NUMBER
 from trainyard.values.zones import DEFAULT_ZONE
 
 _FIRST = 5
@@ -38,6 +40,17 @@ _SPLITS, _EXAMPLES = 3, 10  # chosen: examples that each class needs for a split
 _CLASSES = 1000  # chosen: most values of a column that is taken for classes
 _CELLS = 400_000  # chosen, of the row sample: a hundred megabytes of text at the worst
 _ROWS = 20_000  # chosen, of the row sample: a share is then known to about a hundredth
+
+# Target leakage (columns that predict the label alone) and likely label errors:
+_ENOUGH = 0.99  # chosen: of the mistakes that always naming the largest class makes, this share is gone
+_GROUPS = 64  # chosen: quantile groups of a number; more would each hold too few rows
+_LEAST_ROWS = 5  # chosen: rows a group on average; fewer remember the rows instead of telling about them
+_LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
+_MAX_CLASSES = 50  # chosen: of more, few have rows enough in a sample
+_TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
+_AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
+_MAX_CLASS_SHARE = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
+_AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
 def profile_table(
@@ -60,7 +73,7 @@ def profile_table(
     named = frozenset(data.columns if data else [label or ""])
     time_zone = data.time_zone if data else time_zone
     counts = _ColumnCounters(label, requires_label, named, zones.time_zone(time_zone))
-    for item in read_table(source):
+    for item in read_table(source, data.columns if data else None):
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if counts.ragged and not counts.rows:
         raise DataError(
@@ -73,8 +86,8 @@ def profile_table(
     label_name = counts.label if label else _likely_label(columns, counts.rows)
     label_column = next((column for column in columns if column.name == label_name), None)
     if is_number is None:
-        is_number = label_column is not None and _is_target(
-            label_column, counts.columns[label_column.name].most_common(_CLASSES)
+        is_number = label_column is not None and bool(
+            why_target(label_column, counts.columns[label_column.name].most_common(_CLASSES))
         )
     classes = {}
     if label_column is not None and not is_number:
@@ -84,7 +97,7 @@ def profile_table(
     ids = {column.name for column in columns if column.is_id}
     telling = {name: column for name, column in drawn.items() if name not in ids or name == label_name}
     kinds = nested(source)
-    certainty = target_leakage(drawn, label_name, is_number) if label_name else {}
+    certainty = _find_target_leakage(drawn, label_name, is_number) if label_name else {}
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -179,7 +192,7 @@ class _ColumnCounters:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
         ids = self.sample.ids()
-        return [(self._name(ids[row]), named, likely) for row, named, likely in label_errors(drawn, label)]
+        return [(self._name(ids[row]), named, likely) for row, named, likely in _find_label_errors(drawn, label)]
 
     def _count(self, batch: RowBatch, ids: NDArray[np.int64]) -> None:
         features = whole = np.zeros(len(ids), np.uint64)
@@ -223,27 +236,39 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
     return last.name if last in fitting and last.distinct <= min(100, max(2, rows // 10)) else None
 
 
-def _is_target(column: ColumnProfile, counts: dict[str, int]) -> bool:
-    """Return True if the numbers of `column` are regression targets, not classes.
+def why_target(column: ColumnProfile, counts: dict[str, int]) -> str:
+    """Return the reason why numbers of `column` are regression targets, '' if they are classes.
 
-    counts: the number of rows with each value.
+    counts: the number of rows with each value, at least of the most frequent ones.
     """
     if column.type == "number":
-        return column.distinct > 2
+        return "numbers" if column.distinct > 2 else ""
     if column.type != "integer" or column.distinct <= 2:
-        return False
+        return ""
     few, some = _INTEGER_CLASSES
+    if column.distinct > some:
+        return f"more than {some} different integers"
     if column.distinct > few:
-        return column.distinct > some or min(counts.values(), default=0) < _EXAMPLES or _has_one_peak(counts)
+        if min(counts.values(), default=0) < _EXAMPLES:
+            return f"more than {few} different integers, some with fewer than {_EXAMPLES} rows"
+        peak = _only_peak(counts)
+        return f"a score: integers that are the rarer the farther they are from {peak}" if peak else ""
     rare = sum(count < _SPLITS for count in counts.values())  # one alone may be a typing error
-    return rare > 1 and 4 * rare >= column.distinct
+    is_rare = rare > 1 and 4 * rare >= column.distinct
+    if is_rare:
+        return f"integers of which {rare} have fewer than {_SPLITS} rows"
+    largest = max((int(number) for number in counts if number.isdecimal()), default=0)
+    is_count = column.distinct > 3 and counts.get("0", 0) > sum(counts.values()) / 2 and largest > column.distinct
+    return f"a count: most are 0, and some numbers up to {largest} never occur" if is_count else ""
 
 
-def _has_one_peak(counts: dict[str, int]) -> bool:
-    """Return True if the numbers rise in frequency to one between the ends, then fall, as those of a score do."""
-    sizes = [counts[number] for number in sorted(counts, key=float)]
+def _only_peak(counts: dict[str, int]) -> str:
+    """Return the number between the ends to which the numbers rise in frequency, then fall, as of a score; or ''."""
+    numbers = sorted((number for number in counts if re.fullmatch(NUMBER, number)), key=float)
+    sizes = [counts[number] for number in numbers]
     peak = sizes.index(max(sizes))
-    return 0 < peak < len(sizes) - 1 and sizes == sorted(sizes[:peak]) + sorted(sizes[peak:])[::-1]
+    is_only = 0 < peak < len(sizes) - 1 and sizes == sorted(sizes[:peak]) + sorted(sizes[peak:])[::-1]
+    return numbers[peak] if is_only else ""
 
 
 class RowSample:
@@ -282,3 +307,121 @@ class RowSample:
         self._kept = [batch.filter(pa.array(mask)) for batch, mask in zip(self._kept, chosen, strict=True)]
         self._ids = [ids[mask] for ids, mask in zip(self._ids, chosen, strict=True)]
         self._draws = [draws[mask] for draws, mask in zip(self._draws, chosen, strict=True)]
+
+
+def _find_target_leakage(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
+    """Return the certainty of `label` given each suspicious column, by its name.
+
+    is_number: the label is a number to predict, measured by correlation. Otherwise it is the share of rows predicted
+    right by the most frequent class of each value, or of each of 64 quantile groups of a number.
+    """
+    target = columns[label]
+    certainties = {}
+    for name, other in columns.items():
+        if name != label:
+            certainty = (
+                _correlation(other.numbers, target.numbers)
+                if is_number
+                else _certainty(_groups(other), _codes(target.texts.dictionary_encode()))
+            )
+            if certainty is not None:
+                certainties[name] = certainty
+    return certainties
+
+
+def _are_enough(column: NDArray[np.int64]) -> bool:
+    """Return True if the groups of `column` have enough rows for a verdict."""
+    return len(column) > 0 and len(column) >= _LEAST_ROWS * (int(column.max()) + 1)
+
+
+def _certainty(column: NDArray[np.int64], classes: NDArray[np.int64]) -> float | None:
+    if not _are_enough(column):
+        return None
+    pairs, counts = np.unique(column * (int(classes.max()) + 1) + classes, return_counts=True)
+    best = np.zeros(int(column.max()) + 1, np.int64)
+    np.maximum.at(best, pairs // (int(classes.max()) + 1), counts)
+    right = best.sum() / len(column)
+    baseline = np.bincount(classes).max() / len(classes)
+    return float(right) if baseline < 1 and (1 - right) <= (1 - _ENOUGH) * (1 - baseline) else None
+
+
+def _groups(column: Cells) -> NDArray[np.int64]:
+    """Return the number of each cell's group: of its value, or of a quantile of 64 where there are more numbers."""
+    numbers = column.numbers
+    if np.isnan(numbers).mean() > 0.5 or len(np.unique(numbers)) <= _GROUPS:
+        return _codes(column.texts.dictionary_encode())
+    edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
+    return np.where(np.isnan(numbers), len(edges) + 1, np.searchsorted(edges, numbers, side="right"))
+
+
+def _codes(encoded: Any) -> NDArray[np.int64]:
+    """Return the number of each value of the Arrow array `encoded` of dictionary type."""
+    return np.asarray(encoded.indices).astype(np.int64)
+
+
+def _correlation(numbers: NDArray[np.float64], target: NDArray[np.float64]) -> float | None:
+    both = ~np.isnan(numbers) & ~np.isnan(target)
+    numbers, target = numbers[both], target[both]
+    if len(numbers) < 10 or not numbers.std() or not target.std():
+        return None
+    correlation = float(np.corrcoef(numbers, target)[0, 1])
+    return correlation if abs(correlation) >= _LINEAR else None
+
+
+def _find_label_errors(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, str]]:
+    """Return the suspicious rows of a table of `columns`, the surest first; `label` is one of classes.
+
+    Of each its position in the table, its label and the class that the other columns name. Naive Bayes predicts the
+    class of each row from all others: its own share in the counts is taken away, so no row vouches for itself. A row is
+    named only if it is among those predicted so surely that nearly all of them agree.
+    Source: C. Northcutt et al., Confident Learning, arXiv:1911.00068, for judging labels by out-of-sample predictions,
+    and with a threshold for each class.
+    """
+    encoded = columns[label].texts.dictionary_encode()
+    labels = _codes(encoded)
+    classes = encoded.dictionary.to_pylist()
+    if not 2 <= len(classes) <= _MAX_CLASSES:
+        return []
+    grouped = [_groups(column) for name, column in columns.items() if name != label]
+    grouped = [column for column in grouped if _are_enough(column) and column.max() > 0]
+    if not grouped:
+        return []
+    scores = _scores(labels, grouped, len(classes))
+    likely = scores.argmax(axis=1)
+    best = np.partition(scores, -2, axis=1)[:, -2:]
+    margins = best[:, 1] - best[:, 0]
+    sure = np.zeros(len(labels), bool)
+    for number in range(len(classes)):
+        sure[_sure(np.flatnonzero(likely == number), labels == number, margins)] = True
+    rows = np.flatnonzero(sure & (likely != labels))
+    totals, named = (np.bincount(labels[places], minlength=len(classes)) for places in (slice(None), rows))
+    rows = rows[(named < _MAX_CLASS_SHARE * totals)[labels[rows]]]
+    rows = rows[np.argsort(-margins[rows], kind="stable")]
+    return [(int(row), classes[labels[row]], classes[likely[row]]) for row in rows]
+
+
+def _scores(labels: NDArray[np.int64], columns: list[NDArray[np.int64]], classes: int) -> NDArray[np.float64]:
+    """Return the log probability of each class in each row, (rows, classes), up to a constant per row.
+
+    A column's groups have one row more in each class than were counted (Laplace).
+    """
+    totals = np.bincount(labels, minlength=classes).astype(np.float64)
+    rows = np.arange(len(labels))
+    scores = np.tile(np.log(totals), (len(labels), 1))
+    own = np.log(np.maximum(totals[labels] - 1, 0.5))
+    for column in columns:
+        size = int(column.max()) + 1
+        counts = np.bincount(column * classes + labels, minlength=size * classes).reshape(size, classes)
+        scores += np.log((counts + 1) / (totals + size))[column]
+        own += np.log(counts[column, labels] / (totals[labels] - 1 + size))  # one less, and one more
+    scores[rows, labels] = own
+    return scores
+
+
+def _sure(rows: NDArray[np.int64], agree: NDArray[np.bool_], margins: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Filter `rows` of one predicted class to margins at which nearly all rows `agree`."""
+    ordered = rows[np.argsort(-margins[rows], kind="stable")]
+    together = agree[ordered[: len(ordered) // _TOGETHER * _TOGETHER]].reshape(-1, _TOGETHER).mean(axis=1)
+    before = np.cumsum(together) / np.arange(1, len(together) + 1)
+    odd = np.flatnonzero((together < _AGREE_TOGETHER) | (before < _AGREE))
+    return ordered[: _TOGETHER * (odd[0] if len(odd) else len(together))]

@@ -97,13 +97,14 @@ class Accelerator(Strict):
     most cubes of 4x4x4 chips in a slice. tensorflow: whether TensorFlow runs on it. gpu: its name in Karpenter's
     labels. short, cores: see `Catalog.short_names`. products: its names in the labels of the GPU operator. trains:
     whether any training can run on it; why_not is the reason. resource: what a pod asks for, if not what its kind does.
-    plan_only: no platform has nodes of it, so that it can be planned and compared alone. Figures are of one chip, see
-    hardware.yaml; None: not published.
+    plan_only: no platform has nodes of it, so that it can be planned and compared alone. per_machine: GPUs of the
+    largest machine of a cloud. Figures are of one chip, see hardware.yaml; None: not published.
     """
 
     kind: Literal["gpu", "tpu", "npu"]
     short: str = ""
     cores: int = 1
+    per_machine: int = 8
     vertex: str | None = None
     gpu: str | None = None
     products: list[str] = []
@@ -178,7 +179,7 @@ class Catalog(Strict):
         known: dict[str, dict[str, str | int]] = {}
         for name, entry in self.accelerators.items():
             if entry.kind == "gpu" and entry.short:
-                for count in (1, 2, 4, 8, 16):
+                for count in (count for count in (1, 2, 4, 8, 16) if count <= entry.per_machine):
                     known[f"{entry.short}x{count}"] = {"accelerator": name, "count": count}
                 known[entry.short] = known[f"{entry.short}x1"]
             for topology in sorted(entry.slices, key=_longest_edge, reverse=True) if entry.short else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from trainyard import quantity
 from trainyard.errors import did_you_mean
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
-from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.catalog import Platform, catalog
 from trainyard.spec.hardware.pools import SHARED_MEMORY, Pool
 from trainyard.spec.plain_yaml import Location
 
@@ -125,8 +126,10 @@ def allocatable(machine: Machine, platform: Platform) -> tuple[float, float]:
 def faults(pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
     """Return the location, reason and nearest possible value of each pool value that its machine cannot have."""
     known = from_platform(platform)
-    if known is None or pool.machine is None:
+    if known is None:
         return []
+    if pool.machine is None:
+        return _count_faults(known, pool, platform)
     machine = known.machines.get(pool.machine)
     if machine is None:
         if not _complete(known, pool.machine):
@@ -162,9 +165,27 @@ def _mismatch(known: Machines, name: str, machine: Machine, pool: Pool, platform
     return f"a {name} has {has}, and the pool says {pool_has}. {advice}."
 
 
-def _nearest_count(known: Machines, pool: Pool) -> str:
+def _count_faults(known: Machines, pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
+    """Return the reason why no node has the pool's number of GPUs; only GKE's machines are all known."""
+    accelerator = catalog().accelerators.get(pool.accelerator or "")
+    if accelerator is None or pool.kind != "gpu":
+        return []
+    counts = _counts(known, pool) if platform == "gke" else set()
+    limit = max(counts, default=accelerator.per_machine)
+    if pool.count <= limit:
+        return []
+    nodes = math.ceil(pool.count / limit) * pool.max_workers
+    why = f"no machine of {platform} has {pool.count} {pool.accelerator}, at most {limit}"
+    return [(("count",), f"{why}. Give {limit} and workers: {nodes}.")]
+
+
+def _counts(known: Machines, pool: Pool) -> set[int]:
     counts = {machine.count for machine in known.machines.values() if machine.accelerator == pool.accelerator}
-    counts |= set(known.attachable[pool.accelerator].counts) if pool.accelerator in known.attachable else set()
+    return counts | set(known.attachable[pool.accelerator].counts if pool.accelerator in known.attachable else [])
+
+
+def _nearest_count(known: Machines, pool: Pool) -> str:
+    counts = _counts(known, pool)
     if not counts:
         return "Leave machine out"
     nearest = min(counts, key=lambda count: (abs(count - pool.count), -count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ GANG_ONLY = (
     *("pending_seconds", "preemptions"),
 )
 _NUMBERED = re.compile(r"(.+)[-x](\d{1,5})")  # h100x8, v5e-16
+_PRODUCT = re.compile(r"(.+?)[-x](\d{1,4}(?:x\d{1,4}){1,2})")  # v6e-2x4, h100x8x2
 _FAR = 0.5  # chosen: similarity of names as short as l4 and l5
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
@@ -340,6 +342,8 @@ class Pool(Strict):
         meant = catalog().short_names.get(name, {"accelerator": name})
         known = catalog().accelerators.get(str(meant["accelerator"]))
         kind = fields.get("kind", known and known.kind)
+        if why := _beyond_one_machine(name, fields.get("workers", 1)):
+            raise ValueError(f"accelerator: {why}")
         if kind is None:
             raise _unknown(name, [*catalog().accelerators])
         if known is None or kind not in catalog().kinds:
@@ -370,13 +374,13 @@ class Pool(Strict):
         if self.accelerator not in known:
             raise _unknown(self.accelerator, [*known], f"{self.kind} ")
         if not self.count:
-            raise ValueError("count: is required: how many accelerators a node has")
+            raise ValueError("count: is required, at least 1: how many accelerators a node has")
         if self.kind == "tpu":
             _check_slice(self, known[self.accelerator].slices)
             if self.engine == "tensorflow" and (why := _beyond_tensorflow(self)):
                 raise ValueError(f"engine: TensorFlow {why}. Give jax, or leave it out")
         elif self.topology:
-            raise ValueError("topology: is for tpu pools")
+            raise ValueError("topology: is for tpu pools. Leave it out")
         return self
 
     @model_validator(mode="after")
@@ -449,6 +453,20 @@ def _unknown(name: str, known: list[str], kind: str = "") -> ValueError:
     return ValueError(f"accelerator: no {kind}'{name}'. Known: {', '.join(known)}.{near}")
 
 
+def _beyond_one_machine(name: str, workers: object) -> str:
+    """Return the reason why no machine has as many GPUs as the short name `name` says, with a gang that has, or ''."""
+    match = _NUMBERED.fullmatch(name)
+    by_short = {known.short: known for known in catalog().accelerators.values() if known.kind == "gpu" and known.short}
+    known = by_short.get(match[1]) if match else None
+    is_begun = any(short.startswith(name) for short in by_short)  # a100-80 of a100-80gb
+    if match is None or known is None or int(match[2]) <= known.per_machine or is_begun:
+        return ""
+    limit = known.per_machine
+    machines = math.ceil(int(match[2]) / limit)
+    more = f"workers: {machines * workers}" if isinstance(workers, int) else f"{machines} times the workers"
+    return f"'{name}' is more than the {limit} of the largest machine. Give {known.short}x{limit} and {more}"
+
+
 def _nearest_accelerator(name: str, known: list[str]) -> str:
     """Return ' Did you mean X?' with the short name of the nearest family and number, otherwise by letters.
 
@@ -458,9 +476,14 @@ def _nearest_accelerator(name: str, known: list[str]) -> str:
     short = [one for one, meant in catalog().short_names.items() if meant["accelerator"] in known]
     families = {label: entries[one].short for one in known for label in (one, entries[one].short) if entries[one].short}
     name = name.strip().lower().removeprefix("tpu-")
+    product, begun = _PRODUCT.fullmatch(name), name.rpartition("x")[0]
+    if product and product[1] in families and not any(label.startswith(begun) for label in families):
+        family = [entry for entry in entries.values() if entry.short == families[product[1]]]
+        cores = max((entry.cores for entry in family if {product[2], f"{product[2]}x1"} & {*entry.slices}), default=1)
+        name = f"{product[1]}-{chips(product[2]) * cores}"
     if match := _NUMBERED.fullmatch(name):
-        family = [families[label] for label in get_close_matches(match[1], families, 1, _FAR)]
-        candidates = [candidate for one in short if (candidate := _NUMBERED.fullmatch(one)) and candidate[1] in family]
+        near = [families[label] for label in get_close_matches(match[1], families, 1, _FAR)]
+        candidates = [candidate for one in short if (candidate := _NUMBERED.fullmatch(one)) and candidate[1] in near]
         number = int(match[2])
         if candidates and number <= 4 * max(int(candidate[2]) for candidate in candidates):
             nearest = min(candidates, key=lambda candidate: (abs(int(candidate[2]) - number), -int(candidate[2])))

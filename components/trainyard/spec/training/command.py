@@ -48,11 +48,11 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     train = recipe.train
     if train.command is None:
         if train.files:
-            yield ("train", "files"), "are for train.command, and there is none. Give the command, or leave them out"
+            yield ("train", "files"), "need train.command, which is not set. Set it, or leave them out"
         if train.image:
-            yield ("train", "image"), "is for train.command, and there is none. Give the command, or leave it out"
+            yield ("train", "image"), "needs train.command, which is not set. Set it, or leave it out"
         if train.result == "folder":
-            yield ("train", "result"), "is for train.command, and there is none. Give the command, or leave it out"
+            yield ("train", "result"), "needs train.command, which is not set. Set it, or leave it out"
         return
     for name, field in type(recipe.model).model_fields.items():
         if getattr(recipe.model, name) != field.default:
@@ -134,7 +134,7 @@ def _size_fault(texts: dict[str, str]) -> str:
     if size <= MAX_FILE_BYTES:
         return ""
     return (
-        f"hold {size} bytes, and may {MAX_FILE_BYTES} together, for they travel with the recipe. "
+        f"hold {size:,} bytes, and may {MAX_FILE_BYTES:,} together, for they travel with the recipe. "
         "Put the code into the image that trains"
     )
 

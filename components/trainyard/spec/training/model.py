@@ -1,21 +1,70 @@
-"""The network in a recipe."""
+"""The network in a recipe, and its blocks: `conv:32`, `separable:64:2`, `residual:128` and `pool`."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
-from trainyard.spec.training import blocks
 from trainyard.uris import Source
+
+_Kind = Literal["conv", "separable", "residual", "pool"]
+CONVOLUTIONS: tuple[str, ...] = tuple(kind for kind in get_args(_Kind) if kind != "pool")
+_MOST_CHANNELS, _MOST_REPEATS = 4096, 16  # chosen: more is a typo in a network for small images
+_FORM = "Write KIND:CHANNELS, KIND:CHANNELS:REPEATS or pool, such as conv:32 or separable:64:2"
+_NUMBER = re.compile(r"[1-9][0-9]{0,4}")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Layers in sequence. channels: outputs of each; repeats: number of layers; 0 and 1 for a pool.
+
+    conv: a 3 x 3 convolution. separable: a 3 x 3 convolution of each channel, then a 1 x 1 convolution over all.
+    residual: two convolutions added to their input. pool: 2 x 2 maximum. Batch normalization follows each convolution.
+    """
+
+    kind: _Kind
+    channels: int = 0
+    repeats: int = 1
+
+    def __str__(self) -> str:
+        if self.kind == "pool":
+            return self.kind
+        return f"{self.kind}:{self.channels}" + (f":{self.repeats}" if self.repeats > 1 else "")
+
+
+def parse_block(text: str) -> Block:
+    """Parse a block. Raises `ValueError` with a sentence if `text` is invalid.
+
+    >>> parse_block("separable:64:2")
+    Block(kind='separable', channels=64, repeats=2)
+    """
+    kind, *numbers = text.split(":")
+    if kind not in get_args(_Kind):
+        raise ValueError(f"'{text[:100]}': no block '{kind[:50]}'. Known: {', '.join(get_args(_Kind))}. {_FORM}")
+    if kind == "pool" and not numbers:
+        return Block("pool")
+    if kind == "pool" or not 1 <= len(numbers) <= 2 or not all(_NUMBER.fullmatch(number) for number in numbers):
+        raise ValueError(f"'{text[:100]}': is no block. {_FORM}")
+    channels, repeats = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 1
+    if channels > _MOST_CHANNELS or repeats > _MOST_REPEATS:
+        raise ValueError(f"'{text[:100]}': {_MOST_CHANNELS} channels and {_MOST_REPEATS} repeats are the most")
+    return Block(kind, channels, repeats)  # type: ignore[arg-type]  # of get_args(_Kind)
+
+
+def smallest_side(blocks: list[str]) -> int:
+    """Return the smallest image side, in pixels, that leaves one position after all pools."""
+    return 1 << sum(parse_block(text).kind == "pool" for text in blocks)
+
 
 Units = Annotated[int, Field(ge=1, le=65_536)]
 
-BlockText = Annotated[str, Field(max_length=64), AfterValidator(lambda text: str(blocks.parse(text)))]
+BlockText = Annotated[str, Field(max_length=64), AfterValidator(lambda text: str(parse_block(text)))]
 
 UNTIL = "until "
 """Prefix of a value of model.freeze that names a block."""

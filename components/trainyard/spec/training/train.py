@@ -201,11 +201,24 @@ class Train(Strict):
 
     @model_validator(mode="after")
     def _equal_parts(self) -> Self:
-        parts = self.workers * self.accumulation_steps
-        if self.batch_size % parts:
-            near = parts * max(1, round(self.batch_size / parts))
-            one_part = "one a worker" if self.accumulation_steps == 1 else "one a worker and an accumulation step"
-            raise ValueError(
-                f"batch_size: {self.batch_size} examples make no {parts} equal parts, {one_part}; {near} would"
-            )
+        if why := self.unequal_parts(self.workers):
+            raise ValueError(f"{why}. Give {self.nearest_batch(self.workers)}")
         return self
+
+    def unequal_parts(self, workers: int, devices: int = 1) -> str:
+        """Return the reason why `workers` with `devices` each cannot share the batch equally, or ''."""
+        parts, each = self._parts(workers, devices), "device" if devices > 1 else "worker"
+        if not self.batch_size % parts:
+            return ""
+        step = " and accumulation step" if self.accumulation_steps > 1 else ""
+        pairs = ", in pairs for mixup and cutmix" if self.augment.mixes else ""
+        return f"batch_size: {self.batch_size} examples make no {parts} equal parts, one a {each}{step}{pairs}"
+
+    def nearest_batch(self, workers: int, devices: int = 1) -> int:
+        """Return the nearest batch size that divides equally."""
+        parts = self._parts(workers, devices)
+        return parts * max(1, round(self.batch_size / parts))
+
+    def _parts(self, workers: int, devices: int) -> int:
+        pairs = 2 if self.augment.mixes else 1  # mixup and cutmix take the images of a device in pairs
+        return workers * max(1, devices) * self.accumulation_steps * pairs

@@ -23,8 +23,8 @@ from trainyard.spec.feature_names import date_names
 from trainyard.spec.gates import BASELINE_METRICS
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date
-from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.registry import measure
 
 Arrays = dict[str, NDArray[Any]]
 _Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor

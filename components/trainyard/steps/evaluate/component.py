@@ -27,8 +27,7 @@ def evaluate(
     from trainyard.runtime import task
 
     with task.opened("evaluate", recipe, storage, code, run_id) as this:
-        from trainyard.contract.artifacts.evaluate import Evaluation
-        from trainyard.contract.training import evidence
+        from trainyard.contract.artifacts.evaluate import Evaluation, mean_roc
 
         folder = this.place(again, examples=examples, model=model)
         if this.unfinished():
@@ -41,7 +40,7 @@ def evaluate(
         if judged.classes:
             confusion.log_confusion_matrix([item.label for item in judged.classes], judged.confusion)
         if judged.roc:
-            roc.log_roc_curve(*evidence.mean_roc(judged.roc))
+            roc.log_roc_curve(*mean_roc(judged.roc))
         task.write_previews(metrics, confusion, roc)
         Path(evaluation).write_text(folder, encoding="utf-8")
         Path(maker).write_text(this.plan_export(examples, model, folder, again), encoding="utf-8")

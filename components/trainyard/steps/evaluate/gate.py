@@ -58,9 +58,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class MetricPair:
-    """This model's value and the rival's on the same examples; difference is the interval of value - rival.
+    """This model's value and the baseline's on the same examples.
 
-    note: what else to say of the value.
+    rival: the baseline's value. difference: the interval of value - rival. note: a remark on the value.
     """
 
     value: float
@@ -98,12 +98,12 @@ def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champ
             gate, f"No example of the split is in the slice '{gate.slice}'.{did_you_mean(gate.slice, slices)}{known}"
         )
     if measured is None or not math.isfinite(measured.value):
-        what = "is not a number" if measured else "is not defined"
+        problem = "is not a number" if measured else "is not defined"
         if gate.largest_gap_between is not None:
             why = f": {measured.note}" if measured and measured.note else ""
             return _unmeasured(gate, f"The gap cannot be measured{why}. Remove the condition, or fix the cause.")
         scope = f"the slice '{gate.slice}'" if gate.slice else "the split"
-        return _unmeasured(gate, f"{_subject(gate)} {what} on {scope}. Remove the condition, or fix the cause.")
+        return _unmeasured(gate, f"{_subject(gate)} {problem} on {scope}. Remove the condition, or fix the cause.")
     if not _is_difference(gate):
         threshold = _threshold(gate, measured.value, measured.interval)
         return threshold.model_copy(update={"note": " ".join(filter(None, (threshold.note, measured.note)))})

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.statistics.drift import is_common
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.gates import MAIN_METRIC, Task
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date
 from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import intervals, percentiles, resample, unbiased
-from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, measure
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
+from trainyard.steps.evaluate.metrics.registry import Answers, each_statistic, measure
 from trainyard.steps.evaluate.metrics.resampled import Resampled, Statistic
 
 BINS = 4
@@ -56,14 +57,14 @@ def slice_masks(
             )
         values = columns[feature]
         if labels is not None and feature == recipe.data.label:
-            named_masks = _by_value(labels, values)
+            named_masks = _by_value(labels, values, True)
         elif values.dtype.kind in "if":
             named_masks = _by_number(values, train_columns[feature])
         else:
             length = 7 if isinstance(recipe.data.features.get(feature), Date) else None
             known: dict[Any, int] = {}
             ids = np.fromiter((known.setdefault(value, len(known)) for value in values), np.int32, len(values))
-            named_masks = _by_value([_text(value)[:length] for value in known], ids)
+            named_masks = _by_value([_text(value)[:length] for value in known], ids, recipe.data.samples)
         for value, mask in named_masks:
             name = f"{feature}={value}"
             if mask.any():  # a category may be called missing, as those without one are
@@ -97,15 +98,20 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _by_value(names: Sequence[str], ids: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield the most frequent of `names` with the mask of its examples; ids: (n,), the place of each example's name."""
+def _by_value(names: Sequence[str], ids: NDArray[Any], samples: bool) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield the most frequent of `names` with the mask of its examples; ids: (n,), the place of each example's name.
+
+    samples: names that are rare or long, too, not only common ones.
+    """
     distinct = sorted({*names})
     places = {name: place for place, name in enumerate(distinct)}
     example_places = np.array([places[name] for name in names], np.int32)[ids]
     counts = np.bincount(example_places, minlength=len(distinct))
     most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MAX_SLICES]).tolist()
     for place in sorted(most_frequent, key=lambda place: _order(distinct[place])):
-        yield distinct[place] or "missing", example_places == place
+        name = distinct[place]
+        if not name or samples or is_common(name, int(counts[place])):
+            yield name or "missing", example_places == place
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -27,11 +27,12 @@ from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.baselines import baseline, baseline_predictions, boosted_predictions, importances
+from trainyard.steps.evaluate.curves import choose_thresholds
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, drifted, judge, judge_drift
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
-from trainyard.steps.evaluate.metrics.measure import Answers, measure
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.metrics.registry import Answers, measure
 from trainyard.steps.evaluate.predict import (
     answer_batch,
     batch_size,
@@ -40,7 +41,6 @@ from trainyard.steps.evaluate.predict import (
     replicated,
 )
 from trainyard.steps.evaluate.slices import Columns, Masks, largest_gap, slice_masks, slice_metrics, slices_of
-from trainyard.steps.evaluate.threshold_choice import choose_thresholds
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage
 

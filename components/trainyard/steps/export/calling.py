@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, assert_never
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature, RawFeature
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
@@ -42,7 +42,7 @@ tensors = formats["{format}"]["inputs"].items()
 inputs = {{name: np.zeros([size or 1 for size in of["shape"]], of["dtype"]) for name, of in tensors}}
 """
 _SAVED_MODEL = """paths = (folder / "saved_model", folder.parent)  # of an export, and of a pushed version
-path = next(path for path in paths if (path / "saved_model.pb").exists())
+path = next((path for path in paths if (path / "saved_model.pb").exists()), paths[0])
 {inputs}model = tf.saved_model.load(str(path))
 for name, output in model.signatures["serving_default"](**inputs).items():
     print(name, output.numpy()[0])
@@ -66,12 +66,6 @@ _ONNX = """session = InferenceSession(str(folder / "{path}"), providers=["CPUExe
 names = [output.name for output in session.get_outputs()]
 outputs = dict(zip(names, session.run(names, inputs)))
 """
-_CALLS: dict[str, tuple[str, str]] = {
-    "saved_model": ("import tensorflow as tf", _SAVED_MODEL),
-    "keras": ("import keras", _KERAS),
-    "onnx": ("from onnxruntime import InferenceSession", _ONNX),
-    "litert": ("from ai_edge_litert.interpreter import Interpreter", _LITERT),
-}
 _ANSWERS = {
     "classification": "keras.ops.softmax(outputs)",
     "multi_label": "keras.ops.sigmoid(outputs)",
@@ -159,9 +153,19 @@ def _made(
 
 def _border(format: Format, document: Examples, columns: list[dict[str, Any]]) -> Border:
     """Return the inputs and outputs of a format for servers; the size of a batch is null."""
-    if format == "keras":
-        outputs = {"logits" if document.labels else "prediction": _tensor("float32", document.outputs)}
-        return {"inputs": {feature.name: _input(feature) for feature in document.features}, "outputs": outputs}
+    match format:
+        case "keras":
+            outputs = {"logits" if document.labels else "prediction": _tensor("float32", document.outputs)}
+            return {"inputs": {feature.name: _input(feature) for feature in document.features}, "outputs": outputs}
+        case "saved_model":
+            return _raw_border(document, columns)
+        case "litert_float32" | "litert_float16" | "litert_dynamic" | "litert_int8" | "onnx":
+            raise AssertionError(f"the border of {format} is read from its file")
+        case _:
+            assert_never(format)
+
+
+def _raw_border(document: Examples, columns: list[dict[str, Any]]) -> Border:
     inputs = {column["input"]: {**_tensor(column["dtype"]), "range": column["range"]} for column in columns}
     if document.labels is None:
         return {
@@ -199,12 +203,27 @@ def _script(format: Format) -> str:
     return f"{_EXAMPLES}/ask_{format}.py"  # keras.py would be imported in place of Keras
 
 
+def _call(format: Format) -> tuple[str, str]:
+    """Return the import of the library that runs a file of `format`, and the lines that ask the file."""
+    match format:
+        case "saved_model":
+            return "import tensorflow as tf", _SAVED_MODEL
+        case "keras":
+            return "import keras", _KERAS
+        case "onnx":
+            return "from onnxruntime import InferenceSession", _ONNX
+        case "litert_float32" | "litert_float16" | "litert_dynamic" | "litert_int8":
+            return "from ai_edge_litert.interpreter import Interpreter", _LITERT
+        case _:
+            assert_never(format)
+
+
 def _example(format: Format, path: str, document: Examples, has_runtime: bool) -> str:
     """Return a script that asks the file of `format`, in at most 20 lines."""
     is_image, is_server = document.image is not None, format == "saved_model"
     needs_json = (not has_runtime and not is_server) or (is_server and not is_image)
     needs_example = has_runtime or is_server
-    library, call = _CALLS[format] if format in _CALLS else _CALLS["litert"]
+    library, call = _call(format)
     head = _HEAD.format(
         path=path,
         script=_script(format),

@@ -53,18 +53,21 @@ class TrainedFiles:
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """One format.
+    """One format, with every field required.
 
-    path: below the output. exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. border: what
-    the file takes and gives, for preprocessing.json, if it is a file for devices, which takes what the transform puts
-    out.
+    path: below the output. magic: an offset and the bytes that every such file has there; of a folder, those of its
+    saved_model.pb. exact: it computes the function of the trained model, so `gate.MAX_SKEW` holds. in_integers: some of
+    its layers round to integers. border: what the file takes and gives, for preprocessing.json, if it is a file for
+    devices, which takes what the transform puts out.
     """
 
     path: str
+    magic: tuple[int, bytes]
     write: Callable[[TrainedFiles, Path], None]
     open: Callable[[Format, Path, Examples], ExportedModel]
-    exact: bool = False
-    border: Callable[[Path], Border] | None = None
+    exact: bool
+    in_integers: bool
+    border: Callable[[Path], Border] | None
 
 
 def keras_predictor(model: keras.Model, document: Examples) -> Predictor:
@@ -113,11 +116,14 @@ def _open_keras(format: Format, path: Path, document: Examples) -> ExportedModel
     return ExportedModel(format, path, predict, lambda features, raw: lambda: predict(features, raw))
 
 
-def _lite(format: LiteFormat, path: str) -> ExportFormat:
+def _lite(format: LiteFormat, path: str, *, in_integers: bool) -> ExportFormat:
     return ExportFormat(
         path,
+        magic=(4, b"TFL3"),
         write=lambda files, path: _write_lite(format, files, path),
         open=_open_lite,
+        exact=False,
+        in_integers=in_integers,
         border=lite.border,
     )
 
@@ -189,11 +195,35 @@ def _open_onnx(format: Format, path: Path, document: Examples) -> ExportedModel:
 
 
 FORMATS: dict[Format, ExportFormat] = {
-    "saved_model": ExportFormat("saved_model", _write_saved_model, _open_saved_model, exact=True),
-    "keras": ExportFormat("model.keras", _write_keras, _open_keras, exact=True),
-    "litert_float32": _lite("litert_float32", "model_float32.tflite"),
-    "litert_float16": _lite("litert_float16", "model_float16.tflite"),
-    "litert_dynamic": _lite("litert_dynamic", "model_dynamic.tflite"),
-    "litert_int8": _lite("litert_int8", "model_int8.tflite"),
-    "onnx": ExportFormat("model.onnx", _write_onnx, _open_onnx, border=onnx_file.border),
+    "saved_model": ExportFormat(
+        "saved_model",
+        magic=(0, b"\x08\x01"),  # its schema version, 1
+        write=_write_saved_model,
+        open=_open_saved_model,
+        exact=True,
+        in_integers=False,
+        border=None,
+    ),
+    "keras": ExportFormat(
+        "model.keras",
+        magic=(0, b"PK\x03\x04"),
+        write=_write_keras,
+        open=_open_keras,
+        exact=True,
+        in_integers=False,
+        border=None,
+    ),
+    "litert_float32": _lite("litert_float32", "model_float32.tflite", in_integers=False),
+    "litert_float16": _lite("litert_float16", "model_float16.tflite", in_integers=False),
+    "litert_dynamic": _lite("litert_dynamic", "model_dynamic.tflite", in_integers=True),
+    "litert_int8": _lite("litert_int8", "model_int8.tflite", in_integers=True),
+    "onnx": ExportFormat(
+        "model.onnx",
+        magic=(0, b"\x08\x08"),  # the version of its representation, 8
+        write=_write_onnx,
+        open=_open_onnx,
+        exact=False,
+        in_integers=False,
+        border=onnx_file.border,
+    ),
 }

@@ -27,10 +27,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
+import flatbuffers
 import keras
 import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
+from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from trainyard.contract.artifacts.preprocess import Examples
@@ -40,8 +42,7 @@ from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import LiteFormat
-from trainyard.steps.export.lite_units import Unit, in_units
-from trainyard.steps.export.outputs import Border, answering, target_outputs
+from trainyard.steps.export.outputs import Border, Unit, answering, target_outputs
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_IDENTIFIER = b"TFL3"
 _LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
 _INTERPRETERS = 4  # chosen: maximum at once, because each holds a copy of the packed weights
 
@@ -69,7 +71,7 @@ class LiteConverter:
         """Return the content of the .tflite file. Raises `ConfigurationError` if LiteRT cannot express the model."""
         if self._units and format == "litert_int8" and self._folder.document.image is not None:
             return self._convert(format, self._traced(self._units))  # not one floating-point operation may follow
-        return in_units(self._convert(format, self._without_units), self._units)
+        return _in_units(self._convert(format, self._without_units), self._units)
 
     @cached_property
     def _without_units(self) -> _ConcreteFunction:
@@ -250,3 +252,63 @@ def _tensor(details: _TensorDetails) -> dict[str, Any]:
     scale, zero_point = details["quantization"]
     real = {"scale": float(scale), "zero_point": int(zero_point)} if scale else {}
     return {"dtype": np.dtype(details["dtype"]).name, "shape": [int(size) for size in details["shape"]], **real}
+
+
+def _in_units(content: bytes, units: Mapping[str, Unit]) -> bytes:
+    """Return the file `content` whose float32 outputs are put into `units`, by name, with unquantized numbers.
+
+    In the graph itself the converter folds unit and offset into the last layer. In 16 bits a price of 600,000 is then
+    beyond the largest number, 65,504; in int8 a year, 2000 give or take 5, is cut into steps of 8.
+
+    Source: https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/compiler/mlir/lite/schema/schema.fbs
+    """
+    if not units:
+        return content
+    model = schema.ModelT.InitFromPackedBuf(content)
+    graph, signature = model.subgraphs[0], model.signatureDefs[0]
+    for output in signature.outputs:
+        unit = units[output.name.decode()]
+        standardized = output.tensorIndex
+        scaled = _append_operator(model, schema.BuiltinOperator.MUL, standardized, unit.factor)
+        output.tensorIndex = _append_operator(model, schema.BuiltinOperator.ADD, scaled, unit.offset)
+        if unit.after is not None:
+            output.tensorIndex = _append_operator(model, schema.BuiltinOperator.EXP, output.tensorIndex)
+        if unit.after:
+            output.tensorIndex = _append_operator(model, schema.BuiltinOperator.ADD, output.tensorIndex, unit.after)
+        graph.outputs = np.where(np.asarray(graph.outputs) == standardized, output.tensorIndex, graph.outputs)
+    builder = flatbuffers.Builder(len(content))
+    builder.Finish(model.Pack(builder), _IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def _append_operator(model: schema.ModelT, operator: int, tensor: int, number: float | None = None) -> int:
+    """Return the index of a new tensor: what `operator` makes of `tensor`, and of `number` if one is given."""
+    graph = model.subgraphs[0]
+    inputs = [tensor]
+    if number is not None:
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(np.float32(number).tobytes(), np.uint8)
+        model.buffers.append(buffer)
+        constant = schema.TensorT()
+        constant.name, constant.shape = b"unit", np.array([], np.int32)
+        constant.buffer = len(model.buffers) - 1
+        graph.tensors.append(constant)
+        inputs.append(len(graph.tensors) - 1)
+    result = schema.TensorT()
+    result.name, result.shape = b"in_units", graph.tensors[tensor].shape
+    graph.tensors.append(result)
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = operator
+    model.operatorCodes.append(code)
+    call = schema.OperatorT()
+    call.opcodeIndex = len(model.operatorCodes) - 1
+    call.inputs = np.array(inputs, np.int32)
+    call.outputs = np.array([len(graph.tensors) - 1], np.int32)
+    options: dict[int, tuple[int, schema.AddOptionsT | schema.ExpOptionsT | schema.MulOptionsT]] = {
+        schema.BuiltinOperator.MUL: (schema.BuiltinOptions.MulOptions, schema.MulOptionsT()),
+        schema.BuiltinOperator.ADD: (schema.BuiltinOptions.AddOptions, schema.AddOptionsT()),
+        schema.BuiltinOperator.EXP: (schema.BuiltinOptions.ExpOptions, schema.ExpOptionsT()),
+    }
+    call.builtinOptionsType, call.builtinOptions = options[operator]
+    graph.operators.append(call)
+    return len(graph.tensors) - 1

@@ -1,8 +1,9 @@
-"""The named outputs of files for devices, the same in LiteRT and ONNX."""
+"""The named outputs of files for devices and their units, the same in LiteRT and ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,10 +12,21 @@ import tensorflow as tf
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.trained import Tensors, output_name, predictor
 from trainyard.spec.feature_names import input_name
-from trainyard.steps.export.lite_units import Unit
 
 Border = dict[str, dict[str, dict[str, Any]]]
 """The `inputs` and `outputs` of a file by name: dtype, shape, and of integers for real numbers scale and zero_point."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """From a standardized target to an answer in its unit: exp(factor * target + offset) + after.
+
+    after: None if there is no exp, because the target was not learned on a logarithmic scale.
+    """
+
+    factor: float
+    offset: float
+    after: float | None = None
 
 
 def answering(model: keras.Model, document: Examples, units: Mapping[str, Unit]) -> Callable[[Tensors], Tensors]:

@@ -20,6 +20,7 @@ from trainyard.data.replicas import Replicas
 from trainyard.data.trained import Tensors
 from trainyard.errors import DataError
 from trainyard.models.costs.latency import latency
+from trainyard.spec.recipe import Format
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictor = Callable[[Tensors, Tensors], Array]
@@ -38,7 +39,7 @@ class ExportedModel:
     ready: makes of one example, ready as the file takes it, the call whose latency is measured.
     """
 
-    format: str
+    format: Format
     path: Path
     predict: Predictor
     ready: Callable[[Tensors, Tensors], Callable[[], object]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard import events
@@ -31,11 +33,13 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, thresholds: str
             "export: thresholds is missing, and the recipe has a threshold. Give the thresholds of evaluation.json as "
             "{class: value}."
         )
+    has_computed = "tensorflow" in sys.modules  # maybe
     from trainyard.data.examples import reading  # TensorFlow: seconds
+    from trainyard.steps.export import served
     from trainyard.steps.export.trained_model import export_trained
 
-    with reading(examples):
-        export_trained(recipe, examples, model, output, json.loads(thresholds or "{}"))
+    with nullcontext() if has_computed else served.forked() as spare, reading(examples):
+        export_trained(recipe, examples, model, output, json.loads(thresholds or "{}"), spare)
 
 
 def _copy(model: str, output: Path) -> None:

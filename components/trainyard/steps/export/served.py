@@ -16,8 +16,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -45,15 +48,38 @@ _LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy
 _SHOWN = 300  # characters of what the server said
 
 
+@dataclass(frozen=True)
+class Spare:
+    """A process that serves the files in the folder, by the binary, that it is sent through `told`."""
+
+    child: ChildProcess
+    told: Connection
+
+
 class NotServed(Exception):
     """The server refused the files, or ended because of them; the message says why."""
 
 
 @contextmanager
-def serving(output: Path, binary: str | None = None) -> Iterator[str]:
+def forked() -> Iterator[Spare]:
+    """Fork a process for `serving` while the block runs, out of this one, so that it need not import TensorFlow again.
+
+    TensorFlow must be imported here, and not have computed anything.
+    """
+    reader, told = Pipe(duplex=False)
+    with reader, told:
+        child = ChildProcess(_serve_told, (reader,), "server", context="fork")
+        try:
+            yield Spare(child, told)
+        finally:
+            child.kill()
+
+
+@contextmanager
+def serving(output: Path, binary: str | None = None, spare: Spare | None = None) -> Iterator[str]:
     """Start the server with the files as `push` lays them out, and yield its address.
 
-    binary: TensorFlow Serving's program; by default the server is that of `trainyard serve`.
+    binary: TensorFlow Serving's program; by default the server is that of `trainyard serve`. spare: becomes the server.
 
     Raises `NotServed` if the server ends by itself. Raises `TransientError` if it is killed, does not start in time, or
     cannot be reached: a verdict about the files would be kept, and the next run would not ask again.
@@ -64,9 +90,11 @@ def serving(output: Path, binary: str | None = None) -> Iterator[str]:
             for target, name in files.items():
                 (staging / target).parent.mkdir(parents=True, exist_ok=True)
                 (staging / target).symlink_to((output / name).resolve())
-        prepare_fork_server(_IMPORTED_ONCE)
-        run, args = (_serve_by, (binary, temporary)) if binary else (_serve, (f"{temporary}/1",))
-        child = ChildProcess(run, args, "server")
+        if spare:
+            child = spare.child
+        else:
+            prepare_fork_server(_IMPORTED_ONCE)
+            child = ChildProcess(_serve, (binary, temporary), "server")
         late = threading.Event()
 
         def give_up() -> None:
@@ -77,6 +105,8 @@ def serving(output: Path, binary: str | None = None) -> Iterator[str]:
         stop.start()
         last = "it wrote nothing"
         try:
+            if spare:
+                spare.told.send((binary, temporary))
             with child.lines as lines:
                 for line in lines:
                     if (event := events.parse(line)).get("event") == "serving":
@@ -107,14 +137,20 @@ def _fault(child: ChildProcess, reason: str, late: bool) -> Exception:
     )
 
 
-def _serve(folder: str) -> None:
-    """Answer requests with the version in `folder`, and end the process."""
-    importlib.import_module(_SERVER).serve_to_parent(folder)
+def _serve_told(told: Connection) -> None:
+    _serve(*told.recv())
+
+
+def _serve(binary: str | None, folder: str) -> None:
+    """Answer requests with the version 1 in `folder`, and end the process."""
+    if binary:
+        _serve_by(binary, folder)
+    importlib.import_module(_SERVER).serve_to_parent(f"{folder}/1")
     os._exit(0)
 
 
-def _serve_by(binary: str, folder: str) -> None:
-    """Answer requests by TensorFlow Serving's `binary` with the version below `folder`, and end the process.
+def _serve_by(binary: str, folder: str) -> NoReturn:
+    """Answer requests by TensorFlow Serving's `binary` with the version in `folder`, and end the process.
 
     If another program takes one of its ports first, it is started again with others: that is no verdict on the files.
 

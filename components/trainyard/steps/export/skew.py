@@ -19,6 +19,7 @@ from trainyard.data.trained import Tensors, output_name
 from trainyard.data.values import as_read
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import served
+from trainyard.steps.export.formats import FORMATS
 from trainyard.steps.export.gate import MAX_SKEW
 from trainyard.steps.export.on_device import predict
 from trainyard.steps.export.parity import Array, ExportedModel, Predictor
@@ -30,7 +31,6 @@ _MAX_DEVICE_SKEW = 1e-4  # chosen: preprocess.py's inputs differ by up to 1e-6, 
 _MAX_INTEGER_SKEW = (
     0.2  # chosen: such a difference may turn an integer into the next one, in each layer; 0.055 was seen
 )
-_IN_INTEGERS = ("litert_int8", "litert_dynamic")
 _PREPROCESS = "preprocess.py"
 _KEY_CHARACTERS = 100
 
@@ -59,13 +59,14 @@ def compare_paths(
     candidates: Sequence[ExportedModel],
     float32: Predictor,
     start_server: bool,
+    spare: served.Spare | None = None,
 ) -> list[SkewPath]:
     """Return the largest difference of every path for the first `RECORDS` of the eval split.
 
     The SavedModel and, with `start_server`, a server of the files in `output` are compared with the trained model
     `float32` on the examples of preprocess. A file for devices after preprocess.py is compared with itself on those
     examples, so that its bits do not count; `parity` compares it with the trained model. candidates: the exported
-    files.
+    files. spare: as in `served.serving`.
     """
     raw, _labels = next(iter(folder.raw_batches("eval", RECORDS)))
     features, _labels, keys = next(iter(folder.batches("eval", RECORDS)))
@@ -76,13 +77,13 @@ def compare_paths(
     for candidate in candidates:
         if candidate.format == "saved_model":
             paths.append(comparison.compare("saved_model", MAX_SKEW, candidate.predict(features, raw)))
-        elif runtime is not None and candidate.path.suffix in (".tflite", ".onnx"):
+        elif runtime is not None and FORMATS[candidate.format].border:
             paths.append(comparison.compare_device(candidate, runtime))
     if start_server:
         binary = shutil.which(served.BINARY)
         server = f"server ({served.BINARY if binary else 'trainyard serve'})"
         try:
-            with served.serving(output, binary) as url:
+            with served.serving(output, binary, spare) as url:
                 answers = served.answers(url, raw, output_name(recipe.task))
             paths.append(comparison.compare(server, MAX_SKEW, answers))
         except served.NotServed as error:
@@ -126,7 +127,7 @@ class _Comparison:
     def compare_device(self, candidate: ExportedModel, runtime: Any) -> SkewPath:
         """Compare the answers of a file for devices after preprocess.py with its own on the examples."""
         path = f"{candidate.format} after {_PREPROCESS}"
-        bound = _MAX_INTEGER_SKEW if candidate.format in _IN_INTEGERS else _MAX_DEVICE_SKEW
+        bound = _MAX_INTEGER_SKEW if FORMATS[candidate.format].in_integers else _MAX_DEVICE_SKEW
         file, ask = candidate.path.name, predict.opened(candidate.path)
         columns = {name: tensor.numpy().tolist() for name, tensor in self.records.raw.items()}
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -144,7 +145,7 @@ class _Comparison:
 
         own = candidate.predict(self.records.features, self.records.raw)
         compared = self._path(path, bound, np.array(answers, np.float32), own, path_features)
-        if candidate.format in _IN_INTEGERS and compared.passed:  # whose bound is wide
+        if FORMATS[candidate.format].in_integers and compared.passed:  # whose bound is wide
             features = path_features()
             for row, key in enumerate(self.records.keys):
                 if column := self.records.differing(features, row, self.folder.document):

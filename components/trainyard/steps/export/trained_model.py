@@ -19,7 +19,7 @@ from trainyard.spec import devices as registered
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.spec.training import trees
-from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, skew
+from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, served, skew
 from trainyard.steps.export.browser import demo
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.steps.export.on_device.timing import machine
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     import keras
 
 
-def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float]) -> None:
-    """Write what `run` writes of a model that was trained on the examples. thresholds: of decisions, by class."""
+def export_trained(
+    recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float], spare: served.Spare | None
+) -> None:
+    """Write what `run` writes of a model that was trained on the examples.
+
+    thresholds: of decisions, by class. spare: as in `served.serving`.
+    """
     start = time.monotonic()
     if recipe.export.demo:
         demo.runtime_files()  # a missing one is reported before the formats are written
@@ -43,14 +48,16 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
     start = time.monotonic()
     document = folder.document
 
-    def compared(own: keras.Model, exact: keras.Model) -> parity.Compared:
+    def compared(replica: keras.Model, exact: keras.Model) -> parity.Compared:
         candidates = [FORMATS[name].open(name, output / FORMATS[name].path, document) for name in written]
-        reference = keras_predictor(own, document)
-        return parity.Compared(candidates, reference, reference if exact is own else keras_predictor(exact, document))
+        reference = keras_predictor(replica, document)
+        return parity.Compared(
+            candidates, reference, reference if exact is replica else keras_predictor(exact, document)
+        )
 
     def load() -> parity.Compared:
-        own = trained.load(model)
-        return compared(own, trained.in_float32(own))
+        replica = trained.load(model)
+        return compared(replica, trained.in_float32(replica))
 
     replicas = Replicas(compared(network, float32), load)
     measured = parity.measure(replicas, folder, by_id(thresholds, document.labels or []))
@@ -90,7 +97,7 @@ def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thre
     left = [candidate for candidate in replicas.first.candidates if candidate.format in files]
     # A model that is refused already is not pushed, so no server needs to start.
     paths = skew.compare_paths(
-        output, recipe, folder, left, replicas.first.float32, start_server=verdict.verdict == "blessed"
+        output, recipe, folder, left, replicas.first.float32, verdict.verdict == "blessed", spare
     )
     same = skew.threshold(paths)
     verdict = gate.extend(verdict, same)

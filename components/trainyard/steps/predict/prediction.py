@@ -20,7 +20,7 @@ from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Items
 from trainyard.steps.predict.reading.inputs import items_of, source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
-from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
+from trainyard.steps.predict.results import Results, Sink, Table, rejected_file
 from trainyard.storage import storage
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def served_model(model: PushedModel) -> ServedModel:
         return ServedModel(model, folder)
 
 
-def answer_all(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:
+def answer_all(items: Items, served: ServedModel, results: Sink, report: Callable[[Sink], None]) -> None:
     """Give `results` the answers to all items, in their order, calling `report` after each batch.
 
     At least one batch is read while another is answered, and more while they fit into `_AHEAD_BYTES`.
@@ -159,7 +159,7 @@ class _Reporter:
         self._progress = progress
         self._at = 0.0
 
-    def report(self, results: Receiver) -> None:
+    def report(self, results: Sink) -> None:
         if time.monotonic() - self._at > _PROGRESS_SECONDS:
             self._at = time.monotonic()
             self._progress(results.predicted + results.reasons.total(), self._total, self._unit)

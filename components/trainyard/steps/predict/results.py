@@ -47,7 +47,7 @@ def rejected_file(out: Path) -> Path:
 
 
 def require_writable(out: str, *, force: bool) -> Path:
-    """Return the file to write. Raises `ConfigurationError` if it is none, or is there already and not to be replaced.
+    """Return the file to write. Raises `ConfigurationError` if its name does not fit or it exists without `force`.
 
     `InfrastructureError` if its folder is not there or not writable.
     """
@@ -60,13 +60,13 @@ def require_writable(out: str, *, force: bool) -> Path:
     with disk.os_errors(path):
         files = [file for file in (path, rejected_file(path)) if file.exists()]
         if files and (not force or any(not file.is_file() for file in files)):
-            raise ConfigurationError(f"--out {out}: {files[0]} is there already. Name another file, or give --force.")
+            raise ConfigurationError(f"--out {out}: {files[0]} already exists. Name another file, or give --force.")
         if not path.absolute().parent.is_dir():
             raise ConfigurationError(f"--out {out}: there is no folder {path.absolute().parent}. Create it first.")
     return path
 
 
-class Form:
+class OutputSchema:
     """The columns of predictions: the class and scores of a classifier; otherwise a number, or one for each target.
 
     If an example may have several classes, these stand in one text as `PushedModel.label_separator` says, and each has
@@ -100,8 +100,8 @@ class Form:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-class Receiver:
-    """The writer of predictions. predicted, reasons: counts so far; first: the first rejected input and its reason.
+class Sink:
+    """A sink for predictions. predicted, reasons: counts so far; first: the first rejected input and its reason.
 
     unknown: counts the values of the inputs that the model never saw.
     """
@@ -110,10 +110,10 @@ class Receiver:
         self.predicted, self.reasons = 0, Counter[str]()
         self.first = ""
         self.unknown = UnknownInputs(model)
-        self._form = Form(model)
+        self._outputs = OutputSchema(model)
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
-        """Take the answers `outputs`, as `Form.batch` does."""
+        """Take the answers `outputs` for `keys`, with the shapes of `OutputSchema.batch`."""
         raise NotImplementedError
 
     def reject(self, item: BadRow) -> None:
@@ -122,7 +122,7 @@ class Receiver:
         self.reasons[item.reason] += 1
 
 
-class Table(Receiver):
+class Table(Sink):
     """Predictions in memory. rejected: what has none."""
 
     def __init__(self, model: PushedModel) -> None:
@@ -133,11 +133,11 @@ class Table(Receiver):
     @property
     def table(self) -> pa.Table:
         """The predictions so far."""
-        return pa.Table.from_batches(self._batches, self._form.schema)
+        return pa.Table.from_batches(self._batches, self._outputs.schema)
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
         """Keep the answers."""
-        self._batches.append(self._form.batch(keys, outputs))
+        self._batches.append(self._outputs.batch(keys, outputs))
         self.predicted += len(keys)
 
     def reject(self, item: BadRow) -> None:
@@ -146,8 +146,8 @@ class Table(Receiver):
         self.rejected.append(item)
 
 
-class Results(Receiver):
-    """The files of a prediction while they are written: hidden ones beside `out`, which take its name at the end."""
+class Results(Sink):
+    """Writes the files of a prediction as hidden files next to `out`, and renames them at the end."""
 
     def __init__(self, out: Path, model: PushedModel) -> None:
         super().__init__(model)
@@ -158,7 +158,7 @@ class Results(Receiver):
 
     def __enter__(self) -> Self:
         with disk.os_errors(self._out):
-            self._writer = _WRITERS[self._out.suffix](self._open(self._out), self._form.schema)
+            self._writer = _WRITERS[self._out.suffix](self._open(self._out), self._outputs.schema)
         return self
 
     def __exit__(
@@ -173,7 +173,7 @@ class Results(Receiver):
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
         """Write the answers `outputs`, probabilities (n, classes) or predictions (n,), for the inputs `keys` (n,)."""
-        batch = self._form.batch(keys, outputs)
+        batch = self._outputs.batch(keys, outputs)
         with disk.os_errors(self._out):
             self._writer.write_batch(batch)
         self.predicted += batch.num_rows

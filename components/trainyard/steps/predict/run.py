@@ -78,8 +78,8 @@ def _digest(source: InputFiles) -> str:
 def _require_same(output: str, before: dict[str, Any], now: dict[str, str]) -> None:
     for name, value in now.items():
         if before.get(name) != value:
-            what = "files that have changed since" if name == "files" else f"{name} '{before.get(name, '')}'"
-            raise ConfigurationError(f"{output}: holds predictions of {what}. Name another folder, or remove this one.")
+            kept = "files that have changed since" if name == "files" else f"{name} '{before.get(name, '')}'"
+            raise ConfigurationError(f"{output}: holds predictions of {kept}. Name another folder, or remove this one.")
 
 
 def _require_own(output: str) -> None:

@@ -93,7 +93,7 @@ def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Attem
 
 @contextmanager
 def _removed(uri: str, stays: bool = False) -> Iterator[None]:
-    """Remove the folder at the end of the block, if it does not stay; keep it if the next attempt may do better."""
+    """Remove the folder at the end of the block, unless `stays` or a transient error will repeat the step."""
     try:
         yield
     except TransientError:

@@ -32,15 +32,14 @@ from trainyard.quality.schema.conformity import Conformity
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
-from trainyard.steps.preprocess.by_class import Limits, class_limits, split_by_class
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets, fixed_bytes
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.steps.preprocess.split import assign, assign_rows, draw
+from trainyard.steps.preprocess.split import Limits, assign, assign_rows, class_limits, draw, split_by_class
 from trainyard.steps.preprocess.statistics import near_duplicates
 from trainyard.steps.preprocess.statistics.expectation import conformity
-from trainyard.steps.preprocess.statistics.near_duplicates import with_looks
+from trainyard.steps.preprocess.statistics.near_duplicates import with_hashes
 from trainyard.steps.preprocess.statistics.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage.tar import is_archive
@@ -139,7 +138,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
         name=name,
         bytes=files.bytes,
         parts=parts,
-        splits={split: _summary(split, split_results, parts, work) for split in SPLITS},
+        splits={split: _summary(split, split_results, parts, work, recipe.data.samples) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.key, item.reason)),
         repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
         window=files.window,
@@ -229,7 +228,7 @@ class _Collect(_TaskFn[_Task]):
     def __init__(self, recipe: Recipe, reader: Reader, work: TaskStore) -> None:
         super().__init__(recipe, work)
         self._reader = reader
-        self._looks = recipe.data.near_duplicates and recipe.data.is_image
+        self._hashes_images = recipe.data.near_duplicates and recipe.data.is_image
 
     def _rows(self, task: _Task, result: _Result) -> Iterator[_SplitRows]:
         recipe = self._recipe
@@ -239,7 +238,7 @@ class _Collect(_TaskFn[_Task]):
             elif isinstance(item, BadRow):
                 result.bad.append(item)
             else:
-                item = with_looks(item) if self._looks else item
+                item = with_hashes(item) if self._hashes_images else item
                 result.conformity.merge(conformity(item, recipe.data))
                 if recipe.data.split.by == "class":
                     yield draw(item, recipe.seed), {}
@@ -335,7 +334,9 @@ def _read_result(work: TaskStore, name: str) -> _Result:
     return _RESULT.validate_json(work.content(_document(name)))
 
 
-def _summary(split: Split, results: list[_Result], parts: list[SortedRun], work: TaskStore) -> SplitSummary:
+def _summary(
+    split: Split, results: list[_Result], parts: list[SortedRun], work: TaskStore, samples: bool
+) -> SplitSummary:
     summary = Summary()
     for result in results:
         if split in result.splits:
@@ -343,7 +344,7 @@ def _summary(split: Split, results: list[_Result], parts: list[SortedRun], work:
     counts = np.zeros(BUCKETS, np.int64)
     for rows in (rows for part in parts for rows in part.light_batches(work, split)):
         counts += np.bincount(buckets(rows), minlength=BUCKETS)
-    return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
+    return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}, samples)
 
 
 def _repeated(parts: list[SortedRun], work: TaskStore) -> list[Repeated]:
@@ -351,11 +352,11 @@ def _repeated(parts: list[SortedRun], work: TaskStore) -> list[Repeated]:
     shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
     groups: dict[bytes, list[tuple[str, str, Split]]] = {}
     for share in range(shares):
-        suspects = _equal_digests(parts, work, shares, share)
-        if not len(suspects):
+        repeated = _equal_digests(parts, work, shares, share)
+        if not len(repeated):
             continue
         for split, rows in _by_split(parts, work):
-            for row in np.flatnonzero(np.isin(_digests(rows), suspects)).tolist():
+            for row in np.flatnonzero(np.isin(_digests(rows), repeated)).tolist():
                 member = (rows["source"][row].as_py(), rows["label"][row].as_py(), split)
                 groups.setdefault(rows["content"][row].as_py(), []).append(member)
     return [_group(sorted(members)) for members in groups.values() if len(members) > 1]

@@ -38,7 +38,7 @@ class Rollback:
 def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollback:
     """Let an earlier version of `destination` serve again; with `dry_run` say what would be done.
 
-    name: its number or alias; by default the newest version before the one that serves, with another model.
+    name: its number or alias; by default the newest version before the serving version that has another model.
 
     Raises before anything changes: `ConfigurationError` for an unknown version, or if no earlier one exists;
     `DataError` if files of it are missing or changed; `TransientError` while a push or another rollback writes.

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard import events
-from trainyard.contract import origin, refusal, version
+from trainyard.contract import origin, version
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
-from trainyard.contract.artifacts.gate import Override, Verdict
+from trainyard.contract.artifacts.gate import REFUSED, Override, Verdict, refusal_reason
 from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
 from trainyard.contract.champion import Champion, set_champion
 from trainyard.errors import GateRefused
@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Make the export the newest version in `destination`, point champion.json at it, and say so in `output`.
 
-    `evaluation` and `exported` are the committed outputs of evaluate and export. A version that is there already is not
+    `evaluation` and `exported` are the committed outputs of evaluate and export. A version that already exists is not
     written again. Only the newest counts: a server loads the highest number, so an older model that is pushed again
     becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
@@ -53,7 +53,7 @@ def run(
     refused = _refusal(judged.gate, exports.gate)
     if refused and not override:
         raise GateRefused(
-            f"{recipe.name}: {refusal.SENTENCE} ({refused}). "
+            f"{recipe.name}: {REFUSED} ({refused}). "
             "Train a better one, or change evaluate.gates or export.max_accuracy_drop in the recipe."
         )
     overridden = Override(name=person(), time=now, reason=override) if refused else None
@@ -97,7 +97,7 @@ def _plan(exported: Manifest, destination: str, override: Override | None) -> Pu
 def _refusal(*gates: Verdict) -> str:
     """Return the conditions that refuse the model, '' if all hold."""
     refused = [gate for gate in gates if gate.verdict != "blessed"]
-    return refusal.why(threshold for gate in refused for threshold in gate.thresholds)
+    return refusal_reason(threshold for gate in refused for threshold in gate.thresholds)
 
 
 def _outputs(evaluation: str, judged: Evaluation, exports: Exports) -> Outputs:

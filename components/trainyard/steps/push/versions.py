@@ -33,7 +33,7 @@ def newest(destination: str) -> int:
 
 
 def place(destination: str, digest: str) -> tuple[int, bool]:
-    """Return the number of the version for a model with the content `digest`, and whether it is there already.
+    """Return the number of the version for a model with the content `digest`, and True if it already exists.
 
     Only the newest version counts: a server loads the highest number, so an older model that is pushed again becomes a
     new version.

@@ -160,19 +160,9 @@ def _emit_training(steps: Steps, data: Input, engine: Engine, rank: Rank, precis
 
 def _local_replicas(recipe: Recipe, replicas: int, rank: Rank) -> LocalReplicas:
     """Return the replicas of this process. Raises `ConfigurationError` if a batch does not divide equally."""
-    parts = replicas * recipe.train.accumulation_steps
-    if recipe.train.batch_size % parts:
-        raise ConfigurationError(
-            f"train.batch_size: {recipe.train.batch_size} examples do not divide into {parts} equal parts, one a "
-            f"device and accumulation step. Give a multiple of {parts}."
-        )
-    rows = recipe.train.batch_size // parts
-    if recipe.train.augment.mixes and rows % 2:
-        raise ConfigurationError(
-            f"train.augment: mixup and cutmix take images in pairs, and a device has {rows} of train.batch_size "
-            f"{recipe.train.batch_size}. Give a multiple of {2 * parts}, or leave them out."
-        )
     local = replicas // rank.workers
+    if why := recipe.train.unequal_parts(rank.workers, local):
+        raise ConfigurationError(f"train.{why}. Give {recipe.train.nearest_batch(rank.workers, local)}.")
     return LocalReplicas(replicas, rank.index * local, local)
 
 

@@ -33,19 +33,19 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
             f"{_FIELD}: {champion} learned its targets on another scale than train.target.scale: {scale}. {_ADVICE}"
         )
     pushed = {variable.path: variable for variable in pushed_model.weights}
-    own = {variable.path: variable for variable in model.weights}
-    for name in sorted(own.keys() | pushed.keys()):
+    variables = {variable.path: variable for variable in model.weights}
+    for name in sorted(variables.keys() | pushed.keys()):
         shape, pushed_shape = (
-            tuple(weights[name].shape) if name in weights else "missing" for weights in (own, pushed)
+            tuple(weights[name].shape) if name in weights else "missing" for weights in (variables, pushed)
         )
         if shape != pushed_shape:
             raise ConfigurationError(
                 f"{_FIELD}: {champion} is another model: its variable '{name}' is {pushed_shape}, and "
                 f"{shape} in this one. {_ADVICE}"
             )
-    for name, variable in own.items():
+    for name, variable in variables.items():
         variable.assign(pushed[name].numpy())
-    events.emit("warm_start", champion=champion, variables=len(own))
+    events.emit("warm_start", champion=champion, variables=len(variables))
 
 
 def require_same_ids(version: str, examples: str, labels: list[str] | None, field: str, advice: str) -> None:
@@ -62,8 +62,8 @@ def require_same_ids(version: str, examples: str, labels: list[str] | None, fiel
             f"({difference}). {advice}"
         )
     pushed = _files(version, "push", _PUSHED_VOCABULARIES)
-    own = _files(examples, "preprocess", _VOCABULARIES)
-    changed = sorted(name for name in pushed.keys() | own.keys() if pushed.get(name) != own.get(name))
+    current = _files(examples, "preprocess", _VOCABULARIES)
+    changed = sorted(name for name in pushed.keys() | current.keys() if pushed.get(name) != current.get(name))
     if changed:
         raise ConfigurationError(
             f"{field}: the vocabulary '{changed[0]}' is another one than that of {version} ({len(changed)} "

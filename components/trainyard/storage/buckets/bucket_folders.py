@@ -209,16 +209,16 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: st
         return
     store, name = objects.locate(uri)
     start = time.monotonic()
-    own = f"{name}/{ATTEMPTS}{attempt}/"
+    attempt_prefix = f"{name}/{ATTEMPTS}{attempt}/"
     here = {path: file for path, file in manifest.files.items() if (staging / path).is_file()}
-    transfer.upload(store, own, staging, here)
+    transfer.upload(store, attempt_prefix, staging, here)
     try:
         store.write(f"{name}/{MANIFEST}", manifest.to_json(attempt=attempt, writer=attempt).encode(), match=ABSENT)
     except Changed as error:
-        transfer.delete(store, [own + path for path in manifest.files])
+        transfer.delete(store, [attempt_prefix + path for path in manifest.files])
         _require_same(uri, manifest, error)
         return
-    _remove_attempts(uri, keep=own)
+    _remove_attempts(uri, keep=attempt_prefix)
     _emit_published(uri, manifest, start)
 
 
@@ -229,7 +229,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
     a foreign file has one of the names, `TransientError` if another writer works there.
     """
     store, name = objects.locate(uri)
-    start, own = time.monotonic(), f"{name}/{ATTEMPTS}{attempt}"
+    start, marker_name = time.monotonic(), f"{name}/{ATTEMPTS}{attempt}"
     if committed(uri) is not None:
         _require_same(uri, manifest, None)
         return
@@ -237,12 +237,12 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
     found = (item.name.removeprefix(f"{name}/") for item in store.list(f"{name}/").objects)
     if foreign := sorted(set(found) & manifest.files.keys() - ours):
         raise InfrastructureError(
-            f"{uri}/{foreign[0]}: is there already, and Trainyard did not write it. Remove it, or name another folder."
+            f"{uri}/{foreign[0]}: already exists, and Trainyard did not write it. Remove it, or name another folder."
         )
-    store.write(own, json.dumps(sorted(manifest.files)).encode())
+    store.write(marker_name, json.dumps(sorted(manifest.files)).encode())
     transfer.upload(store, f"{name}/", staging, {path: file for path, file in manifest.files.items() if path != last})
     if committed(uri) is None:  # no other writer was faster, possible only after a lost lease
-        _remove_strays(uri, manifest, keep=own)
+        _remove_strays(uri, manifest, keep=marker_name)
         transfer.upload(store, f"{name}/", staging, {last: manifest.files[last]})
         sizes = {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
         if manifests.mismatch(manifest, sizes, uri, manifest.producer):
@@ -254,10 +254,10 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
         winner = committed(uri)
         if winner is not None:
             transfer.delete(store, [f"{name}/{path}" for path in manifest.files if path not in winner.files])
-        store.delete(own)
+        store.delete(marker_name)
         _require_same(uri, manifest, error)
         return
-    store.delete(own)
+    store.delete(marker_name)
     _emit_published(uri, manifest, start)
 
 

@@ -18,12 +18,12 @@ _DEADLINE_SECONDS = 20.0  # chosen: a longer silence is an outage
 _CHUNK = 16 << 20  # bytes a request; Beam's choice for Google's client
 
 
-def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object]]:
-    """Return the root of `uri` (a folder, an object or a glob) and its objects, sorted.
+def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object], list[Object]]:
+    """Return the root of `uri` (a folder, an object or a glob), its visible objects and the hidden ones, each sorted.
 
     Names are relative to the root, a URI without a trailing slash. A folder or object of that exact name takes
-    precedence over a glob. Hidden objects and folder placeholders are left out. Raises `DataError` if the bucket is
-    missing or access is denied, `TransientError` if the store does not answer.
+    precedence over a glob. Folder placeholders are left out. Raises `DataError` if the bucket is missing or access is
+    denied, `TransientError` if the store does not answer.
     """
     root, pattern = objects.split_uri(uri)
     bucket = objects.open_store(root, _DEADLINE_SECONDS)
@@ -34,8 +34,12 @@ def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object]]
             listed = [item for item in bucket.list(literal).objects if expression.fullmatch(item.name)]
     prefix = f"{folder}/" if folder else ""
     files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
-    visible = (item for item in files if not any(part.startswith(".") for part in item.name.split("/")))
-    return f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name)
+    files.sort(key=lambda item: item.name)
+    visible: list[Object] = []
+    hidden: list[Object] = []
+    for item in files:
+        (hidden if any(part.startswith(".") for part in item.name.split("/")) else visible).append(item)
+    return f"{root}/{folder}".rstrip("/"), visible, hidden
 
 
 def in_field(path: str, field: str) -> str:

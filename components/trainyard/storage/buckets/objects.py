@@ -6,6 +6,7 @@ messages are here.
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ TIMEOUT_SECONDS = (5.0, 60.0)  # chosen: to connect, and between two packets
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0  # seconds between two requests, doubled each time; chosen
 
 T = TypeVar("T")
+_QUERY = re.compile(r"(?<=[^\s?])\?[^\s\"')]+=[^\s\"')]*")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -129,7 +131,7 @@ class ObjectStore(ABC):
         def read() -> bytes:
             content = self._read_range(name, start, length)
             if len(content) != length:
-                raise ConnectionError(f"{len(content)} of {length} bytes came")
+                raise ConnectionError(f"{len(content):,} of {length:,} bytes came")
             return content
 
         return self.retried(name, "read", read)
@@ -288,9 +290,16 @@ def deadline(seconds: float) -> Iterator[None]:
         _deadline.reset(token)
 
 
-def one_line(error: BaseException) -> str:
-    """Return the message of `error` in one line of at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def one_line(error: BaseException | str) -> str:
+    """Return the message of `error`, or a message, in one line of at most 300 characters, without queries of URLs.
+
+    Of an error of requests that is the cause which urllib3 gives: its own message ends in the middle of it.
+    """
+    while isinstance(
+        cause := getattr(error, "reason", None) or next(iter(getattr(error, "args", ())), None), Exception
+    ):
+        error = cause
+    return _QUERY.sub("", " ".join(str(error).split()))[:300] or type(error).__name__
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -325,6 +334,8 @@ def open_store(root: str, deadline_seconds: float | None = None) -> ObjectStore:
         from trainyard.storage.buckets.gcs import CloudStorage
 
         return CloudStorage(root, deadline_seconds)
-    from trainyard.storage.buckets.s3 import S3
+    if root.startswith("s3://"):
+        from trainyard.storage.buckets.s3 import S3
 
-    return S3(root, deadline_seconds)
+        return S3(root, deadline_seconds)
+    raise NotImplementedError(root)

@@ -111,7 +111,7 @@ def _show_movements(movements: list[Movement]) -> None:
     from trainyard_control.api.drawing import markup, plain_table, table_console
 
     measures = ("L-infinity", "Jensen-Shannon", "PSI", "mean shift")
-    table = plain_table("feature", *measures, "missing before", "now", "unknown", "")
+    table = plain_table("feature", *measures, "missing before", "now", "unknown, at least", "")
     for movement in movements:
         apart, missing = movement.distance, movement.missing
         distances = [apart.l_infinity, apart.jensen_shannon, apart.psi] if apart else [None] * 3
@@ -205,7 +205,7 @@ def _show(profile: Profile) -> None:
 
 
 def _cells(column: ColumnProfile, profile: Profile) -> list[str]:
-    from trainyard.quality.figures import spark, written
+    from trainyard.quality.figures import format_value, spark
 
     statistics = column.statistics
     rows = profile.rows or 1
@@ -214,6 +214,6 @@ def _cells(column: ColumnProfile, profile: Profile) -> list[str]:
     start = [name, column.type, missing, f"{column.distinct:,}"]
     if statistics.histogram is not None:
         values = (statistics.min, column.quantiles.get("0.5"), statistics.max)
-        return [*start, *(written(value, column.type) for value in values), spark(statistics.histogram)]
+        return [*start, *(format_value(value, column.type) for value in values), spark(statistics.histogram)]
     top = ", ".join(f"{entry.value[:16]} {entry.count / rows:.0%}" for entry in column.top[:3])
     return [*start, "", "", "", top]

@@ -100,13 +100,13 @@ def rollback(
     done = found.rollback(name, dry_run=dry_run)
     print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
     verb = "would serve" if dry_run else "serves"
-    what = f"version {done.version} {verb} in {found.folder}"
+    change = f"version {done.version} {verb} in {found.folder}"
     if not done.changed:
-        say(f"· {what} already", err=True)
+        say(f"· {change} already", err=True)
         return
     copy = f", a copy of version {done.restored}" if done.restored != done.version else ""
     replaced = f" instead of version {done.replaced}" if done.replaced is not None else ""
-    say(f"{'·' if dry_run else '✓'} {what}{copy}{replaced}", err=True)
+    say(f"{'·' if dry_run else '✓'} {change}{copy}{replaced}", err=True)
     for version in found:
         if version.aliases and version.number != done.version:
             say(f"· {', '.join(version.aliases)}: still version {version.number}", err=True)

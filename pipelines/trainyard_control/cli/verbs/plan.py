@@ -32,7 +32,8 @@ def plan(
         float | None, typer.Option(metavar="USD", min=0, max=1e12, help="Maximum cost of the training.")
     ] = None,
     examples: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=10**12, help="Number of training examples, if it is unknown.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=10**12, help="Number of training examples, if it cannot be counted."),
     ] = None,
     preemption_rate: Annotated[
         float | None,

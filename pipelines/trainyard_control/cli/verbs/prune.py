@@ -63,9 +63,8 @@ def prune(
     total = sum(removal.bytes for removal in removed)
 
     def show() -> None:
-        typer.echo(
-            f"{size(total):>10}  {'would be deleted' if dry_run else 'deleted'}, {len(removed)} folders of {root}"
-        )
+        folders = "1 folder" if len(removed) == 1 else f"{len(removed):,} folders"
+        typer.echo(f"{size(total):>10}  {'would be deleted' if dry_run else 'deleted'}, {folders} of {root}")
         for note in notes:
             say(f"! {note}", err=True)
 

@@ -83,7 +83,7 @@ def new(
     if source is None and label is not None:
         raise ConfigurationError("--label: needs --from. Give --from the data, or leave --label out.")
     if source is not None:
-        text = _drafted(file, source, label, table)
+        text = _draft(file, source, label, table)
     else:
         kind = "Columns of a CSV file" if table else "Images, one folder a class"
         commands = {
@@ -95,7 +95,7 @@ def new(
     write_file(text, file, mode="x")
 
 
-def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
+def _draft(file: Path, source: str, label: str | None, table: bool) -> str:
     """Draft the recipe for `source`, to be saved as `file`, and print the guesses."""
     from trainyard_control.api import draft
 

@@ -39,12 +39,12 @@ def run(
     interrupted one is resumed. If you name data instead of a recipe, a recipe is drafted, saved in the current folder
     and run.
     """
-    from trainyard.contract import refusal
+    from trainyard.contract.artifacts.gate import REFUSED
     from trainyard_control import api
     from trainyard_control.api.run import INTERRUPTED
     from trainyard_control.cli.screen import show
 
-    recipe = _drafted(recipe, label)
+    recipe = _recipe_or_draft(recipe, label)
     step = from_step.value if from_step else None
     try:
         done = api.run(
@@ -61,10 +61,10 @@ def run(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     print_answer(output, done.summary, lambda: show(done))
     if require_blessed and done.verdict == "refused":
-        raise GateRefused(f"{done.recipe}: {refusal.SENTENCE} ({done.reason}).")
+        raise GateRefused(f"{done.recipe}: {REFUSED} ({done.reason}).")
 
 
-def _drafted(recipe: str, label: str | None) -> str:
+def _recipe_or_draft(recipe: str, label: str | None) -> str:
     """Return `recipe`; if it names data, draft a recipe, print and save it, and return its file."""
     from trainyard import escape
     from trainyard_control.api import draft

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard.durations import duration_text
 from trainyard.errors import ConfigurationError, ExitCode
-from trainyard.measured import metric_text
+from trainyard.measured import duration_text, metric_text
 from trainyard_control.cli.answers import print_answer, say, say_table, write_page
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat

@@ -13,7 +13,7 @@ from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import DryRun, EnvironmentName, Output, OutputFormat
 
 if TYPE_CHECKING:
-    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.compiler.compilation import Submission
     from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, Schedules
 
 app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule that a file defines.")

@@ -41,7 +41,7 @@ def serve(
 
     REST API of TensorFlow Serving, Open Inference Protocol, Prometheus metrics, and a page to try it.
     """
-    from trainyard_control.api.serve import serve as serve_model
+    from trainyard_control.api.model import serve as serve_model
 
     def started(addresses: Addresses, serving: ServingVersion) -> None:
         served = f"✓ version {serving.model.number} of {serving.model.pushed.folder} serves at {addresses.url}"

@@ -44,5 +44,5 @@ def submit(
 
     submission = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
     for key, _ in recipes.left_out(recipe, set_ or []):
-        say(f"! {key}: is none of the model's settings and is left out", err=True)
+        say(f"! {key}: is not a setting of the model and is left out", err=True)
     send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)

@@ -12,9 +12,8 @@ import numpy as np
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
-from trainyard.steps.evaluate.metrics.measure import Answers, each_statistic, metrics_of
 from trainyard.steps.evaluate.metrics.predictions import Floats
-from trainyard.steps.evaluate.metrics.registry import Metric
+from trainyard.steps.evaluate.metrics.registry import Answers, Metric, each_statistic, metrics_of
 from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled
 
 CONFIDENCE = 0.95

@@ -188,6 +188,6 @@ def rank(scores: Floats, is_positive: NDArray[np.bool_], weights: Floats | None)
     ordered = scores[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
     ends = np.flatnonzero(is_last)
-    own = full_weights(weights, len(scores))
-    counted, found = np.cumsum(own[order])[ends], np.cumsum((own * is_positive)[order])[ends]
+    sample_weights = full_weights(weights, len(scores))
+    counted, found = np.cumsum(sample_weights[order])[ends], np.cumsum((sample_weights * is_positive)[order])[ends]
     return Ranking(order, np.cumsum(is_last) - is_last, ordered[ends], counted, found)

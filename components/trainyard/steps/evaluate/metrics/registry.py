@@ -1,4 +1,4 @@
-"""Every metric by its name, as a function of weights, which the bootstrap resamples.
+"""Every metric by its name, as a number and as a function of weights, which the bootstrap resamples.
 
 A metric itself is what its function gives for the examples' own weights. Tests hold that equal to scikit-learn, and
 the names to those of `spec.gates`.
@@ -6,9 +6,9 @@ the names to those of `spec.gates`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,14 @@ CALIBRATION_BINS = 15
 # Both areas hold to first order in the weights; measured on 80 to 300 examples, some 40 of a class.
 _ROC_TOLERANCE, _PR_TOLERANCE = 0.05, 0.15
 
-Answers = TypeVar("Answers", SplitPredictions, OneClass)
+_Examples = TypeVar("_Examples", SplitPredictions, OneClass)
+
+Answers = SplitPredictions | OneClass
+"""The subject of a metric: all classes or targets, or one class against the rest."""
 
 
 @dataclass(frozen=True)
-class Metric(Generic[Answers]):
+class Metric(Generic[_Examples]):
     """One metric of predictions, or of one class in them.
 
     statistic: its function of weights, None if these examples do not define it. trials: how many examples a value of 0
@@ -39,8 +42,8 @@ class Metric(Generic[Answers]):
     examples' own weights.
     """
 
-    statistic: Callable[[Answers], Statistic | None]
-    trials: Callable[[Answers], float] | None = None
+    statistic: Callable[[_Examples], Statistic | None]
+    trials: Callable[[_Examples], float] | None = None
     is_biased: bool = False
     tolerance: float = 1e-9
 
@@ -239,3 +242,29 @@ CLASS_METRICS: dict[MetricName, Metric[OneClass]] = {
     "recall": _share_right("actual"),
 }
 """The metrics of one class against the rest."""
+
+
+def measure(task: Task, answers: Answers, names: Collection[str] | None = None) -> dict[str, float]:
+    """Return every metric, or those of `names`, that is defined for these examples (AUC of one class is not).
+
+    Which way is better says `spec.gates.METRIC_SPECS`. macro_f1, roc_auc and pr_auc are means over the classes that
+    have examples, all metrics of several targets means over them.
+    """
+    values = {name: float(statistic.at_own_weights()[0]) for name, statistic in each_statistic(task, answers, names)}
+    return {name: value for name, value in values.items() if np.isfinite(value)}
+
+
+def metrics_of(task: Task, answers: Answers) -> dict[str, Metric[Any]]:
+    """Return the metrics that `answers` have."""
+    if isinstance(answers, OneClass):
+        return {name: metric for name, metric in CLASS_METRICS.items()}
+    return {name: metric for name, metric in METRICS[task].items()}
+
+
+def each_statistic(
+    task: Task, answers: Answers, names: Collection[str] | None = None
+) -> Iterator[tuple[str, Statistic]]:
+    """Yield the metrics of `measure` by name, each made when it is asked for: it may hold columns of all examples."""
+    for name, metric in metrics_of(task, answers).items():
+        if (names is None or name in names) and (statistic := metric.statistic(answers)) is not None:
+            yield name, statistic

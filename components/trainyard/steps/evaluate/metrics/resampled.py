@@ -38,14 +38,14 @@ class Statistic:
 
     columns: the columns of the examples in a slice, each (n,) or (n, k). value: the metric of each resample
     (resamples,), from the sums of the weights (resamples,) and of each column by the weights, (resamples,) or
-    (resamples, k). own: (n,), how much each example counts, None if all count the same. is_change: the first column's
-    sums count from those by the own weights.
+    (resamples, k). sample_weights: (n,), None without weights. is_change: the sums of the first column
+    are differences from those by the sample weights.
     """
 
     count: int
     columns: Callable[[slice], tuple[Floats, ...]]
     value: Callable[..., Floats]
-    own: Floats | None = None
+    sample_weights: Floats | None = None
     is_change: bool = False
 
     def __call__(self, weights: Floats) -> Floats:
@@ -53,11 +53,11 @@ class Statistic:
 
         It is NaN if it is undefined.
         """
-        if self.own is not None:
-            weights = weights * self.own
+        if self.sample_weights is not None:
+            weights = weights * self.sample_weights
         sums = [weights @ column for column in self._whole]
         if self.is_change:
-            sums[0] = (weights - (1.0 if self.own is None else self.own)) @ self._whole[0]
+            sums[0] = (weights - (1.0 if self.sample_weights is None else self.sample_weights)) @ self._whole[0]
         return self.value(weights.sum(axis=1), *sums)
 
     def at_own_weights(self) -> Floats:
@@ -71,9 +71,9 @@ class Statistic:
         blocks = [slice(first, first + _BLOCK) for first in range(0, self.count, _BLOCK)]
         total, sums = np.zeros(count), list[Floats]()
         for block in blocks:
-            own = None if self.own is None else self.own[block]
-            total = total + np.bincount(groups[block], own, count)
-            parts = [_by_group(groups[block], column, own, count) for column in self.columns(block)]
+            sample_weights = None if self.sample_weights is None else self.sample_weights[block]
+            total = total + np.bincount(groups[block], sample_weights, count)
+            parts = [_by_group(groups[block], column, sample_weights, count) for column in self.columns(block)]
             sums = [before + part for before, part in zip(sums, parts, strict=True)] if sums else parts
 
         def value(weights: Floats) -> Floats:
@@ -89,17 +89,17 @@ class Statistic:
         return self.columns(slice(None))
 
 
-def _by_group(groups: NDArray[np.uint16], column: Floats, own: Floats | None, count: int) -> Floats:
+def _by_group(groups: NDArray[np.uint16], column: Floats, sample_weights: Floats | None, count: int) -> Floats:
     parts = column.reshape(len(column), -1).T
-    weighed = (part if own is None else part * own for part in parts)
+    weighed = (part if sample_weights is None else part * sample_weights for part in parts)
     sums = [np.bincount(groups, part, count) for part in weighed]
     result: Floats = np.stack(sums, axis=1, dtype=np.float64).reshape(count, *column.shape[1:])
     return result
 
 
-def mean(count: int, values: Callable[[slice], Floats], own: Floats | None) -> Statistic:
+def mean(count: int, values: Callable[[slice], Floats], sample_weights: Floats | None) -> Statistic:
     """Return the mean of what each example has; values: those of the examples in a slice (n,)."""
-    return Statistic(count, lambda rows: (values(rows),), lambda total, sums: sums / total, own)
+    return Statistic(count, lambda rows: (values(rows),), lambda total, sums: sums / total, sample_weights)
 
 
 def mean_of(statistics: Sequence[Statistic]) -> Statistic:
@@ -117,11 +117,11 @@ def mean_of(statistics: Sequence[Statistic]) -> Statistic:
         )
         return result
 
-    return Statistic(first.count, columns, value, first.own)
+    return Statistic(first.count, columns, value, first.sample_weights)
 
 
 def macro_f1(
-    count: int, columns: Callable[[slice], tuple[NDArray[np.bool_], NDArray[np.bool_]]], own: Floats | None
+    count: int, columns: Callable[[slice], tuple[NDArray[np.bool_], NDArray[np.bool_]]], sample_weights: Floats | None
 ) -> Statistic:
     """Return the mean F1 of the classes that have examples.
 
@@ -138,7 +138,7 @@ def macro_f1(
         result: Floats = 2 * both / np.where(actual + predicted > 0, actual + predicted, 1)
         return np.stack([result, actual])
 
-    [overall], [actual] = Statistic(count, counted, f1_by_class, own).at_own_weights()
+    [overall], [actual] = Statistic(count, counted, f1_by_class, sample_weights).at_own_weights()
     has_examples = actual > 0
 
     def value(total: Floats, *sums: Floats) -> Floats:
@@ -148,7 +148,7 @@ def macro_f1(
         result: Floats = np.where(actual > 0, f1, overall)[:, has_examples].mean(axis=1)
         return result
 
-    return Statistic(count, counted, value, own)
+    return Statistic(count, counted, value, sample_weights)
 
 
 def roc_auc(scores: Sequence[Floats], is_positive: Sequence[NDArray[np.bool_]], weights: Floats | None) -> Statistic:

@@ -85,9 +85,10 @@ function idOf(value, { vocabulary, unknown }) {
 function asRead(value, column) {
   const settings = column.column ?? {};
   if (column.dtype === "float32") {
-    const found = number(asText(value));
+    const written = asText(value, column.name);
+    const found = number(written);
     if (found === null) {
-      throw new InputError(`'${column.name}': a number is expected, '${asText(value).slice(0, 40)}' was found`);
+      throw new InputError(`'${column.name}': a number is expected, '${written.slice(0, 40)}' was found`);
     }
     return Math.fround(found);
   }
@@ -96,9 +97,14 @@ function asRead(value, column) {
     if (separator === null) {
       throw new InputError(`'${column.name}': one value is expected, ${value.length} were found`);
     }
-    value = value.map((item) => canonical(asText(item))).join(separator);
+    const texts = value.map((item) => canonical(asText(item, column.name)));
+    const wrong = texts.find((text) => text.includes(separator));
+    if (wrong !== undefined) {
+      throw new InputError(`'${column.name}': a value without '${separator}' is expected, '${wrong.slice(0, 40)}' was found`);
+    }
+    value = texts.join(separator);
   }
-  const text = asText(value);
+  const text = asText(value, column.name);
   if (settings.type === "date") {
     const day = dayText(text, settings.hour);
     if (day === null) throw new InputError(`'${column.name}': a day YYYY-MM-DD is expected, '${text.slice(0, 40)}' was found`);
@@ -108,7 +114,10 @@ function asRead(value, column) {
   return text.split(separator).map(canonical).filter(Boolean).join(separator);
 }
 
-function asText(value) {
+function asText(value, name) {
+  if (typeof value === "object" && value !== null) {
+    throw new InputError(`'${name}': one value is expected, ${JSON.stringify(value).slice(0, 40)} was found`);
+  }
   return value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
 }
 
@@ -249,7 +258,7 @@ function isOwnWord(point) {
   return first.some((start, place) => start <= point && point <= last[place]);
 }
 
-// The columns that the recipe derives, as on_device/formulas.py computes them.
+// The columns that the recipe derives, as on_device/columns.py computes them.
 
 const KERNELS = {
   add: (left, right) => left + right,

@@ -41,6 +41,9 @@ function inputsOf(made) {
 }
 
 function answerOf(outputs) {
+  if (!content.outputs.every(({ name }) => outputs[name].data.every(Number.isFinite))) {
+    throw new InputError("the model gives NaN or infinity");
+  }
   if (!page.labels) {
     const targets = content.outputs.map(({ target, name }) => [target, outputs[name].data[0]]);
     return { prediction: Object.fromEntries(targets) };

@@ -41,7 +41,7 @@ DIGESTS = {
 }
 """SHA-256 of the runtime's files; they lie in `RUNTIME` compressed."""
 
-SOURCES_DIGEST = "656a55ae5a2a2f3cadfd5cb7da14e9432f4c7c5ebeac8cc2b08a6be01027a589"
+SOURCES_DIGEST = "4cf4caab4d38becc434d181db20c9a069bcd9f893bcc84fd7cb3f9743126b5ee"
 """SHA-256 of the template and the scripts, so that the keys of exports change with them; a test holds it."""
 
 _FOLDER = Path(__file__).parent

@@ -11,10 +11,10 @@ from types import ModuleType
 from trainyard.contract import image_formats
 from trainyard.contract.statistics import decision
 from trainyard.quality.images import decoding
-from trainyard.steps.export.on_device import columns, files, fingerprint, formulas, images, predict, words
+from trainyard.steps.export.on_device import columns, files, fingerprint, images, predict, words
 from trainyard.values import patterns, text, zones
 
-COLUMNS = (patterns, zones, text, fingerprint, words, formulas, decision, files, columns)
+COLUMNS = (patterns, zones, text, fingerprint, words, decision, files, columns)
 IMAGES = (image_formats, decoding, decision, files, images)
 """The modules of `preprocess.py` for tables and for images, those that others use first."""
 

@@ -6,7 +6,8 @@ import bisect
 import datetime
 import json
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 
 from trainyard.steps.export.on_device.files import Files
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
-from trainyard.steps.export.on_device.formulas import computed
 from trainyard.steps.export.on_device.words import plain_words
-from trainyard.values.text import canonical, canonical_list, column_name, day, json_number, number
+from trainyard.values.text import canonical, canonical_list, column_name, day, json_number, json_object, number
 from trainyard.values.zones import time_zone
 
 _EPOCH = datetime.date(1970, 1, 1)
+
+_MOST_BINS = 2.0**53
 
 
 class Preprocessing(Files):
@@ -37,7 +39,8 @@ class Preprocessing(Files):
 
     def read(self, path: str) -> list[dict[str, Any]]:
         """Return the rows in a JSON file: one object, or a list of them."""
-        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_float=json_number)
+        text = Path(path).read_text(encoding="utf-8-sig")
+        content = json.loads(text, parse_float=json_number, object_pairs_hook=json_object)
         rows = content if isinstance(content, list) else [content]
         if not all(isinstance(row, dict) for row in rows):
             raise ValueError("a row is expected to be a JSON object with its values by column")
@@ -101,8 +104,14 @@ def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> An
     if isinstance(value, (list, tuple)):
         if settings.get("separator") is None:
             raise ValueError(f"'{column['name']}': one value is expected, {len(value)} were found")
-        value = settings["separator"].join(canonical(_text(item)) for item in value)
-    text = _text(value)
+        texts = [canonical(_text(item, column["name"])) for item in value]
+        separator = settings["separator"]
+        if wrong := [text for text in texts if separator in text]:
+            raise ValueError(
+                f"'{column['name']}': a value without {separator!r} is expected, {wrong[0][:40]!r} was found"
+            )
+        value = separator.join(texts)
+    text = _text(value, column["name"])
     if settings.get("type") == "date":
         if (found := day(text, hour=settings["hour"], zone=zone)) is None:
             raise ValueError(f"'{column['name']}': a day YYYY-MM-DD is expected, {text[:40]!r} was found")
@@ -111,8 +120,10 @@ def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> An
     return canonical(text) if separator is None else canonical_list(text, separator)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, name: str) -> str:
     """Return a value of JSON or Python as a cell of a file would have it, empty if it is missing."""
+    if isinstance(value, (dict, list, tuple)):
+        raise ValueError(f"'{name}': one value is expected, {str(value)[:40]} was found")
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, bytes):
@@ -121,7 +132,7 @@ def _text(value: Any) -> str:
 
 
 def _as_number(value: Any, name: str) -> float:
-    found = number(_text(value))
+    found = number(_text(value, name))
     if found is None:
         raise ValueError(f"'{name}': a number is expected, {str(value)[:40]!r} was found")
     return found
@@ -143,3 +154,66 @@ def _scaled(value: float, learned: Mapping[str, Any]) -> float:
 
 def _divided(dividend: float, divisor: float) -> float:
     return dividend / divisor if divisor else 0.0
+
+
+def computed(tree: list[Any], row: Mapping[str, Any]) -> Any:
+    """Evaluate `tree` for `row`: float32, NaN if missing, or a text, empty if missing; truths are texts too.
+
+    row: float32 numbers and canonical texts by column.
+    """
+    with np.errstate(all="ignore"):
+        value, known = _value(tree, row)
+    if isinstance(value, (str, bool, np.bool_)):
+        text = value if isinstance(value, str) else "true" if value else "false"
+        return canonical(text) if known else ""
+    return np.float32(value) if known and np.isfinite(value) else np.float32("nan")
+
+
+def _value(tree: list[Any], row: Mapping[str, Any]) -> tuple[Any, bool]:
+    kind, *rest = tree
+    if kind == "constant":
+        (value,) = rest
+        return (np.float64(value) if isinstance(value, float) else value), True
+    if kind == "cell":
+        cell = row[rest[0]]
+        if isinstance(cell, str):
+            return cell, cell != ""
+        return np.float64(cell), bool(np.isfinite(cell))
+    kernel, *arguments = rest
+    pairs = [_value(argument, row) for argument in arguments]
+    values, all_known = [value for value, _ in pairs], all(known for _, known in pairs)
+    if kernel == "is_null":
+        return not all_known, True
+    if kernel in ("or_kleene", "and_kleene"):
+        decides = kernel == "or_kleene"  # whatever the other is
+        decided = any(known and bool(value) == decides for value, known in pairs)
+        return (decides if decided else not decides), decided or all_known
+    if kernel == "bin":
+        number = np.float64(np.floor(np.float32(values[0] / values[1])))
+        fits = bool(np.abs(number) < _MOST_BINS)
+        return str(int(number)) if fits else "0", all_known and fits
+    if kernel == "binary_join_element_wise":
+        return values[-1].join(values[:-1]), all_known
+    if kernel in _COMPARISONS:
+        values = [np.float32(value) if isinstance(value, float) else value for value in values]
+    return _KERNELS[kernel](*values), all_known
+
+
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "negate": operator.neg,
+    "abs": abs,
+    "ln": np.log,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "invert": operator.not_,
+    "if_else": lambda truth, yes, no: yes if truth else no,
+}

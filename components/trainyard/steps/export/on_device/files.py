@@ -51,9 +51,14 @@ class Files(ABC):
         }
 
     def answer(self, outputs: Mapping[str, np.ndarray[Any, Any]], file: str) -> dict[str, Any]:
-        """Return the answer in the `outputs` of `file`, by name: `label` and `probabilities`, or `prediction`."""
+        """Return the answer in the `outputs` of `file`, by name: `label` and `probabilities`, or `prediction`.
+
+        Raises `ValueError` if a number is NaN or infinite.
+        """
         tensors = self._content["files"][file]["outputs"]
         real = {name: _real(np.asarray(value), tensors[name]) for name, value in outputs.items()}
+        if not all(np.isfinite(value).all() for value in real.values()):
+            raise ValueError("the model gives NaN or infinity")
         if self._targets:
             return {
                 "prediction": {entry["target"]: float(real[entry["name"]][0]) for entry in self._content["outputs"]}

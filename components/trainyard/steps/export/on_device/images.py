@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.image_formats import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
@@ -55,6 +55,8 @@ def _decoded(encoded: bytes, form: PixelForm) -> np.ndarray[Any, Any]:
             return np.asarray(ImageOps.exif_transpose(in_eight_bits(image, form, depth)))
     except (Image.DecompressionBombError, UnscaledImageError) as error:
         raise ValueError(str(error)) from error
+    except UnidentifiedImageError as error:  # its message has the address of the buffer
+        raise ValueError(f"no image: {len(encoded):,} bytes that begin with {encoded[:8]!r}") from error
     except BROKEN as error:
         raise ValueError(f"no image that can be read ({error})") from error
 

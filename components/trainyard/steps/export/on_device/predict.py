@@ -41,7 +41,7 @@ def main() -> None:
                 preprocessing.answer(ask(preprocessing.inputs(example, file)), file)
                 for example in preprocessing.read(path)
             ]
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SystemExit(f"{path}: {error}") from error
         for answer in answers:
             print(json.dumps(answer) if options.json else answer.get("label", answer.get("prediction")))
@@ -60,6 +60,8 @@ def opened(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
         session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda inputs: dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.9
+    if path.suffix != ".tflite":
+        raise ValueError(f"{path.name}: predict.py asks .tflite and .onnx files. Name one of them.")
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=str(path))

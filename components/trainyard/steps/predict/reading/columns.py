@@ -101,17 +101,17 @@ def _typed(column: pa.Array, feature: RawInput, zone: datetime.tzinfo, place: st
         return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
     numbers, wrong = _numbers(column)
     if feature.dtype == "float32":
-        return numbers.astype(np.float32), wrong
+        return np.where(wrong, np.nan, numbers).astype(np.float32), wrong
     wrong = wrong | ~(np.floor(numbers) == numbers)  # NaN too: the signature knows no missing integer
     return np.where(wrong, 0, numbers).astype(np.int64), wrong
 
 
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
     if (plain := plain_numbers(column)) is not None:
-        return plain.to_numpy(), np.zeros(len(plain), np.bool_)
+        return plain.to_numpy() + 0.0, np.zeros(len(plain), np.bool_)
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64(), safe=False), np.nan))
+        numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64(), safe=False), np.nan)) + 0.0  # of -0 too
         return numbers, np.abs(numbers) > MAX_FLOAT32
     return cells.numbers(column)
 

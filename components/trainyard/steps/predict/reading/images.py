@@ -89,7 +89,7 @@ def _by_pillow(key: str, encoded: bytes, form: PixelForm, *, keep_plain: bool) -
     except Image.DecompressionBombError as error:
         return BadRow(key, None, "too_many_pixels", str(error))
     except UnidentifiedImageError:
-        return BadRow(key, None, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
+        return BadRow(key, None, "not_an_image", f"{len(encoded):,} bytes that begin with {encoded[:8]!r}")
     except UnscaledImageError as error:
         return BadRow(key, None, "unscaled_image", str(error))
     except BROKEN as error:
@@ -121,7 +121,7 @@ def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _EncodedImag
     if file.reason:
         return BadRow(file.name, None, file.reason, file.detail)
     if file.bytes > _MAX_BYTES:
-        return BadRow(file.name, None, "too_many_bytes", f"{file.bytes} bytes, at most {_MAX_BYTES} are taken")
+        return BadRow(file.name, None, "too_many_bytes", f"{file.bytes:,} bytes, at most {_MAX_BYTES:,} are taken")
     try:
         with source.open(file) as stream:
             encoded = stream.read(_MAX_BYTES) if file.name.endswith(".gz") else stream.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import itertools
 import os
@@ -136,11 +137,14 @@ def _table(inputs: Any) -> tuple[pa.Table, pa.Array]:
     try:
         if hasattr(inputs, "iloc") and hasattr(inputs, "columns"):  # pandas, which need not be installed
             table = pa.Table.from_pandas(inputs, preserve_index=False)
+            _require_one_kind_of_time(table, [inputs.iloc[:, place] for place in range(inputs.shape[1])])
             return table, pa.array([str(name) for name in inputs.index], pa.string())
         if isinstance(inputs, pa.RecordBatch):
             inputs = pa.Table.from_batches([inputs])
         table = pa.table(dict(inputs)) if isinstance(inputs, Mapping) else inputs
-    except (pa.ArrowNotImplementedError, TypeError, ValueError) as error:
+        if isinstance(inputs, Mapping):
+            _require_one_kind_of_time(table, [*inputs.values()])
+    except (pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError) as error:
         why = (str(error).splitlines() or [""])[0][:200]
         raise DataError(f"predict: the columns are no table ({why}). Give {_ROWS}.") from error
     if not isinstance(table, pa.Table):
@@ -148,7 +152,23 @@ def _table(inputs: Any) -> tuple[pa.Table, pa.Array]:
     return table, pa.array(map(str, range(table.num_rows)), pa.string())
 
 
+def _require_one_kind_of_time(table: pa.Table, columns: Sequence[Any]) -> None:
+    """Raise `DataError` if one of the `columns` of `table` mixes days, times and times with a zone.
+
+    The first of a column of Python's objects decides what Arrow makes of all: a time after a day loses its hour.
+    """
+    for name, kind, values in zip(table.schema.names, table.schema.types, columns, strict=True):
+        if not pa.types.is_temporal(kind) or str(getattr(values, "dtype", "object")) != "object":
+            continue
+        days = [value for value in values if isinstance(value, datetime.date) and value == value]  # NaT is none
+        if len({(isinstance(day, datetime.datetime), getattr(day, "tzinfo", None) is None) for day in days}) > 1:
+            raise DataError(
+                f"predict: column '{name}' mixes days, times or times with a zone, which would all be read as {kind}. "
+                "Give one kind, or texts."
+            )
+
+
 def _wrong_form(inputs: Any, takes: str, forms: str) -> str:
     shape = getattr(inputs, "shape", None)
-    what = f"{type(inputs).__name__}{f' {tuple(shape)}' if shape is not None else ''}"
-    return f"predict: the model takes {takes}, a {what} was given. Give {forms}."
+    received = f"{type(inputs).__name__}{f' {tuple(shape)}' if shape is not None else ''}"
+    return f"predict: the model takes {takes}, a {received} was given. Give {forms}."

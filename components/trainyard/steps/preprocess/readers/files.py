@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import IO, Literal
 
-from trainyard.contract import window
+from trainyard.contract import image_formats, window
 from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import DataError, listed
 from trainyard.readers.rows import BadRow
@@ -63,7 +63,8 @@ class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
     states: by path, what changes whenever its content does, and its bytes. bad: the images that must not be opened,
-    and why. ignored: the names of other files, which are not read. official: of `data.split` by folder.
+    and why. ignored: the names of other files and of hidden images, which are not read. official: of `data.split` by
+    folder.
     """
 
     root: str
@@ -153,6 +154,7 @@ def _listed(data: Data, path: str) -> Files:
         )
     names = {file.name for file in bad}
     ignored = {file.name for file in source.files} - {file.name for file in chosen}
+    ignored |= {*source.hidden_files(image_formats.ENDINGS)} if data.format == "image_folder" else set()
     good = [file for file in chosen if file.name not in names]
     return Files(
         source.root,
@@ -200,7 +202,7 @@ def image_limit(max_pixels: int) -> int:
 
 def too_many_bytes(size: int, limit: int) -> BadRecord:
     """Return the error for an item of `found` bytes, more than the limit."""
-    return BadRecord("too_many_bytes", f"{size} bytes, at most {limit} are taken (by data.max_image_pixels)")
+    return BadRecord("too_many_bytes", f"{size:,} bytes, at most {limit:,} are taken (by data.max_image_pixels)")
 
 
 def read_at_most(stream: IO[bytes], limit: int) -> bytes | None:
@@ -223,7 +225,7 @@ def read_text(path: str, limit: int = 64 << 20) -> str | None:
             content = read_at_most(stream, limit)
         if content is None:
             raise DataError(
-                f"{path}: has more than {limit} bytes, which no description of data has. Correct data.path."
+                f"{path}: has more than {limit:,} bytes, which no description of data has. Correct data.path."
             )
         return content.decode("utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A split that comes with the data: what names it, and the classes of images that judge and lie in no class folder.
+"""A split that comes with the data: its folders, and the classes of test images that lie in no class folder.
 
-So ImageNet is read as it is published: the archives of its training and validation images with the list of the
-latter's classes beside them, the folders that people make of these, or what TensorFlow Datasets does.
+It reads ImageNet as published (archives of training and validation images, and the list of validation classes), as
+class folders, or as prepared by TensorFlow Datasets.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
             split = image_formats.split_of(as_folder(part)) if slash or is_archive(part) else None
         if split:
             called.setdefault(split, set()).add(part)
-    judge = next((name for name in image_formats.JUDGES if name in called), None)
-    what = "split" if data.format == "tfds" else "folder or archive"
+    judge = next((name for name in image_formats.EVAL_SPLITS if name in called), None)
+    kind = "split" if data.format == "tfds" else "folder or archive"
     if "train" not in called or judge is None:
-        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(image_formats.JUDGES)})"
+        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(image_formats.EVAL_SPLITS)})"
         folders = sorted({name.partition("/")[0] for name in names})
         raise DataError(
-            f"data.split: by: folder finds no {what} that {missing} in {files.root}. There are: "
+            f"data.split: by: folder finds no {kind} that {missing} in {files.root}. There are: "
             f"{', '.join(folders[:_SHOWN])}{' …' if len(folders) > _SHOWN else ''}. Name the folder that holds both as "
             "data.path, or split by content."
         )
@@ -172,14 +172,14 @@ def _check_list(files: Files, judge: str, flat: list[str], unseen: bool, bad: in
     root, source = files.root, official.labels_from
     if flat and not source:
         raise DataError(
-            f"data.path: {root}: {len(flat)} images in {judge} lie in no class folder, such as {flat[0]}. Put their "
+            f"data.path: {root}: {len(flat):,} images in {judge} lie in no class folder, such as {flat[0]}. Put their "
             f"classes beside {judge}, in {_LIST} (a line for each: its name and its class), {_KAGGLE} or {_KIT}."
         )
     if not flat or not source or unseen:
         return
     if len(official.labels) != len(flat) + bad:
         raise DataError(
-            f"data.path: {root}/{source}: has the classes of {len(official.labels)} images, and {len(flat) + bad} "
+            f"data.path: {root}/{source}: has the classes of {len(official.labels):,} images, and {len(flat) + bad:,} "
             f"lie in {judge} without a class folder. Name the list of this very split."
         )
     lacking = [name for name in flat if official.label(name) is None]

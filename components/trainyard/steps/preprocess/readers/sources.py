@@ -171,7 +171,7 @@ def _encoded(path: str, recipe: Recipe) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadRecord("broken_gzip", str(error)) from error
     if encoded is None:
-        raise BadRecord("too_many_bytes", f"more than {limit} bytes (by data.max_image_pixels)")
+        raise BadRecord("too_many_bytes", f"more than {limit:,} bytes (by data.max_image_pixels)")
     return encoded
 
 
@@ -182,5 +182,5 @@ def _member_bytes(stream: IO[bytes], member: tar.Member, recipe: Recipe) -> byte
     stream.seek(member.at)
     content = stream.read(member.size)
     if len(content) < member.size:
-        raise BadRecord("truncated_archive", f"the archive ends {member.size - len(content)} bytes before the image")
+        raise BadRecord("truncated_archive", f"the archive ends {member.size - len(content):,} bytes before the image")
     return content

@@ -38,7 +38,7 @@ class Dataset:
         """Raise `DataError` if the shard `name` holds another number of records than its description says."""
         if count != self.records[name]:
             raise DataError(
-                f"{name}: {count} records, dataset_info.json counts {self.records[name]}. Prepare it again."
+                f"{name}: {count:,} records, dataset_info.json counts {self.records[name]:,}. Prepare it again."
             )
 
 

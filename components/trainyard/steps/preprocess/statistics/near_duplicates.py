@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.document import SPLITS
-from trainyard.quality.images.look import Look, look_of_bytes, near
+from trainyard.quality.images.perceptual_hash import PerceptualHash, hash_encoded, near_duplicates
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
 from trainyard.steps.preprocess.task_store import TaskStore
 
@@ -14,30 +14,30 @@ _COLUMN = "look"
 _SHOWN = 5
 
 
-def with_looks(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return `rows` of images with a column more, the look of each."""
-    looks: list[Look] = [look_of_bytes(encoded) for encoded in rows["raw/image"].to_pylist()]
-    return rows.append_column(_COLUMN, pa.array(looks, pa.binary(16)))
+def with_hashes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return `rows` of images with a column of their perceptual hashes."""
+    hashes: list[PerceptualHash] = [hash_encoded(encoded) for encoded in rows["raw/image"].to_pylist()]
+    return rows.append_column(_COLUMN, pa.array(hashes, pa.binary(16)))
 
 
 def warnings(parts: list[SortedRun], work: TaskStore) -> list[str]:
-    """Return a sentence if images of different splits look the same, by the looks that the parts hold, or [].
+    """Return a sentence if images of different splits look the same, by the hashes that the parts hold, otherwise [].
 
-    Takes some 100 bytes an image; the names are read of those alone that are reported.
+    Takes some 100 bytes an image; only the reported names are read.
     """
     if not parts:
         return []
-    looks = np.concatenate([fixed_bytes(rows[_COLUMN]) for part in parts for rows in part.light_batches(work)])
+    hashes = np.concatenate([fixed_bytes(rows[_COLUMN]) for part in parts for rows in part.light_batches(work)])
     splits = np.concatenate(
         [np.repeat(np.arange(len(SPLITS)), [part.rows[split] for split in SPLITS]) for part in parts]
     )
-    distances = near(looks)
+    distances = near_duplicates(hashes)
     pairs = sorted((apart, pair) for pair, apart in distances.items() if splits[pair[0]] != splits[pair[1]])
     if not pairs:
         return []
     shown = [" ≈ ".join(sorted(_name(parts, work, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]
-    what = "pair of images looks" if len(pairs) == 1 else "pairs of images look"
-    return [f"{len(pairs)} {what} the same and lie in different splits, such as {'; '.join(sorted(shown))}."]
+    subject = "pair of images looks" if len(pairs) == 1 else "pairs of images look"
+    return [f"{len(pairs)} {subject} the same and lie in different splits, such as {'; '.join(sorted(shown))}."]
 
 
 def _name(parts: list[SortedRun], work: TaskStore, splits: np.ndarray, row: int) -> str:

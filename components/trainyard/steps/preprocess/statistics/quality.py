@@ -73,7 +73,7 @@ def warnings(collected: Collected) -> list[str]:
         first = collected.repeated[0]
         apart = [group for group in collected.repeated if len(group.splits) > 1]
         fate = "kept" if apart else "kept, and in the same split"
-        warnings.append(f"{repeats} examples repeat another one ({fate}), such as {' = '.join(first.sources)}.")
+        warnings.append(f"{repeats:,} examples repeat another one ({fate}), such as {' = '.join(first.sources)}.")
         if apart:
             warnings.append(
                 f"{len(apart)} groups of equal examples lie in different splits, so a model is judged by what it has "
@@ -87,7 +87,8 @@ def warnings(collected: Collected) -> list[str]:
         )
     if collected.ignored:
         names = collected.ignored
-        warnings.append(f"{len(names)} files are not of the data's format, and not read: {listed(names, _SHOWN)}.")
+        why = "hidden, or not of the data's format"
+        warnings.append(f"{len(names):,} files are not read ({why}): {listed(names, _SHOWN)}.")
     if why := alike_names(dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)):
         warnings.append(f"classes {why}")
     warnings += collected.near
@@ -131,7 +132,7 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
         examples = "; ".join(f"{item.key} ({item.reason}: {item.detail})" for item in collected.bad[:_SHOWN])
         raise DataError(
-            f"data: {bad} of {total} records are bad ({bad / total:.2%}): {counts}. "
+            f"data: {bad:,} of {total:,} records are bad ({bad / total:.2%}): {counts}. "
             f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. "
             "Repair or remove them."
         )
@@ -195,7 +196,7 @@ def _require_weights(collected: Collected, weight: str | None) -> None:
     for split in SPLITS if weight else ():
         if not collected.splits[split].statistics[weight or ""].get("max"):
             raise DataError(
-                f"data.weight: '{weight}' is 0 in all {collected.splits[split].examples} examples of the split "
+                f"data.weight: '{weight}' is 0 in all {collected.splits[split].examples:,} examples of the split "
                 f"'{split}', so none of them counts. Give some of them a weight above 0."
             )
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.document import FrozenModel
+from trainyard.contract.statistics.drift import is_common, top_values
 from trainyard.quality.tables.bins import Numbers
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
-_LONGEST_WORD = 40  # characters; chosen: a longer one is no word
 _AROUND = ".,;:!?\"'()[]{}<>«»“”„‘’…-"  # of a word, not part of it; chosen
 _BINS = 256  # of a histogram while counting; chosen
 
@@ -47,14 +47,17 @@ class Texts:
         self.values.update(other.values)
         self._forget()
 
-    def document(self) -> dict[str, Any]:
-        """Return the counts and the most frequent values, equal counts in the order of the values."""
-        top = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))[:_TOP]
+    def document(self, samples: bool = False) -> dict[str, Any]:
+        """Return the counts and the most frequent values, equal counts in the order of the values.
+
+        samples: values that are rare or long, too, not only common ones.
+        """
+        kept = {value: count for value, count in self.values.items() if samples or is_common(value, count)}
         return {
             "count": self.count,
             "missing": self.missing,
             "distinct": len(self.values),
-            "top": [{"value": value, "count": count} for value, count in top],
+            "top": [entry.model_dump() for entry in top_values(kept, _TOP)],
         }
 
     def _forget(self) -> None:
@@ -95,13 +98,12 @@ class Prose:
         """Return the counts, the frequent words and the lengths."""
         words = self.words.document()
         lengths = self.lengths.document()
-        top = [entry for entry in words["top"] if entry["count"] > 1 and len(entry["value"]) <= _LONGEST_WORD]
         return {
             "count": self.count,
             "missing": self.missing,
             "words": self.words.count,
             "distinct": words["distinct"],
-            "top": top,
+            "top": words["top"],
             **{name: lengths[name] for name in ("mean", "std", "min", "max") if name in lengths},
         }
 
@@ -202,10 +204,10 @@ class Summary:
         for name, prose in other.prose.items():
             self.prose.setdefault(name, Prose()).merge(prose)
 
-    def document(self, buckets: dict[int, int]) -> SplitSummary:
-        """Return the summary as its document."""
+    def document(self, buckets: dict[int, int], samples: bool = False) -> SplitSummary:
+        """Return the summary as its document; samples: with texts that are rare or long."""
         statistics = {name: numbers.document() for name, numbers in self.numbers.items()}
-        statistics |= {name: texts.document() for name, texts in self.texts.items()}
+        statistics |= {name: texts.document(samples) for name, texts in self.texts.items()}
         statistics |= {name: prose.document() for name, prose in self.prose.items()}
         return SplitSummary(
             examples=self.examples,

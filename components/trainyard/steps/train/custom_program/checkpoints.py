@@ -63,7 +63,7 @@ class ProgramCheckpoints:
         self._saved: _State = {}
         self._seen: _State = {}
         self._settled: _State = {}
-        self._looks = self._changes = 0
+        self._checks = self._changes = 0
         self._fault: TrainyardError | None = None
 
     def restore(self) -> None:
@@ -92,14 +92,14 @@ class ProgramCheckpoints:
         warning and a retry.
         """
         storage.remove_unfinished(self._uri)
-        looks = Heartbeat(f"{self._uri}: the checkpoints were not saved", _LOOK_SECONDS, self._look)
-        looks.start()
+        watcher = Heartbeat(f"{self._uri}: the checkpoints were not saved", _LOOK_SECONDS, self._look)
+        watcher.start()
         try:
             yield
         finally:
             with on_sigterm(lambda: None):  # it was received already, or the program has ended by itself
-                looks.stop()
-                looks.join()
+                watcher.stop()
+                watcher.join()
                 if self._fault is None:
                     self._save_last()
         if self._fault is not None:
@@ -109,8 +109,8 @@ class ProgramCheckpoints:
         state = self._state()
         settled, self._seen = state == self._seen, state
         self._settled = state if settled else self._settled
-        self._looks = 0 if state == self._saved else self._looks + 1
-        if not self._looks or not (settled or self._looks % _LONGEST_LOOKS == 0):
+        self._checks = 0 if state == self._saved else self._checks + 1
+        if not self._checks or not (settled or self._checks % _LONGEST_LOOKS == 0):
             return
         try:
             self._save(state)

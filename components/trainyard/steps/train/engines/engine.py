@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, TypeAlias, assert_never, cast, get_args
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, EngineName
@@ -39,18 +39,26 @@ def engine_name() -> EngineName:
 def prepare() -> list[str]:
     """Select the engine as Keras' backend unless Keras is imported; return the modules to import for it."""
     common = ["trainyard.data", "tensorflow", "keras", "trainyard.steps.train.session"]
-    if engine_name() == "tensorflow":
-        return [*common, "trainyard.steps.train.engines.tensorflow.tensorflow_engine"]
-    os.environ["KERAS_BACKEND"] = "jax"
-    return [*common, "trainyard.steps.train.engines.jax.jax_engine"]
+    match engine_name():
+        case "tensorflow":
+            return [*common, "trainyard.steps.train.engines.tensorflow.tensorflow_engine"]
+        case "jax":
+            os.environ["KERAS_BACKEND"] = "jax"
+            return [*common, "trainyard.steps.train.engines.jax.jax_engine"]
+        case name:
+            assert_never(name)
 
 
 def create_engine() -> Engine:
     """Return the chosen engine, not started."""
-    if engine_name() == "jax":
-        from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
+    match engine_name():
+        case "jax":
+            from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
 
-        return JaxEngine()
-    from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
+            return JaxEngine()
+        case "tensorflow":
+            from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
 
-    return TensorFlowEngine()
+            return TensorFlowEngine()
+        case name:
+            assert_never(name)

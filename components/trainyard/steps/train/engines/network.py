@@ -100,13 +100,13 @@ def _build_model(recipe: Recipe, document: Examples) -> keras.Model:
             "Write build_model(features, outputs) -> keras.Model, or set model.name."
         )
     keras.utils.set_random_seed(recipe.seed)
-    own: keras.Model = build_model(document.features, document.outputs)
-    _check(recipe.module, own, document)
-    if own.output.dtype in ("float32", keras.config.dtype_policy().compute_dtype):
-        return own
+    custom: keras.Model = build_model(document.features, document.outputs)
+    _check(recipe.module, custom, document)
+    if custom.output.dtype in ("float32", keras.config.dtype_policy().compute_dtype):
+        return custom
     # The last layer may compute in float16, which is too coarse for losses and predictions.
-    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(own.output)
-    return keras.Model(own.input, logits, name=own.name)
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(custom.output)
+    return keras.Model(custom.input, logits, name=custom.name)
 
 
 def _check(module: str, model: keras.Model, document: Examples) -> None:

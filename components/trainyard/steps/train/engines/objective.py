@@ -120,7 +120,7 @@ class Regression:
         return self.train_loss(outputs, answers)
 
     def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,): the loss without limits of the targets."""
+        """Return float32 (batch,): the loss against the unclipped targets."""
         return self._squared_error(outputs, ops.reshape(labels, ops.shape(outputs)))
 
     def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:

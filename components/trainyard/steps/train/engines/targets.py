@@ -105,7 +105,7 @@ def require_above(
     row, column = np.argwhere(wrong)[0]
     raise DataError(
         f"train.target.scale: {scale} needs targets {'above 0' if scale == 'log' else 'of at least 0'}, and "
-        f"{wrong.any(axis=1).sum()} of {len(labels)} rows of the {split} split have another one, such as "
+        f"{wrong.any(axis=1).sum():,} of {len(labels):,} rows of the {split} split have another one, such as "
         f"{keys()[row]} ('{names[column]}' is {labels[row, column]:g}). Leave them out by data.where, or set "
         f"scale: {'log1p or none' if scale == 'log' else 'none'}."
     )

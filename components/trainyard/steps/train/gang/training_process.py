@@ -66,7 +66,8 @@ class TrainingProcess:
             return {"code": known, **self.failure}
         if code == -signal.SIGKILL:
             oom_killed = memory.oom_kills() > self._oom_kills_before
-            text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {self.peak_mib} MiB"
+            peak = f"{self.peak_mib:,} MiB"
+            text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {peak}"
             if oom_killed:
                 text = f"worker {worker}'s training process was killed{memory.oom_message(self.peak_mib, 'train')}"
             return {**failure_fields(PeerLost(text)), "cause": True, "out_of_memory": oom_killed}

@@ -223,6 +223,11 @@ class CheckpointWriter:
             self.min_interval_seconds = (waited + time.thread_time() - cpu_start) / MAX_OVERHEAD
 
 
+def steps_between(every: int | None, steps_per_epoch: int) -> int:
+    """Return the steps from one checkpoint to the next within an epoch; `every`: `train.checkpoints.every_steps`."""
+    return max(1, every // 2) if every else (steps_per_epoch + 1) // 2
+
+
 class SaveSchedule:
     """The next step to save at, by the recipe's interval or by the cost of the last checkpoint.
 
@@ -250,8 +255,7 @@ class SaveSchedule:
         The step is half an interval (by default half an epoch) after the last one: while a checkpoint is written, the
         committed one before it is at most an interval old.
         """
-        interval = max(1, self._every // 2) if self._every else (self._steps_per_epoch + 1) // 2
-        due = self.saved_step + interval
+        due = self.saved_step + steps_between(self._every, self._steps_per_epoch)
         return due if due > step else step + self._steps_per_epoch
 
     def is_worthwhile(self) -> bool:

@@ -41,8 +41,8 @@ _REMEMBERED, _REMEMBERED_LENGTH = 1 << 17, 64  # texts of all columns, and chara
 _MOST_DIGITS = 32  # of a number as Python writes it: at most 24
 
 
-class ColumnJudge:
-    """Judges batches of rows by the recipe's `data`; remembers the verdict on texts that were seen before."""
+class ColumnValidator:
+    """Validates batches of rows against the recipe's `data`; remembers the result for texts that it saw before."""
 
     def __init__(self, data: Data, task: Task) -> None:
         self._data, self._task = data, task
@@ -198,7 +198,7 @@ def judged_rows(
     another number of records than the data set's own description says.
     """
     data, count = recipe.data, 0
-    judge = ColumnJudge(data, recipe.task)
+    validator = ColumnValidator(data, recipe.task)
     for item in read(table_format(data), file, data.columns, data.separators, piece, data.hashes_rows):
         count += 1 if isinstance(item, BadRow) else len(item.rows)
         if isinstance(item, BadRow):
@@ -210,7 +210,7 @@ def judged_rows(
             if dataset and dataset.label_names is not None and data.label in rows.columns.schema.names:
                 rows, unnamed = _with_label_names(rows, data.label, dataset)
                 yield from unnamed
-            batch, bad = judge.check(rows)
+            batch, bad = validator.check(rows)
             if batch.num_rows:
                 yield batch
             yield from bad

@@ -47,8 +47,8 @@ _TILE = 512
 
 
 class JaxEngine:
-    """Trains on TPU slices of several hosts, on chips without a TensorFlow build, on the GPUs of one process where a
-    pool says so, and on CPUs in tests.
+    """Trains on TPU slices of several hosts, on chips without a TensorFlow build, on the GPUs of one process if the
+    pool uses the JAX image, and on CPUs in tests.
 
     Every process sees all devices of the gang, so batch statistics, dropout and gradients are those of the global batch
     without code of ours.

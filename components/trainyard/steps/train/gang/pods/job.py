@@ -1,6 +1,6 @@
 """The Kubernetes objects of a gang: an Indexed Job of equal workers, a Service and a NetworkPolicy.
 
-Input workers are a gang of their own, owned by the training's Job. All objects are pure functions of a `Gang`, so they
+Input workers are a separate gang, owned by the training's Job. All objects are pure functions of a `Gang`, so they
 can be tested without a cluster.
 """
 
@@ -119,8 +119,8 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
         },
     }
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    own = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
-    metadata: Manifest = {"name": gang.name, "labels": own}
+    task_labels = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
+    metadata: Manifest = {"name": gang.name, "labels": task_labels}
     metadata["annotations"] = {labels.RUN: gang.run, labels.PLAN: digest[:16]}
     if gang.is_elastic and gang.pool.queue:
         metadata["annotations"] |= {labels.QUEUE_MINIMUM: str(gang.min_workers), labels.QUEUE_COMPLETIONS: "true"}

@@ -54,11 +54,11 @@ def launch(
     `TransientError` if a worker did not run for `gang.pool.start_deadline_seconds`, `InfrastructureError` if it never
     can.
     """
-    own = cluster.get(cluster.path("pods", launcher)) if launcher else None
+    launcher_pod = cluster.get(cluster.path("pods", launcher)) if launcher else None
     log, attempt = WorkerLog(cluster), attempt or Attempt()
     detached, job = "", None
     try:
-        job = _create_or_attach(gang, cluster, _owner(own) if own else None)
+        job = _create_or_attach(gang, cluster, _owner(launcher_pod) if launcher_pod else None)
         watch = _Watch(gang, cluster, on_start, attempt)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
@@ -66,7 +66,7 @@ def launch(
         detached = _NO_ANSWER if cluster.unreachable else ""
         raise
     except Terminated:
-        detached = _why_detached(cluster, own) if own else ""
+        detached = _why_detached(cluster, launcher_pod) if launcher_pod else ""
         job = job or _job(gang, cluster)  # it may have been created just before the signal came
         raise
     finally:
@@ -326,19 +326,23 @@ def _owner(pod: Manifest) -> Manifest:
     return owner_reference("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["uid"])
 
 
-def _why_detached(cluster: Cluster, own: Manifest) -> str:
-    """Return the reason why the gang outlives this launcher (pod `own`, which got SIGTERM); '' if it does not.
+def _why_detached(cluster: Cluster, launcher_pod: Manifest) -> str:
+    """Return the reason why the gang outlives this launcher (in `launcher_pod`, which got SIGTERM); '' if it does not.
 
     It does if the pod goes while its run continues: on a drain, a preemption or a deletion. Cancelling an Argo run ends
     the processes in its pods and deletes none. A pod deleted by force, as with a lost node, is gone at once; if its run
     is deleted too, so is the gang, by its ownerReference.
     """
     try:
-        pod = cluster.get(cluster.path("pods", own["metadata"]["name"]))
+        pod = cluster.get(cluster.path("pods", launcher_pod["metadata"]["name"]))
     except TransientError:
         return _NO_ANSWER
     moved = "the launcher's pod goes, its run stays"
-    if pod is None or pod["metadata"]["uid"] != own["metadata"]["uid"] or "DisruptionTarget" in conditions(pod):
+    if (
+        pod is None
+        or pod["metadata"]["uid"] != launcher_pod["metadata"]["uid"]
+        or "DisruptionTarget" in conditions(pod)
+    ):
         return moved
     metadata = pod["metadata"]
     return moved if metadata.get("deletionTimestamp") and metadata.get("ownerReferences") else ""

@@ -76,11 +76,11 @@ def step_options(code: str, output: str, arguments: dict[str, str]) -> dict[str,
 
 def _run(recipe: Recipe | None, plan: str, options: dict[str, str], note: Note | None) -> None:
     signal.signal(signal.SIGTERM, handle_sigterm)
-    cluster, own = launchers_cluster(), own_pod()
+    cluster, launcher = launchers_cluster(), own_pod()
     heartbeat = _heartbeat(options)
-    gangs = planned_gangs(recipe, plan, run_name(cluster, own), options)
+    gangs = planned_gangs(recipe, plan, run_name(cluster, launcher), options)
     with launcher_heartbeat.beating(heartbeat):
-        _launch_in_turn(gangs, documents.parse(plan, GangSpec, name="gang"), cluster, own, heartbeat, note)
+        _launch_in_turn(gangs, documents.parse(plan, GangSpec, name="gang"), cluster, launcher, heartbeat, note)
     launcher_heartbeat.remove(heartbeat)
 
 
@@ -95,7 +95,7 @@ def _launch_in_turn(
     gangs: list[Gang],
     plan: GangSpec,
     cluster: Cluster,
-    own: str,
+    launcher: str,
     heartbeat: str,
     note: Note | None,
 ) -> None:
@@ -125,7 +125,7 @@ def _launch_in_turn(
             attempts.append(Attempt(pool=placed.name, spot=spot, workers=placed.workers, usd_per_hour=price))
         attempts[index].on_change(save)
         try:
-            launch(gang, cluster, own, on_start, attempts[index])
+            launch(gang, cluster, launcher, on_start, attempts[index])
             return
         except PassedOver as passed:
             attempts[index].why = str(passed)
@@ -182,9 +182,11 @@ def gangs(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, st
     """
     planned, attempts = [], plan.attempts
     for attempt in attempts:
-        own, pool, last = gang(attempt, recipe, run, options), attempt.pool, attempt is attempts[-1]
+        planned_gang, pool, last = gang(attempt, recipe, run, options), attempt.pool, attempt is attempts[-1]
         budget = pool.allowed_preemptions(last)
-        planned.append(replace(own, pending_seconds=None if last else pool.pending_seconds, preemptions=budget))
+        planned.append(
+            replace(planned_gang, pending_seconds=None if last else pool.pending_seconds, preemptions=budget)
+        )
     return planned
 
 

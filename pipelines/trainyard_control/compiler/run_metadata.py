@@ -1,4 +1,4 @@
-"""The purpose of a run: a parameter of the pipeline that no step reads, and that `runs` and `explain` read."""
+"""Recipe, environment and schedule of a run: a pipeline parameter that `runs` and `explain` read, and no step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = 40  # characters of the environment's name; a label of Vertex AI has 
 
 
 @dataclass(frozen=True)
-class About:
+class RunMetadata:
     """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training.
 
     trains_on: the pool of train if a benchmark chose it, and not the environment.
@@ -30,31 +30,31 @@ class About:
     trains_on: str = ""
 
     def parameters(self) -> dict[str, str]:
-        """Return the run's parameter that `read` reads again."""
+        """Return the pipeline parameter that `read` parses."""
         return {PARAMETER: json.dumps({name: value for name, value in asdict(self).items() if value})}
 
 
-UNKNOWN = About("–", "–")
-"""The purpose of a run that another tool created."""
+UNKNOWN = RunMetadata("–", "–")
+"""The metadata of a run that another tool created."""
 
 
-def about(recipe: str, environment: Environment) -> About:
-    """Return the `About` of a run of `recipe` in `environment`; names are shortened for labels and versions."""
+def metadata_for(recipe: str, environment: Environment) -> RunMetadata:
+    """Return the metadata of a run of `recipe` in `environment`; names are shortened for labels and versions."""
     slug = re.sub(r"[^a-z0-9]+", "-", Path(environment.name).stem.lower()).strip("-")
-    return About(recipe, slug[:_LONGEST])
+    return RunMetadata(recipe, slug[:_LONGEST])
 
 
-def from_run(run: Any) -> About:
-    """Return the `About` of Kubeflow's `run` or recurring run."""
+def from_run(run: Any) -> RunMetadata:
+    """Return the metadata of Kubeflow's `run` or recurring run."""
     return read(run.runtime_config.parameters if run.runtime_config else None)
 
 
-def read(parameters: dict[str, Any] | None) -> About:
-    """Return the `About` in a run's parameters, `UNKNOWN` if they hold none."""
+def read(parameters: dict[str, Any] | None) -> RunMetadata:
+    """Return the metadata in the parameters of a run, otherwise `UNKNOWN`."""
     try:
         fields = json.loads((parameters or {})[PARAMETER])
         if expected := fields.pop("expected", None):
             fields["expected"] = Expectation(expected["pool"], Estimate(**expected["speed"]), expected.get("cost_usd"))
-        return About(**fields)
+        return RunMetadata(**fields)
     except (KeyError, TypeError, ValueError, AttributeError):
         return UNKNOWN

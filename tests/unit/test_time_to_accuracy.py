@@ -7,7 +7,7 @@ from report_folders import SECONDS, recipe, training, whole_run
 
 from trainyard.contract.artifacts.preprocess import Examples, SplitFiles
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.contract.training.time_to import published, time_to
+from trainyard.contract.training.time_to_accuracy import published_times, time_to_accuracy
 from trainyard.report.outputs import read
 from trainyard.report.report import render
 from trainyard.report.summary import summarize
@@ -39,21 +39,21 @@ def epochs(*values: tuple[float, float | None, float | None]) -> Training:
 
 def test_the_first_epoch_that_reaches_it_stops_the_clock():
     made = epochs((0.5, 0.8, 60.0), (0.7, 0.93, 130.0), (0.6, 0.92, 200.0), (0.8, 0.97, 260.0))
-    reached = time_to(made, TimeTo(reach=0.93), usd_per_hour=36.0)
+    reached = time_to_accuracy(made, TimeTo(reach=0.93), usd_per_hour=36.0)
     assert reached is not None
     assert (reached.epoch, reached.seconds, reached.split, reached.best) == (2, 130.0, "eval", 0.97)
     assert reached.dollars == pytest.approx(130 / 3600 * 36)
-    by_accuracy = time_to(made, TimeTo(metric="accuracy", reach=0.75))
+    by_accuracy = time_to_accuracy(made, TimeTo(metric="accuracy", reach=0.75))
     assert by_accuracy is not None and by_accuracy.epoch == 4 and by_accuracy.dollars is None
 
 
 def test_what_no_epoch_reached_or_measured_has_no_time():
-    reached = time_to(epochs((0.5, 0.8, 60.0)), TimeTo(reach=0.93), usd_per_hour=1.0)
+    reached = time_to_accuracy(epochs((0.5, 0.8, 60.0)), TimeTo(reach=0.93), usd_per_hour=1.0)
     assert reached is not None
     assert (reached.best, reached.epoch, reached.seconds, reached.dollars) == (0.8, None, None, None)
-    few = time_to(epochs((0.5, None, 60.0)), TimeTo(reach=0.5))
+    few = time_to_accuracy(epochs((0.5, None, 60.0)), TimeTo(reach=0.5))
     assert few is not None and few.best is None
-    assert time_to(epochs((0.5, 0.8, 60.0)), None) is None
+    assert time_to_accuracy(epochs((0.5, 0.8, 60.0)), None) is None
 
 
 def test_report_and_record_say_it(tmp_path):
@@ -104,8 +104,8 @@ def test_only_the_same_images_and_the_very_accuracy_are_compared(tmp_path):
     examples = read(whole_run(tmp_path)).examples
     assert examples is not None
     whole = imagenet(examples)
-    assert {row.source.split()[0] for row in published(TOP_1, whole)} == {"MLPerf"}
-    assert published(TimeTo(reach=0.9), whole) == []
-    assert published(TOP_5, whole.model_copy(update={"quarantined": 3})) == [], "one image more"
-    assert published(TOP_5, whole.model_copy(update={"labels": ["cat", "dog"]})) == []
-    assert published(TOP_5, None) == []
+    assert {row.source.split()[0] for row in published_times(TOP_1, whole)} == {"MLPerf"}
+    assert published_times(TimeTo(reach=0.9), whole) == []
+    assert published_times(TOP_5, whole.model_copy(update={"quarantined": 3})) == [], "one image more"
+    assert published_times(TOP_5, whole.model_copy(update={"labels": ["cat", "dog"]})) == []
+    assert published_times(TOP_5, None) == []

@@ -48,7 +48,7 @@ class _Table(Strict):
     rows: list[_Row]
 
 
-def published(wanted: TimeTo, examples: Examples | None) -> list[PublishedTime]:
+def published_times(wanted: TimeTo, examples: Examples | None) -> list[PublishedTime]:
     """Return published times to the accuracy `wanted`, fastest first; [] if `examples` are not ImageNet.
 
     They are ImageNet's if they have as many classes and images, with those that were set aside.
@@ -76,7 +76,7 @@ def _table() -> _Table:
     return documents.load(Path(__file__).with_name("published.yaml"), _Table)
 
 
-class Reached(FrozenModel):
+class TimeToAccuracy(FrozenModel):
     """The first epoch whose eval split reached the bound, and seconds from the first byte of the examples until then.
 
     best: the most that any epoch reached; None if `metric` was not measured. epoch, seconds: None if none reached it.
@@ -94,10 +94,10 @@ class Reached(FrozenModel):
     published: list[PublishedTime] = []
 
 
-def time_to(
+def time_to_accuracy(
     training: Training, goal: TimeTo | None, usd_per_hour: float | None = None, examples: Examples | None = None
-) -> Reached | None:
-    """Return the time to `goal` from the history of `training`, None if there is none. examples: its data.
+) -> TimeToAccuracy | None:
+    """Return the time to `goal` in the history of `training`, None without a goal. examples: the data of the training.
 
     usd_per_hour: of all workers together. Source: DAWNBench, README.md, "ImageNet Training": the first entry of the
     epochs that reaches the accuracy, and its hours times the price.
@@ -108,7 +108,7 @@ def time_to(
     known = [value for _, value in values if value is not None]
     first = next((epoch for epoch, value in values if value is not None and value >= goal.reach), None)
     seconds = first.elapsed_seconds if first else None
-    return Reached(
+    return TimeToAccuracy(
         metric=goal.metric,
         reach=goal.reach,
         best=max(known, default=None),
@@ -116,7 +116,7 @@ def time_to(
         seconds=seconds,
         dollars=None if seconds is None or usd_per_hour is None else round(seconds / 3600 * usd_per_hour, 4),
         examples_per_second=training.examples_per_second,
-        published=published(goal, examples),
+        published=published_times(goal, examples),
     )
 
 
