@@ -21,6 +21,7 @@ from PIL import Image
 from trainyard.errors import DataError
 from trainyard.readers import tf_examples
 from trainyard.readers.rows import BadRow
+from trainyard.readers.table_file import TableFile
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.source import find_source
@@ -43,6 +44,15 @@ def example(**features) -> bytes:
         encoded = value.encode() if isinstance(value, str) else value
         getattr(message.features.feature[name.replace("__", "/")], kinds[type(value)]).value.append(encoded)
     return message.SerializeToString()
+
+
+def sequence_example(**context) -> tf.train.SequenceExample:
+    """An example with a list of features, and perhaps a context."""
+    message = tf.train.SequenceExample()
+    message.feature_lists.feature_list["words"].feature.add().int64_list.value.append(1)
+    if context:
+        message.context.MergeFromString(tf.train.Example.FromString(example(**context)).features.SerializeToString())
+    return message
 
 
 def write(path, records) -> str:
@@ -98,16 +108,37 @@ def test_images_with_labels_are_read_and_bad_ones_named(tmp_path):
         example(label=1),
         example(image=b"no image", label=1),
         b"\xff\xff no example",
+        sequence_example(label=1).SerializeToString(),
+        sequence_example().SerializeToString(),
     ]
     path = write(tmp_path / "a.tfrecord", records)
     rows, bad = judged(path, recipe({"format": "tfrecord", "channels": 1}))
     assert [row["label"] for row in rows] == ["3", "three"]
+    bad.sort(key=lambda item: item.row)
     assert [(item.key, item.reason) for item in bad] == [
         ("a.tfrecord:3", "missing_label"),
         ("a.tfrecord:4", "not_an_image"),
         ("a.tfrecord:5", "not_an_image"),
         ("a.tfrecord:6", "not_an_example"),
+        ("a.tfrecord:7", "not_an_example"),
+        ("a.tfrecord:8", "not_an_example"),
     ]
+    assert bad[-1].detail == "is a tf.SequenceExample with feature_lists; tf.Example is read"
+
+
+def test_the_columns_of_examples_of_several_types_are_all_seen(tmp_path):
+    several = tf.train.Example.FromString(example(tags="a"))
+    several.features.feature["tags"].bytes_list.value.append(b"b")
+    records = [
+        example(n=1, c="a"),
+        example(n=1.5, d="2024-03-01"),
+        example(n=2, c=b"\xff"),
+        several.SerializeToString(),
+    ]
+    path = write(tmp_path / "a.tfrecord", records)
+    file = TableFile(path, "a.tfrecord")
+    assert sorted(tf_examples.example_columns(file)) == ["d", "n", "tags"]
+    assert tf_examples.nested_examples(file) == {"c": pa.binary(), "tags": pa.list_(pa.string())}
 
 
 def test_columns_are_read_by_the_types_of_the_recipe(tmp_path):

@@ -89,7 +89,7 @@ DAY = {
 @pytest.mark.parametrize(
     ("value", "feature"),
     [
-        *((value, 0.25) for value in (3, 3.0, "3", " 3.0", "3e+00", "+3")),
+        *((value, 0.25) for value in (3, 3.0, "3", " 3.0", "3e+00", "+3", np.int64(3), np.array(3))),
         *((value, 1.25) for value in (None, "", "NA", "n/a", " null ", "?", float("nan"))),
         (True, -0.25),
         ("FALSE", -0.5),
@@ -120,6 +120,8 @@ def test_a_value_of_a_json_file_is_that_of_a_request_with_the_same_json(tmp_path
     rows = made(tmp_path, column).read(f"{tmp_path / 'rows.json'}")
     assert [(_as_read(row["c"], column, UTC),) for row in rows] == served
     assert _as_read(b" caf\xc3\xa9", column, UTC) == "café"
+    several = column | {"column": {"type": "text", "separator": ";"}}
+    assert _as_read(np.array(["b", "a "]), several, UTC) == _as_read(["b", "a "], several, UTC) == "b;a"
 
     (tmp_path / "rows.json").write_text('[{"c": 1, "c": 2}]')
     with pytest.raises(ValueError, match="'c' occurs twice in one object"):
@@ -135,7 +137,7 @@ def test_an_answer_that_is_no_number_is_refused_as_predict_refuses_it(tmp_path: 
             preprocessing.answer({"prediction": np.float32([number])}, "model.onnx")
 
 
-@pytest.mark.parametrize("value", ["old", "1,000", "inf", 1e39, float("inf"), [1, 2], {}])
+@pytest.mark.parametrize("value", ["old", "1,000", "inf", 1e39, float("inf"), [1, 2], np.array([3]), {}])
 def test_what_is_no_number_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
     with pytest.raises(ValueError, match=r"'n': (a number|one value) is expected"):
         made(tmp_path, NUMBER)._values({"n": value})

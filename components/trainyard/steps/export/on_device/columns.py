@@ -99,6 +99,8 @@ class Preprocessing(Files):
 def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> Any:
     """Return a raw `value` as training reads it: a 32-bit float, or a canonical text."""
     settings = column.get("column") or {}
+    if isinstance(value, np.ndarray):
+        value = list(value) if value.ndim else value[()]
     if column["dtype"] == "float32":
         return np.float32(_as_number(value, column["name"]))
     if isinstance(value, (list, tuple)):
@@ -122,7 +124,7 @@ def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> An
 
 def _text(value: Any, name: str) -> str:
     """Return a value of JSON or Python as a cell of a file would have it, empty if it is missing."""
-    if isinstance(value, (dict, list, tuple)):
+    if isinstance(value, (dict, list, tuple, np.ndarray)):
         raise ValueError(f"'{name}': one value is expected, {str(value)[:40]} was found")
     if value is None or value != value:  # NaN
         return ""
