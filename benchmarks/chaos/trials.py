@@ -30,6 +30,8 @@ STALL_SECONDS = 10  # a call of a training step that takes longer is stopped
 ENDING_SECONDS = 20.0  # chosen: for processes to end after the command
 DISK_BYTES = 192 << 20
 _SUBREAPER = 36  # prctl(2)
+# libfaketime 0.9.10 passes a wrong end to clock_nanosleep(2), on which Python 3.11 sleeps: it fails with EINVAL.
+_SLEEP_BY_SELECT = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
 
 
 @dataclass
@@ -267,7 +269,9 @@ def _variables(folder: Path, store: dict[str, str]) -> dict[str, str]:
 
 
 def _clock_variables(folder: Path) -> dict[str, str]:
+    (folder / "sitecustomize.py").write_text(_SLEEP_BY_SELECT)
     return {
+        "PYTHONPATH": str(folder),
         "LD_PRELOAD": str(faults.CLOCK_LIBRARY),
         "FAKETIME_TIMESTAMP_FILE": str(faults.clock_file(folder)),
         "FAKETIME_NO_CACHE": "1",

@@ -797,13 +797,14 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
     assert not [threshold for threshold in document.gate.thresholds if threshold.name.startswith("litert_int8")]
 
 
+@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
 def test_a_recurrent_model_that_ends_litert_s_calibrator_leaves_in_the_other_formats(
-    table: Path, tmp_path: Path
+    table: Path, tmp_path: Path, layer: type[keras.layers.Layer]
 ) -> None:
     features = open_examples(str(table / "examples")).document.features
     inputs = {feature.name: keras.Input((), name=feature.name, dtype=feature.dtype) for feature in features}
     numbers = [keras.layers.Reshape((1, 1))(inputs[name]) for name in ("age", "net worth")]
-    states = keras.layers.LSTM(2)(keras.layers.Concatenate(axis=1)(numbers))
+    states = layer(2)(keras.layers.Concatenate(axis=1)(numbers))
     made.commit_model(tmp_path / "model", keras.Model(inputs, keras.layers.Dense(2)(states)))
     output = tmp_path / "exported"
     output.mkdir()
