@@ -365,6 +365,7 @@ def test_images_that_lose_their_content_are_said(tmp_path: Path) -> None:
     profile = inspect(str(tmp_path))
     assert profile.images is not None
     assert profile.images.broken == {"unscaled_image": 3}
+    assert len(profile.images.broken_such_as) == 1  # one of each fault
     said = " ".join(profile.findings)
     assert "floating-point numbers from 0 to 1. Set data.white_level" in said
     assert "use values up to about 1023 of 65535, so 4 levels are left" in said and "such as 1023" in said

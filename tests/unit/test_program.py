@@ -43,11 +43,14 @@ def test_a_fault_is_a_sentence_and_with_debug_a_traceback(call, capsys: pytest.C
         call("--debug", "compile", "nothing")
 
 
-def test_ctrl_c_in_any_verb_is_said(call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("place", ["trainyard.spec.recipe.load", "typer.core.TyperGroup.parse_args"])
+def test_ctrl_c_in_any_verb_and_before_it_is_said(
+    place: str, call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainyard.spec.recipe.load", interrupt)
+    monkeypatch.setattr(place, interrupt)
     with pytest.raises(SystemExit) as end:
         call("compile", "digits", "-e", "gke")
     assert end.value.code == ExitCode.INTERRUPTED

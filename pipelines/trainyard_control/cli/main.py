@@ -7,7 +7,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -80,16 +81,28 @@ _PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 }
 
 
+@contextmanager
+def _interrupts_said() -> Iterator[None]:
+    """Say that Ctrl-C has ended a verb that says nothing itself: Typer would exit in silence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("✗ Interrupted.", file=sys.stderr)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
 class _Group(typer.core.TyperGroup):
     """The verbs of the program, listed by panel."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Parse the words before the verb."""
+        with _interrupts_said():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. If Ctrl-C ends one that says nothing itself, say so: Typer would exit in silence."""
-        try:
+        """Run the verb."""
+        with _interrupts_said():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            print("✗ Interrupted.", file=sys.stderr)
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - types of typer's private click
         """Write the verbs of each panel with their short help."""

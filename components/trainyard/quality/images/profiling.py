@@ -220,7 +220,8 @@ def _compare(counts: _ImageCounters, encoded: bytes, name: str, label: str) -> N
 
 def _broken(counts: _ImageCounters, reason: str, name: str, detail: str) -> None:
     counts.broken[reason] += 1
-    if len(counts.broken_such_as) < _SUCH_AS:
+    is_shown = any(shown.endswith(f"({detail})") for shown in counts.broken_such_as)
+    if len(counts.broken_such_as) < _SUCH_AS and not is_shown:
         counts.broken_such_as.append(f"{name} ({detail})")
 
 

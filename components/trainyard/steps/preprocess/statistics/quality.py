@@ -13,6 +13,7 @@ from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError, listed
 from trainyard.quality.findings import FEW_LEVELS, HALF, alike_names, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
+from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.tables.columns import Numeric, SplitRows
 from trainyard.spec.tables.formula import Call, Cell, parse
@@ -130,7 +131,11 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
     if bad > recipe.data.max_bad_fraction * total:
         reasons = Counter(item.reason for item in collected.bad)
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
-        examples = "; ".join(f"{item.key} ({item.reason}: {item.detail})" for item in collected.bad[:_SHOWN])
+        firsts: dict[str, BadRow] = {}
+        for item in collected.bad:
+            firsts.setdefault(item.detail, item)
+        shown = list(firsts.values())[:_SHOWN]
+        examples = "; ".join(f"{item.key} ({item.reason}: {item.detail})" for item in shown)
         raise DataError(
             f"data: {bad:,} of {total:,} records are bad ({bad / total:.2%}): {counts}. "
             f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. "
