@@ -78,6 +78,7 @@ def test_a_version_becomes_a_run_and_a_registered_version_once(
     assert (run.info.status, run.info.run_name) == ("FINISHED", "digits@1")
     assert run.data.metrics == {"accuracy": 0.95, "log_loss": 0.1} == planned["run"]["metrics"]
     assert run.data.params == planned["run"]["params"] and run.data.params["train.epochs"] == "1"
+    assert "null" not in run.data.params.values()
     (tmp_path / "downloaded").mkdir()
     fetched = client.download_artifacts(run.info.run_id, "model", str(tmp_path / "downloaded"))
     assert storage.require(fetched, "push").digest == storage.require(str(models / "1"), "push").digest

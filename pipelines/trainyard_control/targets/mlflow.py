@@ -40,7 +40,8 @@ _DEFAULTS = {
 def registration(version: PushedVersion, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the run and the registered version for `version` of the model `name`.
 
-    settings: of the recipe, by key; one that is longer than MLflow allows is only in the manifest among the files.
+    settings: of the recipe, by key, as YAML; one that is null is no parameter, and one that is longer than MLflow
+    allows is only in the manifest among the files.
     Raises `ConfigurationError` if MLflow takes no such name or alias.
     """
     if not name.strip() or {*"/:"} & {*name}:
@@ -65,7 +66,7 @@ def registration(version: PushedVersion, name: str, settings: Mapping[str, str])
         "run": {
             "run_name": version.name,
             "tags": tags,
-            "params": {_key(key): text for key, text in settings.items() if len(text) <= _LONGEST},
+            "params": {_key(key): text for key, text in settings.items() if text != "null" and len(text) <= _LONGEST},
             "metrics": {_key(key): value for key, value in record.metrics.items()},
         },
         "artifacts": {f"{_FOLDER}/{path}": file.bytes for path, file in sorted(manifest.files.items())},
