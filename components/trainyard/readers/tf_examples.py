@@ -139,11 +139,14 @@ def _records(file: TableFile, limit: int) -> Iterator[_Record | BadRow | DataErr
 
 
 def _without_sequences(group: list[_Record], file: TableFile) -> Iterator[list[_Record] | BadRow]:
-    detail = "is a tf.SequenceExample with feature_lists; tf.Example is read"
-    yield from (
-        BadRow(file.name, number, "not_an_example", detail) for number, record in group if _has_feature_lists(record)
-    )
-    if examples := [item for item in group if not _has_feature_lists(item[1])]:
+    examples: list[_Record] = []
+    for number, record in group:
+        if _has_feature_lists(record):
+            detail = "is a tf.SequenceExample with feature_lists; tf.Example is read"
+            yield BadRow(file.name, number, "not_an_example", detail)
+        else:
+            examples.append((number, record))
+    if examples:
         yield examples
 
 

@@ -43,7 +43,7 @@ class _ImageCounters:
     modes: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
-    broken_such_as: list[str] = field(default_factory=list)
+    broken_such_as: dict[str, str] = field(default_factory=dict)  # the first file with each fault, by the fault
     heights: list[int] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -72,10 +72,11 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
     per_class = max(1, _SHEET // max(1, len({source.label(file.name) for file in source.files})))
     for file, draw in zip(source.files, draws, strict=True):
         _count(counts, source, file, bool(draw <= limit), per_class)
+    broken_such_as = [f"{name} ({detail})" for detail, name in counts.broken_such_as.items()]
     if not counts.heights:
         raise DataError(
             f"{source.path}: none of the {len(source.files):,} files is an image that can be read, such as "
-            f"{'; '.join(counts.broken_such_as)}. Name another folder."
+            f"{'; '.join(broken_such_as)}. Name another folder."
         )
     near, near_count = near_duplicate_pairs(counts.names, counts.hashes)
     measures = {"height": counts.heights, "width": counts.widths, "bytes": counts.sizes}
@@ -102,7 +103,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
             formats=dict(counts.formats.most_common()),
             modes=dict(counts.modes.most_common()),
             broken=dict(counts.broken.most_common()),
-            broken_such_as=counts.broken_such_as,
+            broken_such_as=broken_such_as,
             constant=len(counts.constant),
             constant_such_as=counts.constant[:_SUCH_AS],
             level=counts.level,
@@ -220,9 +221,8 @@ def _compare(counts: _ImageCounters, encoded: bytes, name: str, label: str) -> N
 
 def _broken(counts: _ImageCounters, reason: str, name: str, detail: str) -> None:
     counts.broken[reason] += 1
-    is_shown = any(shown.endswith(f"({detail})") for shown in counts.broken_such_as)
-    if len(counts.broken_such_as) < _SUCH_AS and not is_shown:
-        counts.broken_such_as.append(f"{name} ({detail})")
+    if len(counts.broken_such_as) < _SUCH_AS:
+        counts.broken_such_as.setdefault(detail, name)
 
 
 def _thumbnail(encoded: bytes, name: str, label: str, form: PixelForm) -> SheetImage:
