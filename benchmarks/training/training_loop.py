@@ -24,7 +24,7 @@ import tensorflow as tf
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.augment import Augment
+from trainyard.spec.train import Augment
 from trainyard.steps.train import session
 from trainyard.steps.train.engines.network import network
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer

@@ -19,7 +19,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.models import boosted_trees
 from trainyard.models.boosted_trees import BoostedTrees, Columns, Rows, below
-from trainyard.spec.training.model import Trees
+from trainyard.spec.model import Trees
 
 FEATURES = [
     Feature(name="km/h", dtype="float32", shape=()),

@@ -10,8 +10,8 @@ import tensorflow as tf
 from trainyard.data.formulas import computed
 from trainyard.data.values import canonical_tensor
 from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export.on_device.columns import computed as on_a_device
 from trainyard.values.columns import canonical_texts
 from trainyard.values.text import canonical

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.records import Record, record_batch
 from trainyard.steps.preprocess.shards import count_shards, plan_layout

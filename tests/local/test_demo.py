@@ -20,7 +20,7 @@ from test_data_images import ON_DEVICE, SHAPE, TURNED, drawn
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
 from test_values import NAMES, WRITINGS
 
-from trainyard.spec.tables.formula import as_lists, parse
+from trainyard.spec.formula import as_lists, parse
 from trainyard.steps.export.browser import demo
 from trainyard.steps.export.on_device.columns import Preprocessing
 from trainyard.steps.export.on_device.images import image_input

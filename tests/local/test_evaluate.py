@@ -20,7 +20,7 @@ from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.runtime import step
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.spec.gates import ThresholdAim
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.baselines import _columns

@@ -16,7 +16,7 @@ from trainyard.models.build import build
 from trainyard.models.costs import profiles, step_speed
 from trainyard.models.costs.cost import TRAINING_PASSES, cost
 from trainyard.spec import recipe as recipes
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import ModelConfig
 from trainyard_control.planning import cost as planned
 from trainyard_control.planning import data
 

@@ -18,9 +18,9 @@ from trainyard.contract.training import epochs
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.runtime import step
+from trainyard.spec.model import ModelConfig
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.model import ModelConfig
-from trainyard.spec.training.train import Stage
+from trainyard.spec.train import Stage
 from trainyard.steps.train import run as train
 from trainyard.steps.train.engines.resizing import Resizing, triangle
 from trainyard.steps.train.loop.speed import SpeedMeter

@@ -18,8 +18,8 @@ from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS
 from trainyard.errors import DataError
 from trainyard.runtime import step
+from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.run import run
 from trainyard.steps.preprocess.split import cut, share
 

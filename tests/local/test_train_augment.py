@@ -17,7 +17,7 @@ from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.images import decode_image, decode_pixels
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.augment import Augment, Crop, RandAugment
+from trainyard.spec.train import Augment, Crop, RandAugment
 from trainyard.steps.train.engines.objective import Classification
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input import input as training_input
@@ -36,7 +36,7 @@ import sys
 from pathlib import Path
 import jax
 import numpy as np
-from trainyard.spec.training.augment import Augment
+from trainyard.spec.train import Augment
 from trainyard.steps.train.input import on_device
 options, folder = Augment.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 given = {name: jax.numpy.asarray(values) for name, values in np.load(folder / "given.npz").items()}

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.augment import Augment
-from trainyard.spec.training.train import Optimizer, Train
+from trainyard.spec.train import Augment, Optimizer, Train
 from trainyard.steps.train.engines.objective import Classification, Regression, class_weights
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 from trainyard.steps.train.input import augment, on_device

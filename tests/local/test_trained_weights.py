@@ -29,7 +29,7 @@ from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models.build import build
 from trainyard.models.weights import load_weights
 from trainyard.spec import recipe as recipes
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import ModelConfig
 from trainyard.storage import storage
 from trainyard.storage.buckets import objects
 

@@ -42,7 +42,7 @@ from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
 from trainyard.quality.tables.table import read_table
 from trainyard.readers.rows import BadRow, RowBatch
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.trained_model import UnknownCounts
 from trainyard.steps.export import device, signature

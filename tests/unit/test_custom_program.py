@@ -14,12 +14,11 @@ from trainyard.contract import keys
 from trainyard.errors import CommandFailed, ConfigurationError
 from trainyard.graph import OUTPUTS
 from trainyard.runtime.task import check_code
+from trainyard.spec import command, plain_yaml
 from trainyard.spec import environment as environments
-from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training import command
 from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.loop.checkpoint import best_epoch

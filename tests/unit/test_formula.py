@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export.on_device.columns import computed
 
 ROWS = {

@@ -70,8 +70,8 @@ def test_the_key_is_the_same_wherever_the_package_lies(package: Path, monkeypatc
     [
         ("report/plots.py", []),
         ("spec/recipe.py", list(OUTPUTS)),  # its properties decide what is read and how it is stored
-        ("spec/tables/formula.py", list(OUTPUTS)),
-        ("spec/training/model.py", list(OUTPUTS)),
+        ("spec/formula.py", list(OUTPUTS)),
+        ("spec/model.py", list(OUTPUTS)),
         ("storage/listing.py", list(OUTPUTS)),
         ("storage/source_stream.py", list(OUTPUTS)),
         ("storage/tar.py", list(OUTPUTS)),

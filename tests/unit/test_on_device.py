@@ -18,9 +18,9 @@ import pytest
 from trainyard.quality.tables.cells import cells
 from trainyard.readers.rows import BadRow
 from trainyard.serving.records import BadRequest, Records
+from trainyard.spec.columns import Date
+from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Date
-from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export.on_device import bundle
 from trainyard.steps.export.on_device.columns import Preprocessing, _as_read, computed
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput

@@ -10,8 +10,8 @@ from pyarrow import csv, parquet
 from trainyard.quality.inspect import inspect
 from trainyard.readers.formats import FORMATS
 from trainyard.readers.table_file import TableFile
+from trainyard.spec.columns import ENDINGS, TableName, table_of
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.files import ENDINGS, TableName, table_of
 
 CODE = [Path(__file__).parents[2] / folder for folder in ("components", "pipelines")]
 

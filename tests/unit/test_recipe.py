@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents, recipe
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning.cost import require_network
 

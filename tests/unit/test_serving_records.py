@@ -17,7 +17,7 @@ from grpc_tools import protoc
 from trainyard.readers.rows import BadRow
 from trainyard.serving import messages
 from trainyard.serving.records import BadRequest, Records
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
 from trainyard.steps.predict.reading.columns import table_items
 

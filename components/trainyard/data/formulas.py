@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainyard.data.values import canonical_tensor
-from trainyard.spec.tables.formula import BIN, COMPARISONS, MAX_BINS, Call, Cell, Constant, Node, parse
+from trainyard.spec.formula import BIN, COMPARISONS, MAX_BINS, Call, Cell, Constant, Node, parse
 
 Tensors = dict[str, tf.Tensor]
 

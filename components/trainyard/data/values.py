@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.values import patterns
 from trainyard.values.text import UTC
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import ModelConfig
 
 
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:

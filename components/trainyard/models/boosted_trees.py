@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.models.build import column_inputs
-from trainyard.spec.training.model import Trees
+from trainyard.spec.model import Trees
 
 Estimator = HistGradientBoostingClassifier | HistGradientBoostingRegressor
 Floats = NDArray[np.float32]

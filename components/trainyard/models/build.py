@@ -13,9 +13,8 @@ import keras
 from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
-from trainyard.spec.feature_names import input_name
-from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.columns import input_name
+from trainyard.spec.model import COLUMN_NETWORKS, MINIMUM_SIDE, TREES, ModelConfig
 
 _SMALL = 1 << 26  # weights between hidden layers; chosen: less than a gigabyte to train
 _BYTES = 8  # of a weight and its gradient in float32; an optimizer may need as much again

@@ -6,7 +6,7 @@ import keras
 from keras import layers
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec.training.model import ModelConfig, parse_block, smallest_side
+from trainyard.spec.model import ModelConfig, parse_block, smallest_side
 
 
 def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:

@@ -9,8 +9,8 @@ import keras
 from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.spec.feature_names import input_name
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.columns import input_name
+from trainyard.spec.model import ModelConfig
 
 
 def network(

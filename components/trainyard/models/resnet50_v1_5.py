@@ -10,7 +10,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import ModelConfig
 
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 _EXPANSION = 4

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import ModelConfig
 
 _BLOCKS, _WIDTH, _HEADS, _HIDDEN = 12, 384, 6, 1536
 _PATCHES, _PATCHES_A_SIDE = (16, 8, 4, 2), 8  # chosen: 64 tokens and more, as 14 x 14 of 224 pixels have 196

@@ -14,7 +14,7 @@ from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import mlp
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import ModelConfig
 
 # Chosen: crosses are kept while their table of weights stays small.
 _LARGEST_CROSS = 10_000

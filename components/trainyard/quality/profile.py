@@ -8,8 +8,7 @@ from typing import Literal
 
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, top_values
-from trainyard.spec.tables.columns import Delimiter
-from trainyard.spec.tables.files import TableName
+from trainyard.spec.columns import Delimiter, TableName
 from trainyard.values.patterns import ONLY_DAY
 from trainyard.values.zones import DEFAULT_ZONE
 

@@ -11,11 +11,10 @@ from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, likely_white
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.quality.tables.tables import why_target
-from trainyard.spec import feature_names, plain_yaml
-from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
+from trainyard.spec import columns, formula, plain_yaml
+from trainyard.spec.columns import has_name, name_fault
+from trainyard.spec.model import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables import formula
-from trainyard.spec.tables.columns import has_name, name_fault
 from trainyard.values.columns import LIST_SEPARATOR
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
@@ -102,7 +101,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
     }
     if features:
         data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
-        why |= {name: f"{fault}" for name, fault in feature_names.faults(data)}
+        why |= {name: f"{fault}" for name, fault in columns.faults(data)}
     features = {name: feature for name, feature in features.items() if not why[name]}
     why |= {name: f"{kind}, which is read by nothing" for name, kind in profile.unread.items()}
     excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]

@@ -11,8 +11,7 @@ from trainyard import uris
 from trainyard.contract import image_formats
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.readers.table_file import Dialect, TableFile
-from trainyard.spec.tables.columns import Quote
-from trainyard.spec.tables.files import ENDINGS, TableName, hint, holds_rows, table_of
+from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, holds_rows, table_of
 from trainyard.storage import listing, tar
 from trainyard.storage.source_stream import open_file
 from trainyard.values.text import canonical

@@ -17,7 +17,7 @@ from trainyard.readers.tf_examples import (
     nested_examples,
     read_examples,
 )
-from trainyard.spec.tables.files import TableName
+from trainyard.spec.columns import TableName
 from trainyard.storage.source_stream import unreadable
 
 

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.spec.columns import Delimiter, Quote
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Delimiter, Quote
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from trainyard.contract import version
 from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.readers.rows import BadRow
 from trainyard.serving.records import Records, Row
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.predict.prediction import served_model
 from trainyard.steps.predict.pushed_model import PushedModel, open_model
 from trainyard.steps.predict.reading.batches import Array, InputBatch

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.errors import did_you_mean, listed
 from trainyard.readers.rows import BadRow
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.images import checked
 from trainyard.values.patterns import MAX_FLOAT32

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
-from trainyard.spec import feature_names
+from trainyard.spec import columns, command, formula, trees
 from trainyard.spec.gates import BASELINE_METRICS, CLASS_METRICS, METRIC_SPECS, METRICS, MODULE_RESAMPLES
-from trainyard.spec.networks import (
+from trainyard.spec.model import (
     ANY_SIZE,
     BLOCK_SCALABLE,
     COLUMN_NETWORKS,
@@ -21,12 +21,10 @@ from trainyard.spec.networks import (
     TREES,
     WIDTH_SCALABLE,
     Network,
+    smallest_side,
 )
 from trainyard.spec.plain_yaml import Location
 from trainyard.spec.schedule import LABEL
-from trainyard.spec.tables import formula
-from trainyard.spec.training import command, trees
-from trainyard.spec.training.model import smallest_side
 from trainyard.values.zones import DEFAULT_ZONE
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from _label_faults(recipe)
     yield from _column_faults(recipe)
     data, formats = recipe.data, recipe.export.files
-    yield from ((("data", "features", name), why) for name, why in feature_names.faults(data))
+    yield from ((("data", "features", name), why) for name, why in columns.faults(data))
     if data.store and not data.is_image:
         yield ("data", "store"), "is of images, not of columns. Leave it out"
     elif data.store not in (None, "original") and data.image_size is None:

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
+from trainyard.spec.columns import Column as Name
 from trainyard.spec.documents import Strict
 from trainyard.spec.plain_yaml import YamlText
-from trainyard.spec.tables.columns import Column as Name
 
 Value = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

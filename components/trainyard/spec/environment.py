@@ -13,8 +13,7 @@ from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import PREDICT, STEPS
 from trainyard.spec import beam, documents
 from trainyard.spec.beam import Beam, Text, Variable
-from trainyard.spec.credentials import is_secret
-from trainyard.spec.documents import Strict
+from trainyard.spec.documents import Strict, is_secret
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
 from trainyard.spec.hardware.pools import GANG_ONLY, Pool, Variant, nearest_that_trains

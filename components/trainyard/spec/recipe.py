@@ -24,14 +24,9 @@ from pydantic import (
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec import contradictions, devices, documents, plain_yaml
-from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load_schema, parse_schema
-from trainyard.spec.documents import Strict
-from trainyard.spec.gates import Gate, Task, ThresholdAim, TimeTo
-from trainyard.spec.networks import IMAGENET
-from trainyard.spec.schedule import Bounds
-from trainyard.spec.tables import formula
-from trainyard.spec.tables.columns import (
+from trainyard.spec import command, contradictions, devices, documents, formula, plain_yaml, trees
+from trainyard.spec.columns import (
+    ENDINGS,
     MAX_COLUMNS,
     Category,
     Column,
@@ -43,13 +38,16 @@ from trainyard.spec.tables.columns import (
     Quote,
     Separator,
     SplitRows,
+    TableName,
     Text,
 )
-from trainyard.spec.tables.files import ENDINGS, TableName
-from trainyard.spec.tables.formula import Condition, Formula
-from trainyard.spec.training import command, trees
-from trainyard.spec.training.model import ModelConfig
-from trainyard.spec.training.train import Train
+from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load_schema, parse_schema
+from trainyard.spec.documents import Strict
+from trainyard.spec.formula import Condition, Formula
+from trainyard.spec.gates import Gate, Task, ThresholdAim, TimeTo
+from trainyard.spec.model import IMAGENET, ModelConfig
+from trainyard.spec.schedule import Bounds
+from trainyard.spec.train import Train
 from trainyard.uris import Output, Source
 from trainyard.values.zones import DEFAULT_ZONE, time_zone
 

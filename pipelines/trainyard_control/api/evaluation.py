@@ -195,7 +195,7 @@ def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dic
     import numpy as np
 
     from trainyard.readers.rows import BadRow
-    from trainyard.spec.feature_names import input_name
+    from trainyard.spec.columns import input_name
     from trainyard.steps.predict.prediction import answer_all, nothing, served_model
     from trainyard.steps.predict.results import Sink
 

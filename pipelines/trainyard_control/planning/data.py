@@ -11,9 +11,8 @@ from trainyard.contract import image_formats
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.training.epochs import MEMORY_BYTES
 from trainyard.errors import ConfigurationError
+from trainyard.spec.columns import ENDINGS, Date, Numeric, TableName, Text, holds_rows
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.tables.columns import Date, Numeric, Text
-from trainyard.spec.tables.files import ENDINGS, TableName, holds_rows
 from trainyard.storage import tar
 from trainyard.storage.listing import list_files
 

@@ -9,7 +9,7 @@ from trainyard.contract.training.input_workers import usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.train import Train
+from trainyard.spec.train import Train
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.learning import Estimate
 from trainyard_control.planning.plan import POD_SECONDS, START_SECONDS, Candidate

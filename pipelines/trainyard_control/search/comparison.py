@@ -18,7 +18,7 @@ from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import in_iframe
 from trainyard.spec import plain_yaml
-from trainyard.spec.training.trees import has_setting
+from trainyard.spec.trees import has_setting
 from trainyard.storage import storage
 from trainyard_control.search.chart import chart, page
 

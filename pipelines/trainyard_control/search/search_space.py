@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigurationError
 from trainyard.graph import model_sections
-from trainyard.spec import plain_yaml
+from trainyard.spec import plain_yaml, trees
 from trainyard.spec import recipe as recipes
+from trainyard.spec.model import CONVOLUTIONS, parse_block
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training import trees
-from trainyard.spec.training.model import CONVOLUTIONS, parse_block
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial

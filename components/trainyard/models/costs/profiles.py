@@ -16,8 +16,7 @@ import keras
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
-from trainyard.spec.networks import MINIMUM_SIDE
-from trainyard.spec.training.model import ModelConfig
+from trainyard.spec.model import MINIMUM_SIDE, ModelConfig
 
 FILE = Path(__file__).with_name("profiles.json")
 CLASSES = 10

@@ -11,7 +11,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.columns import TOP
 from trainyard.spec import plain_yaml
-from trainyard.spec.tables.columns import name_fault
+from trainyard.spec.columns import name_fault
 
 _ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
 _EPOCH = datetime.date(1970, 1, 1).toordinal()

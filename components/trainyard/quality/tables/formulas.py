@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import Mask, numbers
 from trainyard.readers.rows import RowBatch
+from trainyard.spec.formula import BIN, COMPARISONS, MAX_BINS, Cell, Constant, Node, parse
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import BIN, COMPARISONS, MAX_BINS, Cell, Constant, Node, parse
 from trainyard.values.columns import as_texts, canonical_texts
 
 _Rounding = Callable[[Any], Any]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trainyard.quality.hashes import Hashes, hash_numbers, hash_texts, mixed
 from trainyard.quality.tables.cells import listed_as_missing
-from trainyard.spec.tables.columns import has_name
+from trainyard.spec.columns import has_name
 from trainyard.values.columns import as_texts, canonical_texts, is_list, is_text
 from trainyard.values.patterns import FALSE, MAX_FLOAT32, NUMBER, TRUE
 

@@ -14,7 +14,7 @@ from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.readers import formats
 from trainyard.readers.rows import BadRow, RowBatch
-from trainyard.spec.tables.files import TableName
+from trainyard.spec.columns import TableName
 from trainyard.values.patterns import NUMBER
 
 _ROWS, _BYTES = 1 << 16, 8 << 20  # of a batch; chosen: what costs once a batch is then little

@@ -24,8 +24,8 @@ from trainyard.quality.tables.table import nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.parquet_rows import is_readable
 from trainyard.readers.rows import BadRow, RowBatch
+from trainyard.spec.columns import MAX_COLUMNS, has_name
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import MAX_COLUMNS, has_name
 from trainyard.values import zones
 from trainyard.values.patterns import NUMBER
 from trainyard.values.zones import DEFAULT_ZONE

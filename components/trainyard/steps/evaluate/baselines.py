@@ -19,10 +19,9 @@ from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.document import Split
 from trainyard.contract.statistics.scores import example_scores
 from trainyard.data.examples import ExampleFolder
-from trainyard.spec.feature_names import date_names
+from trainyard.spec.columns import Date, date_names
 from trainyard.spec.gates import BASELINE_METRICS
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.tables.columns import Date
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import measure
 

@@ -20,7 +20,7 @@ from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import RAW, ExampleFolder, KeyedBatch, Tensors
 from trainyard.data.replicas import Replicas
 from trainyard.errors import DataError
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE

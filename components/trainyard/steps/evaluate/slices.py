@@ -17,9 +17,9 @@ from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.statistics.drift import is_common
 from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.spec.columns import Date
 from trainyard.spec.gates import MAIN_METRIC, Task
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.tables.columns import Date
 from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import intervals, percentiles, resample, unbiased
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions

@@ -12,9 +12,8 @@ from trainyard.contract.artifacts.preprocess import Examples, Feature, RawFeatur
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.contract.version import VOCABULARIES
 from trainyard.data.trained import output_name
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import Text, input_name
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.spec.tables.columns import Text
 from trainyard.steps.export.outputs import Border
 
 _SIGNATURE, _EXAMPLES, _ROW = "signature.json", "examples", "row.json"

@@ -12,8 +12,8 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import PREPROCESSING as FILE
 from trainyard.contract.version import VOCABULARIES
+from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.tables.formula import as_lists, parse
 from trainyard.steps.export import signature
 from trainyard.steps.export.on_device import bundle
 from trainyard.steps.export.outputs import Border, target_outputs

@@ -40,7 +40,7 @@ from trainyard.contract.artifacts.train import TARGET_INVERSE
 from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import LiteFormat
 from trainyard.steps.export.outputs import Border, Unit, answering, target_outputs
 

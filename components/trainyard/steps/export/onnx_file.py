@@ -20,7 +20,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.export.outputs import Border, answering, target_outputs
 
 if TYPE_CHECKING:

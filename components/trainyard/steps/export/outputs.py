@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.trained import Tensors, output_name, predictor
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 
 Border = dict[str, dict[str, dict[str, Any]]]
 """The `inputs` and `outputs` of a file by name: dtype, shape, and of integers for real numbers scale and zero_point."""

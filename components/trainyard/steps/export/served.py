@@ -29,7 +29,7 @@ from trainyard.child_process import LOST, ChildProcess, describe_exit, end_with_
 from trainyard.contract import version
 from trainyard.data.trained import Tensors
 from trainyard.errors import TransientError
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.export.parity import Array
 from trainyard.storage import manifest, storage
 

@@ -21,7 +21,7 @@ from trainyard.contract.version import LABELS, TARGETS
 from trainyard.data.examples import Transform
 from trainyard.data.trained import Tensors, predictor
 from trainyard.data.values import as_read
-from trainyard.spec.feature_names import input_name as input_name
+from trainyard.spec.columns import input_name as input_name
 from trainyard.spec.recipe import Data
 
 RAW = "serving_default"

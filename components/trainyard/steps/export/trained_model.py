@@ -16,9 +16,9 @@ from trainyard.data.examples import open_examples
 from trainyard.data.replicas import Replicas
 from trainyard.errors import ConfigurationError
 from trainyard.spec import devices as registered
-from trainyard.spec.networks import TREES
+from trainyard.spec import trees
+from trainyard.spec.model import TREES
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.spec.training import trees
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, served, skew
 from trainyard.steps.export.browser import demo
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor

@@ -13,7 +13,7 @@ from trainyard.contract.statistics.threshold import by_id
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm
-from trainyard.spec.tables.columns import Quote
+from trainyard.spec.columns import Quote
 from trainyard.storage import storage
 from trainyard.values.zones import DEFAULT_ZONE
 

@@ -27,7 +27,7 @@ from trainyard.contract.statistics.decision import decided_class, decided_classe
 from trainyard.errors import ConfigurationError
 from trainyard.quality.unknown import UnknownCounter, Vocabulary
 from trainyard.readers.rows import BadRow
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, InputBatch
 from trainyard.storage import disk

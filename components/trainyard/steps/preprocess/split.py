@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS, Split
+from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
 from trainyard.steps.preprocess.readers.records import ROW_HASH
 from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES

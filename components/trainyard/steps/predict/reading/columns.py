@@ -15,7 +15,7 @@ from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.quality.tables import cells
 from trainyard.readers.parquet_rows import require_names
 from trainyard.readers.rows import MOST_ROWS, BadRow
-from trainyard.spec.feature_names import input_name
+from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Items
 from trainyard.values.columns import as_texts, canonical_lists, canonical_texts, days, is_list, joined, plain_numbers

@@ -17,7 +17,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.images.decoding import PixelForm
 from trainyard.readers.parquet_rows import require_readable
 from trainyard.readers.rows import BadRow, unreadable_rows
-from trainyard.spec.tables.columns import column_names
+from trainyard.spec.columns import column_names
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items

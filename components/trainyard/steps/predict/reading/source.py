@@ -11,8 +11,7 @@ from trainyard import uris
 from trainyard.contract.image_formats import ENDINGS as IMAGE_ENDINGS
 from trainyard.errors import DataError
 from trainyard.readers.table_file import Dialect, TableFile
-from trainyard.spec.tables.columns import Quote
-from trainyard.spec.tables.files import ENDINGS, TableName, hint, table_of
+from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, table_of
 from trainyard.storage import listing, tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file

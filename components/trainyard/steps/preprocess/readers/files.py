@@ -12,8 +12,8 @@ from trainyard.contract import image_formats, window
 from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import DataError, listed
 from trainyard.readers.rows import BadRow
+from trainyard.spec.columns import ENDINGS, TableName, hint, holds_rows
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.files import ENDINGS, TableName, hint, holds_rows
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source

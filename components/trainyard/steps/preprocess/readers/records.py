@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from trainyard.contract.batches import batched
 from trainyard.readers.rows import MOST_ROWS
+from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
 LABELS_APART = "\n"

@@ -14,9 +14,9 @@ from trainyard.errors import DataError, listed
 from trainyard.quality.findings import FEW_LEVELS, HALF, alike_names, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.readers.rows import BadRow
+from trainyard.spec.columns import Numeric, SplitRows
+from trainyard.spec.formula import Call, Cell, parse
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.spec.tables.columns import Numeric, SplitRows
-from trainyard.spec.tables.formula import Call, Cell, parse
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trainyard.spec.columns import Numeric
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Numeric
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.task_store import TaskStore
 

@@ -16,9 +16,8 @@ from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.formulas import computed
 from trainyard.data.images import decode_image
 from trainyard.data.values import day_text, days_since_1970, lower_tensor
-from trainyard.spec.feature_names import date_names
+from trainyard.spec.columns import Category, Date, Numeric, Text, date_names
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.steps.preprocess.statistics.quantiles import Limits
 from trainyard.values.patterns import BETWEEN_WORDS, DATE, TIME_OF_DAY, WORD_OF_ITS_OWN
 

@@ -10,8 +10,8 @@ from tensorflow_transform import analyzer_nodes, graph_tools, nodes
 
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
+from trainyard.spec import formula
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables import formula
 
 Tensors = dict[str, tf.Tensor]
 Preprocessing = Callable[[Tensors, Mapping[str, tf.DType]], Tensors]

@@ -15,8 +15,8 @@ from trainyard import events
 from trainyard.child_process import end_with_parent, start_program
 from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
+from trainyard.spec import command as commands
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training import command as commands
 from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import Rank

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
-from trainyard.spec.training.train import Train
+from trainyard.spec.train import Train
 
 
 class RateSchedule(LearningRateSchedule):

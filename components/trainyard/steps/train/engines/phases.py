@@ -16,8 +16,8 @@ import keras
 
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.models.weights import HEAD
+from trainyard.spec.model import UNTIL
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.model import UNTIL
 from trainyard.steps.train.engines.optimizer import RateSchedule
 
 

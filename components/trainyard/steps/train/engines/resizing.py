@@ -15,7 +15,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec.training.train import Stage
+from trainyard.spec.train import Stage
 
 if TYPE_CHECKING:
     import jax

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from trainyard.spec.training.train import Train
+from trainyard.spec.train import Train
 from trainyard.steps.train.engines.objective import Objective, Tensor, top5
 from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.resizing import Resizing

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import DataError
-from trainyard.spec.training.train import Target
+from trainyard.spec.train import Target
 from trainyard.values.numbers import MOST_OF_TARGET, coarse
 
 if TYPE_CHECKING:

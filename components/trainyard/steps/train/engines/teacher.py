@@ -17,7 +17,7 @@ from trainyard.contract.training.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.train import Teacher
+from trainyard.spec.train import Teacher
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines.objective import Objective, Tensor
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.data.images import as_pixels, decode_pixels, resize_quickly
-from trainyard.spec.training.augment import Augment, Crop, RandAugment
+from trainyard.spec.train import Augment, Crop, RandAugment
 
 # Each kind has its own salt, so that enabling one augmentation does not change the others.
 CROP, RAND_AUGMENT, COLOR, MIX = 1, 2, 3, 4

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 from keras.backend import standardize_dtype
 
-from trainyard.spec.training.augment import Augment
+from trainyard.spec.train import Augment
 
 if TYPE_CHECKING:
     import jax

@@ -20,7 +20,7 @@ from trainyard.contract.artifacts.train import Epoch, Rollback
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.graph import producer
-from trainyard.spec.training.train import Checkpoints
+from trainyard.spec.train import Checkpoints
 from trainyard.storage import storage
 
 Arrays = Mapping[str, np.ndarray]

@@ -16,7 +16,7 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback
 from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted, TrainyardError
 from trainyard.signals import on_sigterm
-from trainyard.spec.training.train import Train
+from trainyard.spec.train import Train
 from trainyard.steps.train.engines.objective import has_top5
 from trainyard.steps.train.engines.steps import Steps
 from trainyard.steps.train.input.input import Input

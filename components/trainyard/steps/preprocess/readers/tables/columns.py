@@ -24,9 +24,9 @@ from trainyard.quality.tables.row_hashes import row_hashes
 from trainyard.readers.formats import read
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
+from trainyard.spec.columns import Numeric
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.spec.tables.columns import Numeric
 from trainyard.steps.preprocess.readers.files import table_format
 from trainyard.steps.preprocess.readers.records import LABELS_APART, ROW_HASH, BadRecord, batch_schema, digest_part
 from trainyard.steps.preprocess.readers.tables.rows import check_row, split_by, typed_label, typed_number, typed_text

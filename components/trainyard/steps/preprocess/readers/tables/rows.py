@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from trainyard.contract.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, Value, content_digest
 from trainyard.values.patterns import FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
 from trainyard.values.text import canonical, canonical_list, day

@@ -18,7 +18,7 @@ from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.train import Train
+from trainyard.spec.train import Train
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.jax.jax_steps import AXIS, JaxSteps
 from trainyard.steps.train.engines.objective import Objective

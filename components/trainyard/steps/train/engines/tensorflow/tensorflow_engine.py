@@ -11,7 +11,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import PeerLost
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.train import Train
+from trainyard.spec.train import Train
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer

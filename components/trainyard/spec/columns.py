@@ -1,17 +1,128 @@
-"""The columns of a table in a recipe: their types, computed columns, and the split of rows."""
+"""The tables of a recipe: their files, the types and names of their columns, computed columns, and the split of rows."""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
+import keyword
 import re
-from collections.abc import Iterable
-from typing import Annotated, Literal, Self, get_args
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
 from trainyard.values.text import column_name
+
+TableName = Literal["csv", "parquet", "tfrecord"]
+"""The formats of tables; `trainyard.readers.formats` says how each is read."""
+
+ENDINGS: dict[TableName, tuple[str, ...]] = {
+    "csv": (".csv", ".csv.gz", ".tsv", ".tsv.gz"),
+    "parquet": (".parquet", ".pq"),
+    "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
+}
+_SHARD = ".tfrecord-"  # as Beam and TensorFlow Datasets name them: a.tfrecord-00000-of-00010
+
+
+def has_ending(name: str, format: TableName) -> bool:
+    """Return True if the file name ends as files of the format do."""
+    lower = name.lower()
+    return lower.endswith(ENDINGS[format]) or (format == "tfrecord" and _SHARD in lower)
+
+
+def is_part(name: str, format: TableName) -> bool:
+    """Return True if the file `name` of a folder holds table rows: files directly in it or in partition folders.
+
+    >>> is_part("may.csv", "csv"), is_part("old/may.csv", "csv"), is_part("day=1/0.parquet", "parquet")
+    (True, False, True)
+    """
+    folders = name.rpartition("/")[0]
+    is_partition = format == "parquet" and all("=" in folder for folder in folders.split("/"))
+    return has_ending(name, format) and (not folders or is_partition)
+
+
+def holds_rows(name: str, format: TableName, *, in_folder: bool) -> bool:
+    """Return True if the file `name` of a source holds table rows of the format.
+
+    in_folder: the source is the folder. A file that is named by itself or by a glob may have any ending but those of
+    another format.
+
+    >>> holds_rows("a.txt", "csv", in_folder=False), holds_rows("a.parquet", "csv", in_folder=False)
+    (True, False)
+    """
+    if in_folder:
+        return is_part(name, format)
+    return has_ending(name, format) or table_of(name, in_folder=False) is None
+
+
+def hint(names: Iterable[str]) -> str:
+    """Return advice on files that would be tables if they were not in a ZIP archive, or ''."""
+    zipped = next((name for name in names if name.lower().endswith(".zip")), None)
+    return f" {zipped} is a ZIP archive, which is not read: unpack it." if zipped else ""
+
+
+def table_of(name: str, *, in_folder: bool) -> TableName | None:
+    """Return the format of the file `name`, of a folder or named by itself; None if it is no table."""
+    return next((kind for kind in ENDINGS if (is_part if in_folder else has_ending)(name, kind)), None)
+
+
+if TYPE_CHECKING:
+    from trainyard.spec.recipe import Data
+
+_DIGEST = 4  # hexadecimal digits
+
+
+@cache  # measured: 10 µs a name, which every request and batch asks of each column
+def input_name(name: str) -> str:
+    """Return the model input name of the feature `name`: ASCII letters, digits and underscores, a letter first.
+
+    Accents are left out. Letters of other scripts become underscores, and a digest of the name stands at its end.
+    Python's keywords and `self`, which TensorFlow takes for no input, get a prefix.
+
+    >>> input_name("Größe in km/h")
+    'Gro_e_in_km_h_cf31'
+    """
+    ascii_letters = "".join(
+        letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter)
+    )
+    plain = re.sub(r"\W", "_", ascii_letters, flags=re.ASCII)
+    if any(letter.isalnum() and not letter.isascii() for letter in ascii_letters):
+        plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
+    is_reserved = keyword.iskeyword(plain) or plain == "self"
+    return plain if plain[:1].isalpha() and not is_reserved else f"feature_{plain}"
+
+
+def date_names(name: str, *, hour: bool = False) -> list[str]:
+    """Return the feature names of the date `name`: days, month, weekday and, if requested, hour."""
+    return [f"{name}_{part}" for part in ("days", "month", "weekday", *(["hour"] if hour else []))]
+
+
+def faults(data: Data) -> Iterator[tuple[str, str]]:
+    """Yield each column of `data` with an invalid name, and the reason."""
+    reserved = {"label", "key", *data.labels}
+    names: dict[str, str] = {}
+    read = {name: feature for name, feature in data.inputs.items() if name not in data.labels}
+    for name, feature in (data.features | read).items():
+        parts = date_names(name, hour=feature.hour) if feature.type == "date" else ()
+        for made in (name, *parts):
+            if made in reserved or made.startswith(("raw/", "_")):
+                yield (
+                    name,
+                    f"the name '{made}' is taken. Names differ from the label, 'label' and 'key', and begin neither "
+                    "with '_' nor 'raw/'. Rename the column",
+                )
+            other = names.setdefault(input_name(made).lower(), name)
+            if other != name:
+                yield (
+                    name,
+                    f"'{made}' and a name of '{other}' would both be the input '{input_name(made)}' of the model. "
+                    "Rename one of the columns",
+                )
+
 
 MAX_COLUMNS = 10_000
 """Maximum number of columns of a table and of a recipe. Chosen: read and checked within seconds."""

@@ -11,14 +11,14 @@ from pydantic import Field
 from trainyard import uris
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
-from trainyard.spec.credentials import is_secret
+from trainyard.spec.documents import is_secret
 from trainyard.spec.plain_yaml import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainyard.spec.recipe import Recipe
-    from trainyard.spec.training.train import Train
+    from trainyard.spec.train import Train
 
 MAX_FILE_BYTES = 64 << 10
 """Maximum size of all files together. A pod gets them in the recipe, a variable of at most 128 KiB (Linux)."""

@@ -1,1 +1,0 @@
-"""The columns of a table in a recipe: types, formulas and the split."""

@@ -1,1 +1,0 @@
-"""The training in a recipe: network, schedule, optimizer, augmentation, or a custom program."""
