@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
-from trainyard.data.replicas import Replicas
+from trainyard.data.trained import Replicas
 from trainyard.runtime import step
 from trainyard.steps.evaluate.run import run
 from trainyard.steps.export import parity

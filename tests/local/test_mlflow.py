@@ -17,7 +17,7 @@ from tests.pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
-from trainyard.contract.serving import set_alias
+from trainyard.contract.pushed_versions import set_alias
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
 

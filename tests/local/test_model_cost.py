@@ -13,7 +13,7 @@ import trainyard as ty
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
-from trainyard.models.costs import profiles, step_speed
+from trainyard.models.costs import profiles, speed
 from trainyard.models.costs.cost import TRAINING_PASSES, cost
 from trainyard.spec import recipe as recipes
 from trainyard.spec.model import ModelConfig
@@ -170,12 +170,12 @@ def _small(**inputs: keras.KerasTensor) -> keras.Model:
 
 
 def test_a_model_of_anybody_s_is_measured_and_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_speed, "_BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(speed, "_BLOCK_SECONDS", 0.01)
     sequential = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     for model in (_small(), _small(a=keras.Input((3,)), b=keras.Input((2,), dtype="int32")), sequential):
         before = [weights.copy() for weights in model.get_weights()]
-        speeds = list(step_speed.step_speeds(model, quick=True))
-        assert [(speed.device, speed.batch_size, speed.xla) for speed in speeds] == [
+        speeds = list(speed.step_speeds(model, quick=True))
+        assert [(each.device, each.batch_size, each.xla) for each in speeds] == [
             ("CPU:0", 32, False),
             ("CPU:0", 32, True),
         ]

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 import train_folders
 
+from trainyard.contract import epochs
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.training import epochs
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.runtime import step

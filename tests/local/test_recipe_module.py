@@ -12,7 +12,7 @@ from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.keys import failure_record
-from trainyard.data.module import load_module
+from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.runtime import step
 from trainyard.spec import recipe as recipes

@@ -101,7 +101,7 @@ def test_an_exported_file_is_judged_by_the_rows_that_count_too(examples):
     from pathlib import Path
 
     from trainyard.data.examples import open_examples
-    from trainyard.data.replicas import Replicas
+    from trainyard.data.trained import Replicas
     from trainyard.steps.export.parity import Compared, ExportedModel, measure
 
     folder = open_examples(examples)

@@ -252,7 +252,7 @@ def test_every_litert_file_answers_on_arm64_as_the_trained_model(exported: Path,
 
 
 def test_a_difference_counts_beside_outputs_a_million_times_as_large(recipe: Recipe, examples: str) -> None:
-    from trainyard.data.replicas import Replicas
+    from trainyard.data.trained import Replicas
     from trainyard.steps.export.parity import Compared, ExportedModel, Predictor, measure
 
     folder = open_examples(examples)

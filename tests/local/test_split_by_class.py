@@ -14,9 +14,9 @@ from PIL import Image
 from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS
 from trainyard.errors import DataError
+from trainyard.readers.rows import batched
 from trainyard.runtime import step
 from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Recipe

@@ -21,7 +21,7 @@ from processes import descendants
 
 from trainyard import events
 from trainyard.child_process import start_time
-from trainyard.contract.training import epochs
+from trainyard.contract import epochs
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ExitCode, TransientError
 from trainyard.spec.recipe import Recipe

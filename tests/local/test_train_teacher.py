@@ -11,8 +11,8 @@ import pytest
 import train_folders
 from test_train_warm_start import push
 
+from trainyard.contract import weights as weights_contract
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.training import weights as weights_contract
 from trainyard.errors import ConfigurationError
 from trainyard.models.costs.cost import cost
 from trainyard.spec import documents

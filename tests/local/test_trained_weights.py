@@ -22,9 +22,9 @@ from keras.src.backend import config
 from keras.src.legacy.saving import legacy_h5_format
 from object_stores import Store
 
+from trainyard.contract import weights as contract
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.champion import EXTRA
-from trainyard.contract.training import weights as contract
 from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models.build import build
 from trainyard.models.weights import load_weights

@@ -10,13 +10,13 @@ from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.statistics.drift import (
     Distance,
     FeatureStatistics,
+    Histogram,
     Statistics,
     TopValue,
     compare,
     distance,
     drift,
 )
-from trainyard.contract.statistics.histogram import Histogram
 from trainyard.spec.schedule import Bounds, FeatureBounds
 from trainyard.steps.evaluate.gate import judge_drift
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.contract.training.gang import ElasticGang, elastic_gang
+from trainyard.contract.gang import ElasticGang, elastic_gang
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts

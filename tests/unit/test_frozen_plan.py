@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.contract.training.epochs import backbone_share
+from trainyard.contract.epochs import backbone_share
 from trainyard.spec import plain_yaml
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment

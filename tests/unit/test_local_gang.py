@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainyard import events
-from trainyard.contract.training.gang import ElasticGang
+from trainyard.contract.gang import ElasticGang
 from trainyard.errors import DataError, TransientError
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.gang import local_gang

@@ -13,7 +13,7 @@ from tests.unit import report_folders
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.training.attempts import Attempt
+from trainyard.contract.gang import Attempt
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.runtime import task

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.unit.test_place import documents, placed
 
-from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
+from trainyard.contract.gang import GangSpec, gang_spec, to_parameter
 from trainyard.errors import ConfigurationError
 from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.spec import environment as environments

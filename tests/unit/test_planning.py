@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.training.gang import elastic_gang
+from trainyard.contract.gang import elastic_gang
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
+from trainyard.contract.gang import GangSpec, gang_spec, to_parameter
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse

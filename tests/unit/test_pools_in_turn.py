@@ -14,9 +14,8 @@ from tests.unit.test_launch import Server, disrupted, running, succeeded
 from tests.unit.test_outcome import ended, pending
 from tests.unit.test_place import documents
 
+from trainyard.contract.gang import VARIABLE, Attempt, GangSpec, gang_spec, to_parameter
 from trainyard.contract.keys import code_digest
-from trainyard.contract.training.attempts import Attempt
-from trainyard.contract.training.gang import VARIABLE, GangSpec, gang_spec, to_parameter
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.runtime import step, task

@@ -13,9 +13,15 @@ from trainyard.contract.artifacts.evaluate import Evaluation, Importance
 from trainyard.contract.artifacts.gate import Override, Threshold, Verdict
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Prediction, Training
-from trainyard.contract.statistics.drift import Distance, FeatureStatistics, Movement, Statistics, TopValue
-from trainyard.contract.statistics.histogram import Histogram
-from trainyard.contract.statistics.unknown import UnknownValues
+from trainyard.contract.statistics.drift import (
+    Distance,
+    FeatureStatistics,
+    Histogram,
+    Movement,
+    Statistics,
+    TopValue,
+    UnknownValues,
+)
 from trainyard.escape import one_line
 from trainyard.report.outputs import read
 from trainyard.report.report import BARS, Ending, _quarantined, render, summaries

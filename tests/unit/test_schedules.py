@@ -11,7 +11,7 @@ import kfp_server_api
 import pytest
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.evaluate import ClassThreshold, Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.push import Pushed
@@ -19,7 +19,6 @@ from trainyard.contract.champion import EXTRA, Champion, set_champion
 from trainyard.contract.origin import origin
 from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
-from trainyard.contract.statistics.threshold import ClassThreshold
 from trainyard.contract.version import content
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments

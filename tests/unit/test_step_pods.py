@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.training.gang import gang_spec
+from trainyard.contract.gang import gang_spec
 from trainyard.errors import ConfigurationError
 from trainyard.kubernetes import labels
 from trainyard.spec import environment as environments

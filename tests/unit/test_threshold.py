@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
-from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.evaluate import ClassThreshold, Evaluation, threshold_text
 from trainyard.contract.statistics.decision import decided_class, decided_classes
-from trainyard.contract.statistics.threshold import ClassThreshold, shown
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.gates import ThresholdAim
@@ -159,11 +158,11 @@ def test_a_threshold_that_cannot_work_is_refused_before_a_run(text: str, fault: 
 @pytest.mark.parametrize("value", [0.25, 0.9, 0.99999994, 0.12345678, 1e-7, 1e-45, 0.53710932])
 def test_a_threshold_is_shown_as_a_number_that_decides_alike(value: float) -> None:
     single = float(np.float32(value))
-    assert np.float32(shown(single)) == np.float32(single)
-    assert len(shown(single)) <= len(repr(np.float32(single).item()))
+    assert np.float32(threshold_text(single)) == np.float32(single)
+    assert len(threshold_text(single)) <= len(repr(np.float32(single).item()))
     one = ClassThreshold(label="b", value=single, precision=1, recall=1, f1=1)
     evaluation = Evaluation.model_construct(thresholds=[one], baseline=None, boosted=None, metrics={})
-    assert f"if its probability is above {shown(single)} (eval" in evaluation.remark
+    assert f"if its probability is above {threshold_text(single)} (eval" in evaluation.remark
 
 
 def test_a_class_is_named_as_labels_are() -> None:

@@ -7,7 +7,7 @@ from report_folders import SECONDS, recipe, training, whole_run
 
 from trainyard.contract.artifacts.preprocess import Examples, SplitFiles
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.contract.training.time_to_accuracy import published_times, time_to_accuracy
+from trainyard.contract.time_to_accuracy import published_times, time_to_accuracy
 from trainyard.report.outputs import read
 from trainyard.report.report import render
 from trainyard.report.summary import summarize

@@ -10,9 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from trainyard.contract import keys
+from trainyard.contract import keys, weights
 from trainyard.contract.provenance import Provenance, provenance
-from trainyard.contract.training import weights
 from trainyard.errors import TrainyardError, listed
 from trainyard.graph import ARGUMENTS
 from trainyard.spec.recipe import Recipe

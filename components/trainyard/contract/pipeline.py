@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from trainyard.contract import keys
+from trainyard.contract import keys, weights
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
@@ -15,7 +15,6 @@ from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion, champion
 from trainyard.contract.document import Document, FrozenModel
-from trainyard.contract.training import weights
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage

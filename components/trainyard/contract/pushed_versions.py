@@ -1,19 +1,114 @@
-"""The versions of a model as they are listed: what serves, metric, aliases and run of each."""
+"""The pushed versions of a model: which one serves, the aliases of others, and how they are listed.
+
+The version that serves is the one in champion.json. A push and a rollback publish a new version before they set it, so
+that it also has the highest number, which TensorFlow Serving loads. An alias never changes what serves.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import Field, StringConstraints, ValidationError
 
 from trainyard.contract import version as contents
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import champion
-from trainyard.contract.serving import aliases, version_numbers
-from trainyard.errors import DataError
+from trainyard.contract.document import FrozenModel
+from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
+
+_SHOWN = 10  # names in a sentence; chosen
+
+
+class Aliases(FrozenModel):
+    """The versions that have a name, in the file beside them."""
+
+    file: ClassVar[str] = "aliases.json"
+
+    aliases: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9._-]{0,62}$")], Annotated[int, Field(ge=0)]]
+
+
+def version_numbers(destination: str) -> list[int]:
+    """Return the numbers of the versions in `destination`, whoever wrote them, in order."""
+    return sorted(int(name) for name in storage.children(destination) if re.fullmatch(r"[0-9]+", name))
+
+
+def aliases(destination: str) -> dict[str, int]:
+    """Return the version of each alias in `destination`. Raises `DataError` if the file of aliases is damaged."""
+    file = storage.join(destination, Aliases.file)
+    text = storage.read_text(file)
+    try:
+        return Aliases.model_validate_json(text).aliases if text is not None else {}
+    except ValidationError as error:
+        raise DataError(f"{file}: not a list of aliases. Correct or remove it.") from error
+
+
+def set_alias(destination: str, name: str, version: int | None) -> None:
+    """Let the alias `name` name `version`, or nothing if None; the caller holds the lease of `destination`.
+
+    Raises `ConfigurationError` for an invalid name.
+    """
+    known = {alias: number for alias, number in aliases(destination).items() if alias != name}
+    try:
+        document = Aliases(aliases=known | ({} if version is None else {name: version}))
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"alias {name[:100]!r}: not a name. Use at most 63 lowercase letters, digits, '.', '_' and '-', and start "
+            "with a letter."
+        ) from error
+    storage.write_text(storage.join(destination, Aliases.file), document.model_dump_json(indent=1))
+
+
+def serving_version(destination: str, name: str = "") -> str:
+    """Return the folder of the version in `destination` that serves, or that `name` names: an alias or a number.
+
+    Reads champion.json or the aliases again at each call, so a server that polls it learns of a push or a rollback.
+
+    Raises `DataError` if nothing serves yet, or as `champion`; `ConfigurationError` for an unknown name.
+    """
+    if name:
+        return storage.join(destination, str(find_version(destination, name)))
+    best = champion(destination)
+    if best is None:
+        raise DataError(f"{destination}: no version serves, as there is no champion.json. Push a model, or name one.")
+    return best.path
+
+
+def split_name(model: str) -> tuple[str, str]:
+    """Split MODEL@NAME, where NAME is an alias or a number; the name is '' if there is none.
+
+    >>> split_name("digits@canary"), split_name("models/3")
+    (('digits', 'canary'), ('models/3', ''))
+    """
+    base, _, name = model.rpartition("@")
+    return (base, name) if base and "/" not in name else (model, "")
+
+
+def find_version(destination: str, name: str) -> int:
+    """Return the number of the version that `name`, an alias or a number, names.
+
+    Raises `ConfigurationError` if there is no such version, with the nearest name.
+    """
+    named, numbers = aliases(destination), version_numbers(destination)
+    if re.fullmatch(r"[0-9]{1,18}", name):
+        number = int(name)
+        near = min(numbers, key=lambda known: (abs(known - number), -known), default=None)
+        hint = "" if near is None else f" The nearest is {near}."
+    else:
+        number = named.get(name, -1)
+        hint = did_you_mean(name, named)
+    if number in numbers:
+        return number
+    if name in named:
+        raise DataError(f"{destination}: version {number} of the alias '{name}' is gone. Set the alias again.")
+    versions = ", ".join(map(str, numbers[-_SHOWN:])) or "none"
+    aliases_text = f"; aliases: {', '.join(sorted(named)[:_SHOWN])}" if named else ""
+    raise ConfigurationError(f"{destination}: no version '{name[:100]}'. Versions: {versions}{aliases_text}.{hint}")
 
 
 @dataclass(frozen=True)

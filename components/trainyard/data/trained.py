@@ -1,14 +1,19 @@
-"""The trained model as later steps may use it: its bytes verified, no foreign code, in float32."""
+"""A trained model from its files, on every local accelerator if asked; and the errors that damaged files raise."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import struct
 import zipfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, assert_never
+from typing import IO, Any, Generic, TypeVar, assert_never
 
 import h5py
 import keras
@@ -17,7 +22,6 @@ import tensorflow as tf
 
 from trainyard.contract import version
 from trainyard.contract.champion import EXTRA
-from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import Tensors as Tensors
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.graph import producer
@@ -250,3 +254,75 @@ def _foreign(config: Any) -> Iterator[str]:
     elif isinstance(config, list):
         for value in config:
             yield from _foreign(value)
+
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tf.errors.OpError,
+)
+"""Of Keras, HDF5, zipfile and TensorFlow."""
+
+_LONGEST = 200  # characters; chosen
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of `error` for a sentence."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_LONGEST]
+
+
+Model = TypeVar("Model")
+Batch = TypeVar("Batch")
+Answer = TypeVar("Answer")
+
+
+class Replicas(Generic[Model]):
+    """A model on each GPU of this machine; without GPUs on each logical CPU, which is one by default.
+
+    first: the model on TensorFlow's default device. load: returns it again, with its variables on the current device.
+    """
+
+    def __init__(self, first: Model, load: Callable[[], Model]) -> None:
+        self.first = first
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        self._models: list[tuple[Model, str | None]] = [(first, None)]
+        for device in devices[1:]:
+            with tf.device(device.name):
+                self._models.append((load(), device.name))
+
+    def map(self, ask: Callable[[Model, Batch], Answer], batches: Iterable[Batch]) -> Iterator[tuple[Batch, Answer]]:
+        """Yield each batch with its answer, in order. A model is asked for one batch at a time, each in its thread.
+
+        Each batch is computed whole by one device, so the answers do not depend on the number of devices. At most one
+        batch more than there are devices is in memory.
+        """
+        if len(self._models) == 1:
+            yield from ((batch, ask(self.first, batch)) for batch in batches)
+            return
+
+        def answer(model: Model, device: str | None, batch: Batch) -> Answer:
+            with tf.device(device):
+                return ask(model, batch)
+
+        waiting: deque[tuple[Batch, Future[Answer]]] = deque()
+        with ExitStack() as stack:
+            threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in self._models]
+            for number, batch in enumerate(batches):
+                at = number % len(self._models)
+                waiting.append((batch, threads[at].submit(answer, *self._models[at], batch)))
+                if len(waiting) > len(self._models):
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+            for done, future in waiting:
+                yield done, future.result()

@@ -16,11 +16,11 @@ from keras.src.backend.config import keras_home  # Keras has no public name for 
 
 from trainyard import events
 from trainyard.contract import version
+from trainyard.contract import weights as source
 from trainyard.contract.champion import EXTRA
-from trainyard.contract.training import weights as source
-from trainyard.contract.training.weights import FIELD
+from trainyard.contract.weights import FIELD
 from trainyard.data import trained
-from trainyard.data.damaged import UNREADABLE
+from trainyard.data.trained import UNREADABLE
 from trainyard.errors import ConfigurationError, DataError, TrainyardError, TransientError, listed
 from trainyard.models import applications
 from trainyard.spec.model import IMAGENET, ModelConfig

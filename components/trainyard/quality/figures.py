@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from trainyard.contract.statistics.histogram import Histogram
+from trainyard.contract.statistics.drift import Histogram
 
 _BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24

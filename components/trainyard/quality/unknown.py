@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.statistics.unknown import UnknownValues
+from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.values.columns import count_known
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.batches import batched
 from trainyard.errors import DataError
 from trainyard.readers.parquet_rows import require_names
-from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
+from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch, batched
 from trainyard.readers.table_file import TableFile
 from trainyard.storage import tfrecord
 from trainyard.storage.source_stream import open_file, unreadable

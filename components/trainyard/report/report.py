@@ -27,10 +27,9 @@ import yaml
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.train import Prediction, Training
-from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
-from trainyard.contract.statistics.histogram import Histogram
-from trainyard.contract.training.input_workers import training_needs
-from trainyard.contract.training.time_to_accuracy import time_to_accuracy
+from trainyard.contract.gang import training_needs
+from trainyard.contract.statistics.drift import FeatureStatistics, Histogram, Statistics
+from trainyard.contract.time_to_accuracy import time_to_accuracy
 from trainyard.errors import TrainyardError
 from trainyard.report import plots
 from trainyard.report.outputs import Outputs

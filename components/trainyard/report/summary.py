@@ -12,7 +12,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Prediction
-from trainyard.contract.training.time_to_accuracy import time_to_accuracy
+from trainyard.contract.time_to_accuracy import time_to_accuracy
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
 from trainyard.report import index
 from trainyard.report.outputs import Outputs, read

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard import events, uris
-from trainyard.contract import keys
+from trainyard.contract import gang, keys
 from trainyard.contract.pipeline import Pipeline, TrainingPlan
-from trainyard.contract.training import gang
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, LAUNCHER, STEPS, is_from
 from trainyard.report import pipeline_run, summary

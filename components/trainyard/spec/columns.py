@@ -1,4 +1,4 @@
-"""The tables of a recipe: their files, the types and names of their columns, computed columns, and the split of rows."""
+"""The tables of a recipe: their files, the types and names of columns, computed columns, and the split of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the YAML that people write: strictly, with file and line of all faults at once, and without passwords or keys."""
+"""Reads the YAML that people write: strictly, with file and line of all faults at once, and no passwords or keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section `model` of a recipe: the named networks, and blocks `conv:32`, `separable:64:2`, `residual:128`, `pool`."""
+"""The section `model` of a recipe: the networks, and blocks `conv:32`, `separable:64:2`, `residual:128`, `pool`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract import keys
-from trainyard.contract.serving import split_name
+from trainyard.contract.pushed_versions import split_name
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
 from trainyard.report import local_runs

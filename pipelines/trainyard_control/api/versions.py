@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any, overload
 
 from trainyard.contract import version as contents
-from trainyard.contract.pushed_versions import PushedVersion, read_versions
-from trainyard.contract.serving import find_version, set_alias, split_name, version_numbers
+from trainyard.contract.pushed_versions import (
+    PushedVersion,
+    find_version,
+    read_versions,
+    set_alias,
+    split_name,
+    version_numbers,
+)
 from trainyard.contract.version import PRODUCER
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text

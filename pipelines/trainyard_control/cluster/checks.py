@@ -8,8 +8,8 @@ from typing import Literal
 
 import yaml
 
-from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.contract.training.gang import gang_spec, launches
+from trainyard.contract.gang import STEP as TRAIN
+from trainyard.contract.gang import gang_spec, launches
 from trainyard.errors import ExitCode
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.kubernetes import labels

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Straggler
-from trainyard.contract.training.input_workers import input_workers_needed
+from trainyard.contract.gang import input_workers_needed
 from trainyard.measured import duration_text
 from trainyard_control.planning.expectation import Expectation
 

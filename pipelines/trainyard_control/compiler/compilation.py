@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import GangSpec, check_input_workers, check_one_cpu, gang_spec, unequal_parts
+from trainyard.contract.gang import GangSpec, check_input_workers, check_one_cpu, gang_spec, unequal_parts
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import VARIABLE, GangSpec
+from trainyard.contract.gang import VARIABLE, GangSpec
 from trainyard.graph import STEPS
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec import documents

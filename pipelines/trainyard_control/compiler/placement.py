@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard import quantity
-from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.contract.training.gang import VARIABLE, GangSpec, gang_spec, to_parameter, trainer_variables
+from trainyard.contract.gang import STEP as TRAIN
+from trainyard.contract.gang import VARIABLE, GangSpec, gang_spec, to_parameter, trainer_variables
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.kubernetes import labels

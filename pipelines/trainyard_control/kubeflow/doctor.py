@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from importlib import metadata
 
-from trainyard.contract.training import gang
+from trainyard.contract import gang
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster, Manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.contract.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest

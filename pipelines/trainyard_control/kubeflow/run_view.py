@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from trainyard.contract import gang
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
-from trainyard.contract.training import gang
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import notes_attempts
+from trainyard.contract.gang import notes_attempts
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS

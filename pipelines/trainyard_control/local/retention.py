@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
-from trainyard.contract.serving import aliases
+from trainyard.contract.pushed_versions import aliases
 from trainyard.contract.version import digest, record
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS

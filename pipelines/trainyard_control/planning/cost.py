@@ -16,7 +16,7 @@ from typing import Any
 import trainyard.models
 from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.contract.training.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
+from trainyard.contract.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.model import TREES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.contract import image_formats
 from trainyard.contract.artifacts.preprocess import Examples, Feature
-from trainyard.contract.training.epochs import MEMORY_BYTES
+from trainyard.contract.epochs import MEMORY_BYTES
 from trainyard.errors import ConfigurationError
 from trainyard.spec.columns import ENDINGS, Date, Numeric, TableName, Text, holds_rows
 from trainyard.spec.recipe import Recipe

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trainyard.contract.artifacts.train import Prediction, Training
-from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.contract.gang import STEP as TRAIN
 from trainyard.errors import TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe

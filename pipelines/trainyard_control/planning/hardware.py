@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard import quantity
-from trainyard.contract.training.input_workers import input_pool
+from trainyard.contract.gang import input_pool
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines

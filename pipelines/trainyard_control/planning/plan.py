@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from trainyard.contract.training.epochs import backbone_share, operations
-from trainyard.contract.training.gang import unequal_parts
-from trainyard.contract.training.input_workers import input_usd_per_hour, usd_per_hour
+from trainyard.contract.epochs import backbone_share, operations
+from trainyard.contract.gang import input_usd_per_hour, unequal_parts, usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware import machines

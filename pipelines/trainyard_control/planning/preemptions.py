@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from trainyard.contract.training.input_workers import usd_per_hour
+from trainyard.contract.gang import usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.recipe import Recipe

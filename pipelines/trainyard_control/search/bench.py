@@ -22,7 +22,7 @@ from trainyard import events, memory
 from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed, Training
-from trainyard.contract.training.input_workers import usd_per_hour
+from trainyard.contract.gang import usd_per_hour
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TrainyardError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
@@ -249,14 +249,14 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
 
     Raises as `step_speeds`.
     """
-    from trainyard.models.costs import step_speed
     from trainyard.models.costs.cost import cost
+    from trainyard.models.costs.speed import answers, device_names, require_measurable, setting_name, step_speeds
 
-    step_speed.require_measurable(model)
-    work, names = cost(model), step_speed.device_names()
+    require_measurable(model)
+    work, names = cost(model), device_names()
     speeds: list[Speed] = []
     skipped: dict[str, str] = {}
-    for measured in step_speed.step_speeds(model, quick):
+    for measured in step_speeds(model, quick):
         if isinstance(measured, tuple):
             skipped[measured[0]] = measured[1]
             listener.setting_skipped(*measured)
@@ -264,7 +264,7 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
         rate = sum(measured.rates) / len(measured.rates)
         tflops, peak = rate * work.flops_per_example / 1e12, published_tflops(names[measured.device], "float32")
         speed = Speed(
-            setting=step_speed.setting_name(measured.device, measured.batch_size, measured.xla),
+            setting=setting_name(measured.device, measured.batch_size, measured.xla),
             values={},
             batch_size=measured.batch_size,
             examples_per_second=round(rate, 2),
@@ -280,9 +280,9 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
         listener.speed_measured(speed, speeds[0])
     if not speeds:
         raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(skipped.values()))}.")
-    answers = [
+    taken = [
         Answer(accelerator=named(names[device]) or names[device], **took.model_dump())
-        for device, took in step_speed.answers(model)
+        for device, took in answers(model)
     ]
     return BenchmarkReport(
         recipe=model.name,
@@ -299,7 +299,7 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
         measured=_now(),
         speeds=speeds,
         skipped=skipped,
-        answers=answers,
+        answers=taken,
     )
 
 

@@ -16,7 +16,7 @@ import optuna
 
 from trainyard import errors, events
 from trainyard.contract.artifacts.train import Epoch
-from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.contract.gang import STEP as TRAIN
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import OUTPUTS
 from trainyard.measured import duration_text

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.evaluate import Evaluation, thresholds_by_id
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
-from trainyard.contract.statistics.threshold import by_id
 from trainyard.errors import ConfigurationError
 from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
@@ -247,7 +246,7 @@ def _thresholds(evaluation: Evaluation | None) -> dict[int, float]:
     if evaluation is None:
         return {}
     labels = [each.label for each in evaluation.classes]
-    return by_id({each.label: each.value for each in evaluation.thresholds}, labels)
+    return thresholds_by_id({each.label: each.value for each in evaluation.thresholds}, labels)
 
 
 def _differences(

@@ -16,7 +16,7 @@ from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard.contract.artifacts.train import Epoch
-from trainyard.contract.training.input_workers import usd_per_hour
+from trainyard.contract.gang import usd_per_hour
 from trainyard.errors import DataError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment

@@ -1,17 +1,48 @@
-"""The files in the folder of evaluate."""
+"""The files in the folder of evaluate, and the decision thresholds of classes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
-from trainyard.contract.statistics.drift import Movement
-from trainyard.contract.statistics.threshold import ClassThreshold, shown
-from trainyard.contract.statistics.unknown import UnknownValues
+from trainyard.contract.statistics.drift import Movement, UnknownValues
 from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
+
+# Documents hold these, which every command reads: no NumPy here.
+
+
+class ClassThreshold(FrozenModel):
+    """The threshold of one class, with its metrics on the split that chose it.
+
+    value: a float32 number; the class is predicted if its probability is above it.
+    """
+
+    label: str
+    value: float
+    precision: float
+    recall: float
+    f1: float
+
+
+def threshold_text(value: float) -> str:
+    """Return the shortest decimal number that is the same float32 number as `value`, so it decides alike.
+
+    >>> threshold_text(0.25), threshold_text(0.9999999403953552)
+    ('0.25', '0.99999994')
+    """
+    single = struct.pack("f", value)
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))  # 9 digits tell all float32 numbers apart
+    return next(text for text in texts if struct.pack("f", float(text)) == single)
+
+
+def thresholds_by_id(thresholds: Mapping[str, float], labels: Sequence[str]) -> dict[int, float]:
+    """Return `thresholds`, by class, by class id, the place in `labels`. Raises ValueError for an unknown class."""
+    return {labels.index(label): value for label, value in thresholds.items()}
+
 
 _ROC_POINTS = 101  # chosen: as fine as the page draws
 
@@ -168,8 +199,9 @@ class Evaluation(Document):
     def _decisions(self) -> Iterator[str]:
         for each in self.thresholds:
             yield (
-                f"'{each.label}' is predicted if its probability is above {shown(each.value)} (eval split: precision "
-                f"{metric_text(each.precision)}, recall {metric_text(each.recall)}, F1 {metric_text(each.f1)})."
+                f"'{each.label}' is predicted if its probability is above {threshold_text(each.value)} "
+                f"(eval split: precision {metric_text(each.precision)}, recall {metric_text(each.recall)}, "
+                f"F1 {metric_text(each.f1)})."
             )
 
     def _beside_boosted(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trainyard.contract.document import Document, FrozenModel
-from trainyard.contract.statistics.unknown import UnknownValues
+from trainyard.contract.statistics.drift import UnknownValues
 
 
 class PredictionCounts(FrozenModel):

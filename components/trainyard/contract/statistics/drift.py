@@ -1,17 +1,106 @@
-"""Drift: how far new data have moved from those that a model was trained on, judged by their statistics alone."""
+"""Statistics of columns, and drift: how far new data have moved from those that a model was trained on."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from trainyard.contract.document import Document, FrozenModel, Split
-from trainyard.contract.statistics.histogram import Histogram, aligned
 from trainyard.errors import listed
 from trainyard.spec.schedule import LABEL, Bounds
 from trainyard.values.zones import DEFAULT_ZONE
+
+
+class Histogram(FrozenModel):
+    """The counts of non-empty bins: one starts at each of `starts` and is 2**exponent wide.
+
+    starts are in order. With an exponent as small as it gets they are the values themselves.
+    """
+
+    exponent: int
+    starts: list[float]
+    counts: list[int]
+
+    def coarsened(self, exponent: int) -> Histogram:
+        """Return the same counts in bins of 2**exponent, which must not be finer."""
+        counts: dict[float, int] = {}
+        for start, count in zip(self.starts, self.counts, strict=True):
+            wide = math.ldexp(math.floor(math.ldexp(start, -exponent)), exponent)
+            counts[wide] = counts.get(wide, 0) + count
+        return Histogram(exponent=exponent, starts=list(counts), counts=list(counts.values()))
+
+    def limited(self, limit: int) -> Histogram:
+        """Return the same counts in at most `limit` bins."""
+        if len(self.starts) <= limit:
+            return self
+        # Bins of a `most`-th of the range are coarse enough; finer ones may be, if there are gaps.
+        exponent = max(self.exponent, math.frexp((self.starts[-1] - self.starts[0]) / (limit - 1))[1] + 1)
+        limited = self.coarsened(exponent)
+        while exponent > self.exponent and len((finer := self.coarsened(exponent - 1)).starts) <= limit:
+            exponent, limited = exponent - 1, finer
+        return limited
+
+    def quantile(self, share: float) -> float:
+        """Return about the value that `share` of the values do not exceed, as if a bin's values were evenly spread."""
+        width, target, below = 2.0**self.exponent, share * sum(self.counts), 0
+        for start, count in zip(self.starts, self.counts, strict=True):
+            if below + count >= target:
+                return start + max(0.0, target - below) / count * width
+            below += count
+        return self.starts[-1] + width if self.starts else 0.0
+
+    def edges(self, groups: int) -> list[float]:
+        """Return the inner boundaries of at most `groups` groups of about equal counts."""
+        edges: list[float] = []
+        total, below = sum(self.counts), 0
+        for start, count in zip(self.starts, self.counts, strict=True):
+            if below and below >= (len(edges) + 1) * total / groups:
+                edges.append(start)
+            below += count
+        return edges[: groups - 1]
+
+    def grouped(self, edges: Sequence[float]) -> list[int]:
+        """Return the counts of the groups that `edges` separate."""
+        counts = [0] * (len(edges) + 1)
+        for start, count in zip(self.starts, self.counts, strict=True):
+            counts[bisect_right(edges, start)] += count
+        return counts
+
+
+def aligned(first: Histogram, second: Histogram) -> tuple[Histogram, Histogram]:
+    """Return both with bins of the same width."""
+    exponent = max(first.exponent, second.exponent)
+    return first.coarsened(exponent), second.coarsened(exponent)
+
+
+MOST_UNKNOWN = 0.1
+"""The share of a column's values that may be unknown without a warning; chosen."""
+
+
+class UnknownValues(FrozenModel):
+    """Cells of one category or text: values, those that training never saw (no word of a text), and missing ones.
+
+    missing_is_unknown: training never saw a missing one either.
+    """
+
+    values: int
+    unknown: int
+    missing: int
+    missing_is_unknown: bool = False
+
+    def warning(self, name: str) -> str | None:
+        """Return a warning if the share of unknown values in column `name` exceeds `MOST_UNKNOWN`."""
+        cells = self.values + self.missing
+        sentences = []
+        if self.unknown > MOST_UNKNOWN * self.values:
+            sentences.append(f"{self.unknown:,} of {self.values:,} values of '{name}' are unknown to the model.")
+        if self.missing_is_unknown and self.missing > MOST_UNKNOWN * cells:
+            sentences.append(f"{self.missing:,} of {cells:,} cells of '{name}' are missing, and none was in training.")
+        return " ".join(sentences) or None
+
 
 _FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from trainyard.contract.training.epochs import TRAINING_PASSES
+from trainyard.contract.epochs import TRAINING_PASSES
 
 # The gradients of these activations need only the output: f' is a function of f.
 _BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})

@@ -21,11 +21,11 @@ import tensorflow as tf
 from trainyard import events
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.data import trained
-from trainyard.data.module import load_module
+from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
-from trainyard.models.costs.latency import fastest, model_latency
+from trainyard.models.costs.speed import fastest, model_latency
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.statistics.histogram import Histogram, aligned
+from trainyard.contract.statistics.drift import Histogram, aligned
 
 MAX_BINS = 1024
 """Bins with values that are kept while counting. Chosen: quantiles are then good to a thousandth of the range."""

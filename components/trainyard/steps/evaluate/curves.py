@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
-from trainyard.contract.statistics.threshold import ClassThreshold
+from trainyard.contract.artifacts.evaluate import ClassMetrics, ClassThreshold, Confidence, Roc
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import ROUNDING, ThresholdAim, require_classes
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions, full_weights, rank

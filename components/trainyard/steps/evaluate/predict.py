@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from trainyard import events
 from trainyard.contract import version
+from trainyard.contract.artifacts.evaluate import thresholds_by_id
 from trainyard.contract.document import Split
-from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
-from trainyard.data.damaged import UNREADABLE, reason
 from trainyard.data.examples import RAW, ExampleFolder, KeyedBatch, Tensors
-from trainyard.data.replicas import Replicas
+from trainyard.data.trained import UNREADABLE, Replicas, reason
 from trainyard.errors import DataError
 from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe
@@ -139,7 +138,7 @@ def _champion_thresholds(folder: str, labels: list[str]) -> dict[int, float]:
             f"{folder}: predicts by a threshold for '{unknown[0]}', a class that these examples do not have "
             f"({_listed(labels)})."
         )
-    return by_id(thresholds, labels)
+    return thresholds_by_id(thresholds, labels)
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:

@@ -13,11 +13,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainyard import events
-from trainyard.contract.artifacts.evaluate import Boosted, ClassMetrics, Evaluation, TargetMetrics
+from trainyard.contract.artifacts.evaluate import (
+    Boosted,
+    ClassMetrics,
+    ClassThreshold,
+    Evaluation,
+    TargetMetrics,
+    thresholds_by_id,
+)
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import ComputedFeature, RawFeature
 from trainyard.contract.document import Split
-from trainyard.contract.statistics.threshold import ClassThreshold, by_id
 from trainyard.data.examples import ExampleFolder, Tensors, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
@@ -63,7 +69,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     thresholds = thresholds_of(recipe, model, folder)
     candidate, keys = model_predictions(replicas, model, folder, SPLIT, batches, unknown.add_raw)
     decided = {threshold.label: threshold.value for threshold in thresholds}
-    candidate = replace(candidate, thresholds=by_id(decided, folder.document.labels or []))
+    candidate = replace(candidate, thresholds=thresholds_by_id(decided, folder.document.labels or []))
     champion, status = _champion(champion_uri, folder, size)
     grows = recipe.evaluate.boosted and recipe.model.name != TREES  # trees beside trees say nothing
     trees = boosted_predictions(folder, SPLIT, recipe.seed) if grows else None

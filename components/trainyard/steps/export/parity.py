@@ -16,10 +16,9 @@ from trainyard import events
 from trainyard.contract.artifacts.export import ExportedFile, Latency
 from trainyard.contract.statistics.scores import example_scores
 from trainyard.data.examples import ExampleFolder
-from trainyard.data.replicas import Replicas
-from trainyard.data.trained import Tensors
+from trainyard.data.trained import Replicas, Tensors
 from trainyard.errors import DataError
-from trainyard.models.costs.latency import latency
+from trainyard.models.costs.speed import latency
 from trainyard.spec.recipe import Format
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+from trainyard.contract.artifacts.evaluate import thresholds_by_id
 from trainyard.contract.artifacts.preprocess import Examples, RawFeature
 from trainyard.contract.statistics.decision import LIKELY
-from trainyard.contract.statistics.threshold import by_id
 from trainyard.contract.version import LABELS, TARGETS
 from trainyard.data.examples import Transform
 from trainyard.data.trained import Tensors, predictor
@@ -51,7 +51,7 @@ def save(
     `probabilities` and `label`, the classes above their thresholds, by default one half, with `separator` between them;
     or for regression `prediction` (n,) float32, of several targets (n, targets), with targets.txt beside.
     """
-    module = _Serving(model, transform, document, data, by_id(thresholds, document.labels or []))
+    module = _Serving(model, transform, document, data, thresholds_by_id(thresholds, document.labels or []))
     raw = module.raw.get_concrete_function(
         {
             feature.name: tf.TensorSpec((None,), feature.dtype, name=input_name(feature.name))

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard import events
+from trainyard.contract.artifacts.evaluate import thresholds_by_id
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.statistics.drift import Statistics
-from trainyard.contract.statistics.threshold import by_id
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
-from trainyard.data.replicas import Replicas
+from trainyard.data.trained import Replicas
 from trainyard.errors import ConfigurationError
 from trainyard.spec import devices as registered
 from trainyard.spec import trees
@@ -60,7 +60,7 @@ def export_trained(
         return compared(replica, trained.in_float32(replica))
 
     replicas = Replicas(compared(network, float32), load)
-    measured = parity.measure(replicas, folder, by_id(thresholds, document.labels or []))
+    measured = parity.measure(replicas, folder, thresholds_by_id(thresholds, document.labels or []))
     are_exact = [name for name in written if FORMATS[name].exact]
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
     for name in filter(recipe.export.is_optional, written):

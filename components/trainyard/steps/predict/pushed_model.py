@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainyard.contract import version
+from trainyard.contract.artifacts.evaluate import thresholds_by_id
 from trainyard.contract.champion import EXTRA, Champion, champion
-from trainyard.contract.serving import serving_version, split_name
-from trainyard.contract.statistics.threshold import by_id
+from trainyard.contract.pushed_versions import serving_version, split_name
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm
@@ -132,7 +132,7 @@ def open_model(folder: str) -> PushedModel:
     try:
         document = _Preprocessing.model_validate_json(text)
         labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
-        thresholds = by_id(document.thresholds, labels or [])
+        thresholds = thresholds_by_id(document.thresholds, labels or [])
     except ValueError as error:  # pydantic's too
         raise DataError(f"{folder}/{name}: another version of Trainyard wrote it. Push the model again.") from error
     takes_images = document.image is not None or [

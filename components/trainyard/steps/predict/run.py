@@ -16,7 +16,7 @@ from trainyard.beam import progress
 from trainyard.beam.tasks import run_tasks
 from trainyard.contract import keys
 from trainyard.contract.artifacts.predict import Predicted
-from trainyard.contract.statistics.unknown import UnknownValues
+from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import block_pandas_import
 from trainyard.readers.rows import BadRow

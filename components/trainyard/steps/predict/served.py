@@ -9,7 +9,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
-from trainyard.data.damaged import UNREADABLE, reason
+from trainyard.data.trained import UNREADABLE, reason
 from trainyard.errors import DataError
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel

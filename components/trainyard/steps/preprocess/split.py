@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS, Split
+from trainyard.readers.rows import batched
 from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes

@@ -15,12 +15,12 @@ from typing import Any
 
 import yaml
 
+from trainyard.contract.artifacts.evaluate import threshold_text
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Column, Examples, RawFeature
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
-from trainyard.contract.statistics.threshold import shown
 from trainyard.escape import one_line
 from trainyard.measured import metric_text
 from trainyard.report.outputs import Outputs
@@ -106,7 +106,7 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
             rows["input"] = f"{len(examples.raw_features)} columns"
     if outputs.exports and outputs.exports.thresholds:
         thresholds = outputs.exports.thresholds.items()
-        rows["thresholds"] = ", ".join(f"{name} above {shown(value)}" for name, value in thresholds)
+        rows["thresholds"] = ", ".join(f"{name} above {threshold_text(value)}" for name, value in thresholds)
     if training:
         seconds = sum(training.seconds.values())
         rows |= {

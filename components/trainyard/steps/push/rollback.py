@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard.contract import version
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.champion import Champion, champion, set_champion
-from trainyard.contract.serving import find_version, version_numbers
+from trainyard.contract.pushed_versions import find_version, version_numbers
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.push import versions
 from trainyard.steps.push.run import person

@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.serving import version_numbers
+from trainyard.contract.pushed_versions import version_numbers
 from trainyard.contract.version import CARD, PRODUCER, SERVED
 from trainyard.contract.version import digest as model_digest
 from trainyard.errors import DataError

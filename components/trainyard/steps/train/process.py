@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard import events
+from trainyard.contract import weights
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.training import weights
 from trainyard.graph import STEPS
 from trainyard.spec.model import TREES
 from trainyard.spec.recipe import Recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.contract.training.gang import ElasticGang, check_input_workers
+from trainyard.contract.gang import ElasticGang, check_input_workers
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.environment import MAX_INPUT_WORKERS

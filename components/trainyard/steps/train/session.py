@@ -21,7 +21,7 @@ import tensorflow as tf
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Device, Training
-from trainyard.contract.training.epochs import backbone_share, operations
+from trainyard.contract.epochs import backbone_share, operations
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.models.costs.cost import cost

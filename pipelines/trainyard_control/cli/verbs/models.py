@@ -178,7 +178,7 @@ def _show(version: Version) -> None:
 
 
 def _fields(version: Version) -> dict[str, str]:
-    from trainyard.contract.statistics.threshold import shown
+    from trainyard.contract.artifacts.evaluate import threshold_text
 
     record = version.record
     state = ["serves"] if version.serves else []
@@ -193,7 +193,7 @@ def _fields(version: Version) -> dict[str, str]:
         "report": version.report or ("deleted" if record.run else ""),
         "recipe": f"{version.run_folder}/recipe.yaml" if version.report else "",
         "trained on": ", ".join(record.devices),
-        "thresholds": ", ".join(f"{label} above {shown(value)}" for label, value in record.thresholds.items()),
+        "thresholds": ", ".join(f"{label} above {threshold_text(value)}" for label, value in record.thresholds.items()),
         "damaged": version.fault,
     }
     return {name: text for name, text in fields.items() if text}

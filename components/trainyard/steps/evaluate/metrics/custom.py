@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard import events
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.data.module import load_module
+from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import ALL_METRICS, MODULE_RESAMPLES
 from trainyard.steps.evaluate.gate import MetricPair

@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from trainyard.contract.batches import batched
 from trainyard.contract.image_formats import BROKEN, FORMATS, JPEG_MAGIC, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.errors import DataError
 from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.readers import jpeg, png
-from trainyard.readers.rows import BadRow
+from trainyard.readers.rows import BadRow, batched
 from trainyard.readers.tf_examples import read_image_examples
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.reading.batches import InputBatch, Items

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from trainyard.contract.batches import batched
-from trainyard.readers.rows import MOST_ROWS
+from trainyard.readers.rows import MOST_ROWS, batched
 from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import tensorflow as tf
 from tensorflow_transform import analyzer_nodes, graph_tools, nodes
 
-from trainyard.data.module import load_module
+from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.spec import formula
 from trainyard.spec.recipe import Data

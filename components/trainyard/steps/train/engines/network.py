@@ -11,7 +11,7 @@ import keras
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import TARGET_INVERSE
 from trainyard.data import probabilities
-from trainyard.data.module import load_module
+from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe

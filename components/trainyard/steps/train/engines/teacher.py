@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.training.weights import TEACHER
+from trainyard.contract.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.child_process import LAST_LINES_SECONDS, end_programs, end_with_parent, start_program
-from trainyard.contract.training.gang import ElasticGang
+from trainyard.contract.gang import ElasticGang
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.ports import free_ports
 from trainyard.signals import on_sigterm

@@ -23,7 +23,7 @@ import tensorflow as tf
 from trainyard import events, memory
 from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.contract.document import Split
-from trainyard.contract.training.epochs import MEMORY_BYTES
+from trainyard.contract.epochs import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, on_device

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainyard import events
-from trainyard.contract.training.attempts import ATTEMPTS, Attempt
+from trainyard.contract.gang import ATTEMPTS, Attempt
 from trainyard.heartbeat import Heartbeat
 from trainyard.steps.train.peers import settings
 from trainyard.storage import storage

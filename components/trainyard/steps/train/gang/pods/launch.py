@@ -11,7 +11,7 @@ from kubernetes import client
 from urllib3.exceptions import HTTPError
 
 from trainyard import events
-from trainyard.contract.training.attempts import Attempt
+from trainyard.contract.gang import Attempt
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest

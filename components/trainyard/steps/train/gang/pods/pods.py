@@ -12,9 +12,8 @@ from typing import Any
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.training.attempts import Attempt
-from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.contract.training.gang import GangSpec, InputPods, elastic_gang
+from trainyard.contract.gang import STEP as TRAIN
+from trainyard.contract.gang import Attempt, GangSpec, InputPods, elastic_gang
 from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect

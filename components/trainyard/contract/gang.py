@@ -1,5 +1,7 @@
 """A gang as a pipeline carries it, made when the pipeline is compiled: as parameter `gang` of the train step.
 
+Beside it: the number and the price of its input workers, and its attempts on a list of pools or an elastic one.
+
 Other steps on a list of pools carry theirs as the variable `VARIABLE`, which is in no cache key of Kubeflow's. A recipe
 knows no hardware and the launcher knows no environment, so what the environment says of the pools travels with the
 pipeline.
@@ -8,15 +10,17 @@ pipeline.
 from __future__ import annotations
 
 import math
-from typing import Annotated
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, PrivateAttr, TypeAdapter
 
-from trainyard.contract.training.input_workers import usd_per_hour
+from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
-from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
+from trainyard.spec.environment import DEFAULT, MAX_INPUT_WORKERS, TRAIN, Environment, SecretKey, Volume
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, placement
@@ -255,3 +259,100 @@ def check_input_workers(recipe: Recipe, count: int) -> None:
 def to_parameter(plan: GangSpec | ElasticGang | None) -> str:
     """Return the parameter's text; '' if there is no gang."""
     return plan.model_dump_json(by_alias=True, exclude_defaults=True) if plan else ""
+
+
+def input_workers_needed(hosts: int, step_seconds: float, fed_step_seconds: float) -> int | None:
+    """Return the number of input workers that make a step as short as one with prefetched input.
+
+    hosts: the processes that prepare the batches now: input workers, otherwise training workers. Each new worker is
+    assumed to do the work of one of them. None if the number exceeds the environment's limit.
+    """
+    needed = math.ceil(round(hosts * step_seconds / fed_step_seconds, 6))
+    return needed if needed <= MAX_INPUT_WORKERS else None
+
+
+def training_needs(training: Training) -> int | None:
+    """Return the number of input workers that `training` needed; None unless its input was the bottleneck."""
+    if training.bottleneck != "input" or not training.cached_step_ms:
+        return None
+    return input_workers_needed(training.input_workers or training.workers, training.step_ms, training.cached_step_ms)
+
+
+def input_pool(environment: Environment) -> Pool | None:
+    """Return the pool of the environment's input workers, None without a separate pool."""
+    workers = environment.input_workers
+    return environment.pools[workers.pool] if workers and workers.pool else None
+
+
+def input_usd_per_hour(environment: Environment) -> float | None:
+    """Return the price of all input workers for an hour, 0 without separate nodes, None without a known price."""
+    pool = input_pool(environment)
+    price = machines.price(pool, environment.platform) if pool else machines.Price(0.0, False)
+    return None if price is None else environment.input_count * price.usd_per_hour
+
+
+def usd_per_hour(environment: Environment, pool: Pool) -> float | None:
+    """Return the price of a training on `pool` for an hour, with its input workers, None without a known price."""
+    price, input_price = machines.price(pool, environment.platform), input_usd_per_hour(environment)
+    return None if price is None or input_price is None else pool.max_workers * price.usd_per_hour + input_price
+
+
+class Attempt(BaseModel):
+    """The training on one pool, as its launcher sees it.
+
+    waited_seconds: without enough running workers. worker_seconds: of all running workers together. usd_per_hour: of
+    one worker. preempted: names of pods. why: the reason why the next pool was tried, '' for the last attempt. running,
+    waits, seen: what the launcher last saw, and when in Unix time: another launcher continues from there.
+    """
+
+    pool: str = ""
+    spot: bool = False
+    workers: int = 1
+    usd_per_hour: float | None = None
+    waited_seconds: float = 0.0
+    worker_seconds: float = 0.0
+    preempted: list[str] = []
+    why: str = ""
+    running: int = 0
+    waits: bool = True
+    seen: float | None = None
+    _on_change: Callable[[], None] | None = PrivateAttr(default=None)
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Have `call` called when an observation changes more than the time."""
+        self._on_change = call
+
+    def observe(self, running: int, waits: bool, preempted: set[str]) -> None:
+        """Count the time since the last observation, and the pods that were `preempted` since then.
+
+        running: number of running workers. waits: True if they are too few to train.
+        """
+        lost = sorted(preempted.difference(self.preempted))
+        changed = bool(lost) or self.seen is None or (running, waits) != (self.running, self.waits)
+        now = time.time()
+        passed = max(0.0, now - (now if self.seen is None else self.seen))
+        self.worker_seconds += passed * self.running
+        self.waited_seconds += passed * self.waits
+        self.preempted += lost
+        self.running, self.waits, self.seen = running, waits, now
+        if changed and self._on_change:
+            self._on_change()
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The cost of its workers, None without a price."""
+        return None if self.usd_per_hour is None else self.worker_seconds / 3600 * self.usd_per_hour
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of `attempts` in a run's record."""
+        return {
+            **self.model_dump(include={"pool", "spot", "workers", "why"}),
+            "waited_seconds": round(self.waited_seconds, 1),
+            "worker_seconds": round(self.worker_seconds, 1),
+            "preemptions": len(self.preempted),
+            "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 4),
+        }
+
+
+ATTEMPTS = TypeAdapter(dict[str, list[Attempt]])
+"""Attempts by the name of their gang: a later run that trains the same model begins with the first pool again."""
