@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, reading
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError
-from trainyard.quality.images.decoding import PixelForm
+from trainyard.quality.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.export.on_device.images import image_input
 from trainyard.steps.predict.reading.images import checked

@@ -7,8 +7,8 @@ from preprocess_sources import preprocess
 
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, drift
 from trainyard.errors import DataError
-from trainyard.quality.schema.conformity import Conformity
-from trainyard.quality.tables.bins import Numbers
+from trainyard.quality.conformity import Conformity
+from trainyard.quality.tables.columns import Numbers
 from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds

@@ -16,11 +16,9 @@ from table_writers import texts, write_each
 
 from trainyard.contract.statistics.drift import compare
 from trainyard.errors import TrainyardError
-from trainyard.quality.comparison import statistics_of
-from trainyard.quality.inspect import inspect
+from trainyard.quality.inspect import inspect, statistics_of
 from trainyard.quality.recipe_draft import draft_recipe
-from trainyard.quality.schema.check import check_source
-from trainyard.quality.schema.draft import draft
+from trainyard.quality.schema import check_source, draft
 from trainyard.quality.source import find_source as find_table
 from trainyard.readers.rows import BadRow
 from trainyard.spec.data_schema import parse_schema

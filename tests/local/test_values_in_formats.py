@@ -40,7 +40,7 @@ from trainyard.errors import DataError
 from trainyard.models.build import build
 from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
-from trainyard.quality.tables.table import read_table
+from trainyard.quality.tables.tables import read_table
 from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from trainyard.errors import TrainyardError
+from trainyard.quality import schema as schema
+from trainyard.quality.figures import page
 from trainyard.quality.inspect import inspect, inspect_recipe
-from trainyard.quality.page import page
 from trainyard.quality.recipe_check import check_first
 from trainyard.quality.recipe_draft import draft_recipe
-from trainyard.quality.schema import draft as schema
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from judged_rows import judged
 
 from trainyard.errors import DataError
-from trainyard.quality.tables.row_hashes import row_hashes
+from trainyard.quality.tables.hashes import row_hashes
 from trainyard.readers import csv_rows
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile

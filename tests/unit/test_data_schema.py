@@ -15,11 +15,9 @@ from tests.unit import report_folders
 from trainyard.contract.artifacts.preprocess import ComputedFeature
 from trainyard.contract.statistics.drift import Statistics, TopValue, compare
 from trainyard.errors import ConfigurationError, ExitCode
-from trainyard.quality.comparison import statistics_of
-from trainyard.quality.inspect import inspect, inspect_recipe
-from trainyard.quality.schema.check import check_source
-from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
-from trainyard.quality.schema.draft import draft
+from trainyard.quality.conformity import Conformity, Rows, anomalies, check_rows
+from trainyard.quality.inspect import inspect, inspect_recipe, statistics_of
+from trainyard.quality.schema import check_source, draft
 from trainyard.quality.source import find_source
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec import recipe as recipes

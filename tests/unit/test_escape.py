@@ -26,11 +26,11 @@ import trainyard
 import trainyard_control
 from trainyard import escape, events
 from trainyard.errors import ConfigurationError, DataError, TrainyardError, from_code
+from trainyard.quality.figures import page
 from trainyard.quality.inspect import inspect
-from trainyard.quality.page import page
 from trainyard.quality.profile import Profile
 from trainyard.quality.recipe_draft import draft_recipe
-from trainyard.quality.schema.draft import draft
+from trainyard.quality.schema import draft
 from trainyard.report import plots
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.data_schema import parse_schema

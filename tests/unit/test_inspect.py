@@ -16,14 +16,13 @@ from PIL import Image
 from pyarrow import csv, parquet
 
 from trainyard.errors import DataError, TrainyardError
-from trainyard.quality import figures, hashes
-from trainyard.quality.figures import spark
-from trainyard.quality.images.perceptual_hash import hash_gray, near_duplicates
+from trainyard.quality import figures
+from trainyard.quality.figures import page, spark
+from trainyard.quality.images import hash_gray, near_duplicates
 from trainyard.quality.inspect import inspect, inspect_recipe
-from trainyard.quality.page import page
 from trainyard.quality.recipe_check import check_first
-from trainyard.quality.tables import table
-from trainyard.quality.tables.bins import counted, merged
+from trainyard.quality.tables import hashes, tables
+from trainyard.quality.tables.columns import counted, merged
 from trainyard.readers import csv_rows
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import find_files
@@ -123,7 +122,7 @@ def test_what_stands_for_a_missing_number_does_not_depend_on_where_the_file_is_c
     rows = [f"{'NA' if number < 400 else number},{'NA' if number % 2 else 'DE'}" for number in range(600)]
     text = "\n".join(["late,country", *rows])
     monkeypatch.setattr(csv_rows, "_FIRST_BYTES", len(text) // blocks + 1)
-    monkeypatch.setattr(table, "_ROWS", 1)
+    monkeypatch.setattr(tables, "_BATCH_ROWS", 1)
     late, country = inspect(written(tmp_path, text)).columns
     assert (late.type, late.statistics.count, late.statistics.missing, late.mistyped) == ("integer", 200, 400, 0)
     assert (late.distinct, late.top[0].value, late.top[0].count) == (200, "400", 1)

@@ -25,7 +25,7 @@ from PIL.PngImagePlugin import PngInfo
 from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
-from trainyard.quality.images.decoding import PixelForm
+from trainyard.quality.decoding import PixelForm
 from trainyard.readers import csv_rows
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import TableFile

@@ -1,10 +1,12 @@
-"""Draws a histogram: as bars of characters, and as numbers for the bars of a page."""
+"""Draws a profile: histograms as bars of characters, and all of it as one HTML file without external requests."""
 
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 from trainyard.contract.statistics.drift import Histogram
+from trainyard.quality.profile import ColumnProfile, Profile
 
 _BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24
@@ -53,3 +55,23 @@ def format_value(value: float | None, kind: str) -> str:
     if kind == "date":
         return (datetime.date(1970, 1, 1) + datetime.timedelta(days=round(value))).isoformat()
     return f"{value:,.0f}" if kind == "integer" or 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+_PAGE_BARS = 32
+
+
+def page(profile: Profile) -> str:
+    """Return the page as HTML. It has no script; what comes from the data is escaped, and nothing is requested."""
+    from trainyard.report import pages  # with jinja2
+
+    template = pages.template(Path(__file__).parent / "page.html.j2", format_value=format_value)
+    return template.render(profile=profile, bars={column.name: _heights(column) for column in profile.columns})
+
+
+def _heights(column: ColumnProfile) -> list[tuple[float, int]]:
+    """Return the height of each bar, 0 to 100, and its count."""
+    if column.statistics.histogram is None:
+        return []
+    counts = bars(column.statistics.histogram, _PAGE_BARS)
+    largest = max(counts, default=0) or 1
+    return [(max(1.5, 100 * count / largest) if count else 0, count) for count in counts]

@@ -1,19 +1,27 @@
-"""Inspects a source before training."""
+"""Inspects a source before training, and reads the profiles or written statistics of two data sets to compare."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
-from trainyard.contract import window
-from trainyard.errors import ConfigurationError
-from trainyard.quality.arrow import block_pandas_import
-from trainyard.quality.images.profiling import profile_images
-from trainyard.quality.profile import Profile
+from pydantic import ValidationError
+
+from trainyard.contract import version, window
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.champion import EXTRA
+from trainyard.contract.statistics.drift import Statistics
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.images import profile_images
+from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.storage.listing import list_files
+from trainyard.values.columns import block_pandas_import
 from trainyard.values.zones import DEFAULT_ZONE
 
 _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
@@ -75,3 +83,103 @@ def _latest_day(data: Data) -> str:
     """Return the path of the window's latest day with files, otherwise of its latest day."""
     days = [*reversed(window.paths(data, "").values())]
     return next((path for path in days if list_files(path).files), days[0])
+
+
+def statistics_of(
+    before: str, now: str, label: str | None = None, data: Data | None = None
+) -> tuple[Statistics, Statistics]:
+    """Return the statistics of `before` and `now`: a source as of `inspect`, or what says what one was like.
+
+    That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what `trainyard data
+    inspect -o json` wrote; days of rows are counted in its time zone, otherwise in that of `data`. If `now` lacks the
+    label, as rows do that a server was asked about, nothing of `before` is compared with it. data: of the recipe,
+    which says which column is the label, how several classes stand in one cell, and which features are computed;
+    otherwise the data and the folders say it. Features that were computed are not compared with rows that lack them.
+    Raises `DataError` if there is nothing of the kind.
+    """
+    asked = label is not None
+    if data and not asked and not data.is_image and not data.targets:
+        label = data.label
+    documents = _document(before), _document(now)
+    zones = [document.time_zone for document in documents if document]
+    zone = [*zones, data.time_zone if data else DEFAULT_ZONE][0]
+    old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone)
+    label = label or (old.label if isinstance(old, Profile) else None)
+    new = documents[1] or _served(now, label, zone)
+    separator = (data and data.label_separator) or _separator(old, new)
+    computed = {*data.derive} if data else set[str]()
+    first = _beside(old, new, separator, computed | _computed(before))
+    second = _beside(new, old, separator, computed | _computed(now))
+    if isinstance(new, Profile) and new.label is None:
+        features = {name: feature for name, feature in first.features.items() if name != label}
+        first = first.model_copy(update={"features": features, "classes": {}})
+    return first, second
+
+
+def _beside(
+    source: Profile | Statistics, other: Profile | Statistics, separator: str, computed: Collection[str]
+) -> Statistics:
+    """Return the statistics of `source` to compare with `other`."""
+    if isinstance(source, Profile):
+        return source.statistics(other if isinstance(other, Statistics) else None, separator)
+    if isinstance(other, Statistics):
+        return source
+    columns = {column.name for column in other.columns}
+    known = {name: each for name, each in source.features.items() if name in columns or name not in computed}
+    return source.model_copy(update={"features": known})
+
+
+def _separator(old: Profile | Statistics, new: Profile | Statistics) -> str:
+    """Return the separator of several classes in one cell of a profile's label; '' if each cell is one class."""
+    if isinstance(old, Profile) and isinstance(new, Profile):
+        return old.label_separator
+    profile, trained = (old, new) if isinstance(old, Profile) else (new, old)
+    if not isinstance(profile, Profile) or not isinstance(trained, Statistics):
+        return ""
+    unknown = [cell for cell in profile.classes if cell not in trained.classes]
+    for separator in LABEL_SEPARATORS:
+        if any(separator in cell for cell in unknown) and not any(separator in name for name in trained.classes):
+            return separator
+    return ""
+
+
+def _computed(name: str) -> set[str]:
+    """Return the features that the preprocess output or the pushed version at `name` computed of others."""
+    place = Path(name)
+    for folder in (place, place.parent):
+        with suppress(OSError, ValidationError):
+            examples = Examples.model_validate_json((folder / Examples.file).read_bytes())
+            return {feature.name for feature in examples.computed_features}
+        with suppress(OSError, DataError):
+            return {*version.record(str(folder)).recipe.get("data", {}).get("derive", {})}
+    return set()
+
+
+def _document(name: str) -> Profile | Statistics | None:
+    """Return the statistics or the profile that was written at `name`, None if other data are there."""
+    for file in (Path(name), Path(name) / Statistics.file, Path(name) / EXTRA / Statistics.file):
+        with suppress(OSError):  # a name too long for a path is no path
+            if file.suffix == ".json" and file.is_file():
+                return _read(file)
+    return None
+
+
+def _served(name: str, label: str | None, time_zone: str) -> Profile:
+    """Return the profile of rows that may lack the `label`."""
+    profile = inspect(name, label, requires_label=False, time_zone=time_zone)
+    # A guess may name a feature of a model whose label the rows lack.
+    return profile.model_copy(update={"label": None, "classes": {}}) if label is None else profile
+
+
+def _read(file: Path) -> Profile | Statistics:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}). Check its permissions.") from error
+    for kind in (Statistics, Profile):
+        with suppress(ValidationError):
+            return kind.model_validate_json(content)
+    raise DataError(
+        f"{file}: is neither statistics.json of a preprocess step of this version nor what `trainyard data inspect "
+        "-o json` writes. Name one of them, or the data themselves."
+    )

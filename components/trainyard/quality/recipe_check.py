@@ -10,19 +10,18 @@ import pyarrow as pa
 
 from trainyard.contract.image_formats import EVAL_SPLITS, split_of
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.arrow import block_pandas_import
 from trainyard.quality.findings import zoned_times
-from trainyard.quality.images.profiling import SizedImage, measure
+from trainyard.quality.images import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, Mask, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.table import nested, read_table
+from trainyard.quality.tables.tables import nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.gates import unknown_class
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.values.columns import as_texts, days
+from trainyard.values.columns import as_texts, block_pandas_import, days
 from trainyard.values.text import canonical
 from trainyard.values.zones import DEFAULT_ZONE
 

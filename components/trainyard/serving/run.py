@@ -16,11 +16,11 @@ from aiohttp.log import server_logger
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, TrainyardError
-from trainyard.quality.arrow import block_pandas_import
 from trainyard.serving.server import Server
 from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
 from trainyard.uris import with_port
+from trainyard.values.columns import block_pandas_import
 
 _ALL = "0.0.0.0"  # noqa: S104
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30

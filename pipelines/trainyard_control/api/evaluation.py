@@ -125,7 +125,7 @@ def evaluate(
     if label:
         changed = {"data": recipe.data.model_copy(update={"label": label, "targets": []})}
         recipe = recipe.model_copy(update=changed)
-    from trainyard.quality.arrow import block_pandas_import
+    from trainyard.values.columns import block_pandas_import
 
     block_pandas_import()
     from trainyard.steps.predict.pushed_model import open_model

@@ -14,7 +14,6 @@ from trainyard.contract.artifacts.predict import PredictionCounts
 from trainyard.contract.champion import EXTRA
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
-from trainyard.quality.arrow import block_pandas_import
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Items
@@ -22,6 +21,7 @@ from trainyard.steps.predict.reading.inputs import items_of, source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Results, Sink, Table, rejected_file
 from trainyard.storage import storage
+from trainyard.values.columns import block_pandas_import
 
 if TYPE_CHECKING:
     from trainyard.steps.predict.served import Answers, ServedModel

@@ -12,7 +12,7 @@ from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.pushed_versions import serving_version, split_name
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
-from trainyard.quality.images.decoding import PixelForm
+from trainyard.quality.decoding import PixelForm
 from trainyard.spec.columns import Quote
 from trainyard.storage import storage
 from trainyard.values.zones import DEFAULT_ZONE

@@ -18,7 +18,6 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.arrow import block_pandas_import
 from trainyard.readers.rows import BadRow
 from trainyard.runtime import step
 from trainyard.steps.predict.prediction import answer_all, nothing, served_model
@@ -29,6 +28,7 @@ from trainyard.steps.predict.results import Results, rejected_file
 from trainyard.storage import storage
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.manifest import ATTEMPTS
+from trainyard.values.columns import block_pandas_import
 
 if TYPE_CHECKING:
     from trainyard.steps.predict.served import ServedModel

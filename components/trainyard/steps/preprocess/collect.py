@@ -28,7 +28,7 @@ from trainyard.beam.tasks import run_tasks
 from trainyard.contract.artifacts.preprocess import Window
 from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.errors import DataError
-from trainyard.quality.schema.conformity import Conformity
+from trainyard.quality.conformity import Conformity
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests

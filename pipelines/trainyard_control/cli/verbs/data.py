@@ -36,7 +36,7 @@ def inspect(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Show types, statistics, histograms and suspicious values."""
-    from trainyard.quality.page import page
+    from trainyard.quality.figures import page
 
     profile = _profile(source, label, recipe)
     write_page(html, lambda: page(profile))
@@ -64,7 +64,7 @@ def schema(
         _check(source, recipe, check, output)
         return
     profile = _profile(source, label, recipe)
-    from trainyard.quality.schema.draft import draft
+    from trainyard.quality.schema import draft
     from trainyard.spec import plain_yaml
 
     text = draft(profile, datetime.datetime.now(datetime.UTC).date())
@@ -96,7 +96,7 @@ def compare(
     from trainyard.spec.schedule import Bounds
 
     require_libraries()
-    from trainyard.quality.comparison import statistics_of
+    from trainyard.quality.inspect import statistics_of
 
     loaded = recipes.load(recipe) if recipe else None
     statistics = statistics_of(before, now, label, loaded.data if loaded else None)
@@ -132,7 +132,7 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
     expected = load_schema(file)
     loaded = _recipe(source, recipe)
     from trainyard.quality.inspect import recipe_source
-    from trainyard.quality.schema.check import check_source
+    from trainyard.quality.schema import check_source
     from trainyard.quality.source import find_source
 
     files = recipe_source(loaded) if loaded else find_source(source)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from trainyard.contract import image_formats
 from trainyard.contract.statistics import decision
-from trainyard.quality.images import decoding
+from trainyard.quality import decoding
 from trainyard.steps.export.on_device import columns, files, fingerprint, images, predict, words
 from trainyard.values import patterns, text, zones
 

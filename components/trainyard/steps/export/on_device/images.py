@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.image_formats import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
-from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
+from trainyard.quality.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.steps.export.on_device.files import Files
 
 _MOST_PIXELS = 100_000_000

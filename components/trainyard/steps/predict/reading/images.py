@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.image_formats import BROKEN, FORMATS, JPEG_MAGIC, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.errors import DataError
-from trainyard.quality.images.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
+from trainyard.quality.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.readers import jpeg, png
 from trainyard.readers.rows import BadRow, batched
 from trainyard.readers.tf_examples import read_image_examples

@@ -14,7 +14,7 @@ import pyarrow as pa
 from PIL import Image
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.images.decoding import PixelForm
+from trainyard.quality.decoding import PixelForm
 from trainyard.readers.parquet_rows import require_readable
 from trainyard.readers.rows import BadRow, unreadable_rows
 from trainyard.spec.columns import column_names

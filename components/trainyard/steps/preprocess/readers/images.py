@@ -19,7 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from trainyard.contract.image_formats import BROKEN, FORMATS, JPEG_MAGIC, KEPT_MODES, ORIENTATION, PNG_MAGIC
 from trainyard.data.images import decode_png
-from trainyard.quality.images.decoding import (
+from trainyard.quality.decoding import (
     PixelForm,
     UnscaledImageError,
     depth_of,

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.errors import DataError
-from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
+from trainyard.quality.conformity import Conformity, Rows, anomalies, check_rows
 from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import LABELS_APART

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.document import SPLITS
-from trainyard.quality.images.perceptual_hash import PerceptualHash, hash_encoded, near_duplicates
+from trainyard.quality.images import PerceptualHash, hash_encoded, near_duplicates
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
 from trainyard.steps.preprocess.task_store import TaskStore
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import is_common, top_values
-from trainyard.quality.tables.bins import Numbers
+from trainyard.quality.tables.columns import Numbers
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly

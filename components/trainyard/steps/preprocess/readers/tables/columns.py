@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
-from trainyard.quality.tables.row_hashes import row_hashes
+from trainyard.quality.tables.hashes import row_hashes
 from trainyard.readers.formats import read
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile

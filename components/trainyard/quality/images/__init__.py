@@ -1,1 +1,0 @@
-"""Profiles folders of images, and finds near duplicates."""

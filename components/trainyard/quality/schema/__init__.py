@@ -1,1 +1,0 @@
-"""Schemas of data: drafted from some, compared with others."""
