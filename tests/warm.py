@@ -58,7 +58,7 @@ IMPORTED = [
     "tensorflow_transform.beam",
     "trainyard.steps.preprocess.prepare",
     "sklearn.ensemble",
-    "trainyard.serving.run",
+    "trainyard.serving.server",
     "trainyard_control.api.run",
     "kfp.dsl.executor",
     *(f"trainyard.steps.{step}.run" for step in ("preprocess", "evaluate", "export", "push")),

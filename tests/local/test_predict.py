@@ -53,7 +53,7 @@ from trainyard.contract.version import layout
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.serving import run as server
+from trainyard.serving import server as server
 from trainyard.serving import service
 from trainyard.serving.rpc import RpcServer
 from trainyard.serving.service import Service

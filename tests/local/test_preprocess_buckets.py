@@ -20,7 +20,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import DataError, TransientError
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import source_stream, storage
+from trainyard.storage import listing, storage
 from trainyard.storage.buckets import bucket_source, objects
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
@@ -113,7 +113,7 @@ def test_a_parquet_file_in_a_bucket_is_read_by_row_groups_and_no_more_of_it_than
     content = (tmp_path / "a.parquet").read_bytes()
     put(bucket, "a.parquet", content)
     monkeypatch.setattr(parquet_rows, "PIECE_BYTES", 5000)
-    monkeypatch.setattr(source_stream, "_SEEKING_CHUNK", 10_000)
+    monkeypatch.setattr(listing, "_SEEKING_CHUNK", 10_000)
     fetched, read_up_to = [], objects.ObjectStore.read_up_to
 
     def counted(*arguments):

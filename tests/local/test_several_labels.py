@@ -223,7 +223,7 @@ def test_the_page_answers_in_a_browser_as_predict(
 
 
 def the_same_classes_everywhere(examples: str, exported: Path, version: str, thresholds: dict[str, float]) -> None:
-    from trainyard.serving.loaded import LoadedModel
+    from trainyard.serving.versions import LoadedModel
 
     [(raw, _labels)] = open_examples(examples).raw_batches("eval", 1000)
     columns = {name: tensor.numpy() for name, tensor in raw.items()}

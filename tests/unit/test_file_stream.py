@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import DataError, TransientError
-from trainyard.storage import cache, cached_files, file_stream
-from trainyard.storage.cached_files import CachedFiles
-from trainyard.storage.file_stream import FileStream
+from trainyard.storage import cache, file_stream
+from trainyard.storage.file_stream import CachedFiles, FileStream
 from trainyard.storage.manifest import Manifest, measure
 
 NAMES = [f"shards/{number}" for number in range(8)]
@@ -194,5 +193,5 @@ def test_no_process_removes_what_another_one_holds(monkeypatch: pytest.MonkeyPat
 def test_a_copy_of_the_whole_takes_what_is_there(tmp_path: Path) -> None:
     with stream(write) as files:
         files.open(NAMES[0], "reader", 1)
-    rest = cached_files.link("key", manifest(), tmp_path)
+    rest = file_stream.link("key", manifest(), tmp_path)
     assert list(rest.files) == NAMES[1:] and (tmp_path / NAMES[0]).read_bytes() == bytes(SIZE)

@@ -73,7 +73,6 @@ def test_the_key_is_the_same_wherever_the_package_lies(package: Path, monkeypatc
         ("spec/formula.py", list(OUTPUTS)),
         ("spec/model.py", list(OUTPUTS)),
         ("storage/listing.py", list(OUTPUTS)),
-        ("storage/source_stream.py", list(OUTPUTS)),
         ("storage/tar.py", list(OUTPUTS)),
         ("storage/tfrecord.py", list(OUTPUTS)),
         ("spec/contradictions.py", []),

@@ -16,8 +16,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.reading import source as predicted
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.storage import listing
-from trainyard.storage.listing import list_files
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.listing import list_files, open_file
 from trainyard_control.planning.data import _rows
 
 

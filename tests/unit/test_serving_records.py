@@ -15,7 +15,7 @@ import pytest
 from grpc_tools import protoc
 
 from trainyard.readers.rows import BadRow
-from trainyard.serving import messages
+from trainyard.serving import rpc
 from trainyard.serving.records import BadRequest, Records
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
@@ -235,7 +235,7 @@ def test_an_image_that_cannot_be_read_is_refused(content: Any, message: str) -> 
 
 
 def test_the_messages_are_those_of_the_protocols_file(tmp_path: Path) -> None:
-    folder = Path(messages.__file__).parent
+    folder = Path(rpc.__file__).parent
     compiled = tmp_path / "open_inference_grpc.binpb"
     command = ["protoc", f"-I{folder}", f"--descriptor_set_out={compiled}", f"{folder}/open_inference_grpc.proto"]
     assert protoc.main(command) == 0
@@ -267,7 +267,7 @@ def read(served: PushedModel, request: Any) -> list[tuple[Any, ...]] | str:
         if isinstance(request, bytes):
             found = records.open_inference_rows(request)[0]
         else:
-            found = records.tensor_rows(messages.columns(request, records.decimals))
+            found = records.tensor_rows(rpc.columns(request, records.decimals))
         return [tuple(np.float32(value) if isinstance(value, float) else value for value in row) for row in found]
     except BadRequest as error:
         return str(error).partition(",")[0]
@@ -285,7 +285,7 @@ def test_a_tensor_over_grpc_has_the_rows_of_the_same_tensor_over_rest(
         contents = [value.encode()] if datatype == "BYTES" else [value]
         for content in ({"contents": {field: contents}}, {}):
             tensor = {"name": column.name, "datatype": datatype, "shape": [1], **content}
-            request = messages.METHODS["ModelInfer"][0](inputs=[tensor])
+            request = rpc.METHODS["ModelInfer"][0](inputs=[tensor])
             if not content:
                 request.raw_input_contents.append(raw_content([value], dtype))  # type: ignore[attr-defined]
             assert repr(read(served, request)) == repr(expected)
@@ -298,18 +298,18 @@ def test_halves_and_missing_values_of_raw_tensors_are_numbers_and_none() -> None
         ("FP16", halves.tobytes()),
         ("BF16", (halves.astype("f4").view("u4") >> 16).astype("u2").tobytes()),
     ):
-        request: Any = messages.METHODS["ModelInfer"][0](raw_input_contents=[content])
+        request: Any = rpc.METHODS["ModelInfer"][0](raw_input_contents=[content])
         request.inputs.add(name="net_worth", datatype=datatype, shape=[3])
         np.testing.assert_array_equal(read(worth, request), [(1.5,), (math.nan,), (-2.0,)])
         request.inputs[0].name = "city"
         assert read(city, request) == [("1.5",), ("",), ("-2",)]
-    infinite: Any = messages.METHODS["ModelInfer"][0]()
+    infinite: Any = rpc.METHODS["ModelInfer"][0]()
     infinite.inputs.add(name="net_worth", datatype="FP32", shape=[1], contents={"fp32_contents": [math.inf]})
     assert read(worth, infinite) == "inputs[0].net worth: a number is expected"
 
 
 def test_the_numbers_of_one_tensor_keep_their_digits() -> None:
-    request: Any = messages.METHODS["ModelInfer"][0]()
+    request: Any = rpc.METHODS["ModelInfer"][0]()
     request.inputs.add(name="city", datatype="UINT64", shape=[2], contents={"uint64_contents": [1, 2**63 + 1]})
     assert read(model(COLUMNS[1]), request) == [("1",), ("9223372036854775809",)]
 
@@ -350,8 +350,8 @@ def test_the_numbers_of_one_tensor_keep_their_digits() -> None:
     ],
 )
 def test_a_tensor_over_grpc_that_cannot_be_read_is_refused(tensor: Any, raw: list[bytes], message: str) -> None:
-    request: Any = messages.METHODS["ModelInfer"][0](raw_input_contents=raw)
+    request: Any = rpc.METHODS["ModelInfer"][0](raw_input_contents=raw)
     request.inputs.add(**{"name": "city", "shape": [1]} | tensor)
     with pytest.raises(BadRequest) as error:
-        Records(model(COLUMNS[1])).tensor_rows(messages.columns(request, ()))
+        Records(model(COLUMNS[1])).tensor_rows(rpc.columns(request, ()))
     assert str(error.value).startswith(message)

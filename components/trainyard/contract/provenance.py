@@ -41,7 +41,7 @@ _EXCLUDED = {
     ),
     "reports, and changes no output": ("errors", "escape", "events"),
     "moves whole files, whose digests are compared": (
-        *("storage.buckets", "storage.cache", "storage.cached_files", "storage.file_stream", "storage.folders"),
+        *("storage.buckets", "storage.cache", "storage.file_stream", "storage.folders"),
         *("storage.manifest", "storage.storage"),
     ),
 }

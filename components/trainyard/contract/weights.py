@@ -15,7 +15,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, listing, storage
 from trainyard.storage.buckets import bucket_source
 from trainyard.storage.disk import os_errors
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.listing import open_file
 
 FIELD = "model.weights"
 TEACHER = "train.teacher"

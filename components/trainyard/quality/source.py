@@ -13,7 +13,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, holds_rows, table_of
 from trainyard.storage import listing, tar
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.listing import open_file
 from trainyard.values.text import canonical
 
 Kind = Literal[TableName, "image_folder"]

@@ -25,7 +25,7 @@ from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, 
 from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import DELIMITERS, Delimiter, column_names
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.listing import open_file
 from trainyard.values.columns import are_plain, plain_numbers
 from trainyard.values.patterns import UTF16, UTF32
 

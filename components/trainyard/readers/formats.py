@@ -18,7 +18,7 @@ from trainyard.readers.tf_examples import (
     read_examples,
 )
 from trainyard.spec.columns import TableName
-from trainyard.storage.source_stream import unreadable
+from trainyard.storage.listing import unreadable
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from trainyard.errors import DataError, did_you_mean
 from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import TableFile
 from trainyard.spec.columns import column_names
-from trainyard.storage.source_stream import seekable_file
+from trainyard.storage.listing import seekable_file
 from trainyard.uris import is_bucket
 from trainyard.values.columns import impossible_times, is_list, is_text
 from trainyard.values.text import column_name

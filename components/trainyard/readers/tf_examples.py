@@ -15,7 +15,7 @@ from trainyard.readers.parquet_rows import require_names
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch, batched
 from trainyard.readers.table_file import TableFile
 from trainyard.storage import tfrecord
-from trainyard.storage.source_stream import open_file, unreadable
+from trainyard.storage.listing import open_file, unreadable
 from trainyard.values.columns import as_texts
 from trainyard.values.text import column_name
 

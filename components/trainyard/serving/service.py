@@ -16,9 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from trainyard import events
 from trainyard.errors import bug_sentence
 from trainyard.readers.rows import BadRow
-from trainyard.serving.loaded import DATATYPES, LoadedModel, Output
 from trainyard.serving.records import BadRequest, Row
-from trainyard.serving.versions import ServingVersion
+from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
 from trainyard.steps.predict.reading.batches import Array
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

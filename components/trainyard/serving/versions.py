@@ -1,14 +1,130 @@
-"""The version that serves: found, loaded and replaced while requests are answered."""
+"""Pushed versions: loaded, answering rows, and replaced while requests are answered."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
 
 from trainyard import events
+from trainyard.contract import version
+from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.errors import TrainyardError, bug_sentence
-from trainyard.serving.loaded import LoadedModel
-from trainyard.steps.predict.pushed_model import version_folder
+from trainyard.readers.rows import BadRow
+from trainyard.serving.records import Records, Row
+from trainyard.spec.columns import input_name
+from trainyard.steps.predict.prediction import served_model
+from trainyard.steps.predict.pushed_model import PushedModel, open_model, version_folder
+from trainyard.steps.predict.reading.batches import Array, InputBatch
+from trainyard.steps.predict.reading.images import IMAGES
+from trainyard.storage import storage
+
+_MOST_ROWS = 1024  # of a batch of several requests; chosen: what costs once a batch is then little
+_NUMPY: dict[str, Any] = {"float32": np.float32, "int64": np.int64, "string": object}
+DATATYPES = {"float32": "FP32", "int64": "INT64", "string": "BYTES"}
+"""Of the Open Inference Protocol."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the answers, `values` (n, ...): probabilities, label and label_id, or prediction."""
+
+    name: str
+    datatype: str
+    values: Any
+
+
+class LoadedModel:
+    """The version in the folder `pushed.folder`.
+
+    number: its version, by the folder's name, otherwise by its record. digest: of its files. records: reads requests
+    for it. most_rows: of a batch of several requests.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Load it. Raises `DataError` if it is not the folder that was pushed."""
+        manifest = storage.committed(folder)
+        self.pushed: PushedModel = open_model(folder)
+        self.digest = version.digest(manifest) if manifest else ""
+        name = folder.rstrip("/").rpartition("/")[2]
+        recorded = manifest.origin.get("number", 1) if manifest else 1
+        self.number = int(name) if name.isdecimal() else int(recorded)
+        self.records = Records(self.pushed)
+        self.most_rows = _MOST_ROWS if self.pushed.pixels is None else IMAGES
+        self._served = served_model(self.pushed)
+        self.answer([[self._warm_up_row()]])  # TensorFlow prepares a graph when it runs first
+
+    def answer(self, requests: Sequence[Sequence[Row]]) -> list[Array | list[BadRow]]:
+        """Return for each request its outputs (n, ...), or its rows without one, whose `file` is the row's number.
+
+        All rows of all requests are one batch.
+        """
+        rows = [row for request in requests for row in request]
+        keys = pa.array([str(number) for number in range(len(rows))], pa.string())
+        inputs = {
+            input_name(feature.name): np.array(values, _NUMPY[feature.dtype])
+            for feature, values in zip(self.pushed.inputs, zip(*rows, strict=True), strict=True)
+        }
+        bad: dict[int, BadRow] = {}
+        outputs: Array = np.zeros(0)
+        for answer in self._served.answer(InputBatch(keys, inputs)):
+            if isinstance(answer, BadRow):
+                bad[int(answer.file)] = answer
+                continue
+            places, values = np.array(answer[0].to_pylist(), np.int64), answer[1]
+            if not len(outputs):
+                outputs = np.zeros((len(rows), *values.shape[1:]), values.dtype)
+            outputs[places] = values
+        answers: list[Array | list[BadRow]] = []
+        start = 0
+        for request in requests:
+            end = start + len(request)
+            wrong = [
+                BadRow(str(row - start), None, bad[row].reason, bad[row].detail) for row in bad if start <= row < end
+            ]
+            answers.append(wrong or outputs[start:end])
+            start = end
+        return answers
+
+    def outputs(self, values: Array) -> list[Output]:
+        """Return the answers `values` by the names that the serving signature has for them."""
+        labels, separator = self.pushed.labels, self.pushed.label_separator
+        if labels is None:
+            return [Output("prediction", "FP32", values)]
+        probabilities = Output("probabilities", "FP32", values)
+        if separator is not None:
+            chosen = decided_classes(values, dict(self.pushed.thresholds))
+            texts = [separator.join(compress(labels, has)) for has in chosen]
+            return [probabilities, Output("label", "BYTES", texts)]
+        ids = decided_class(values, dict(self.pushed.thresholds))
+        return [probabilities, Output("label", "BYTES", [labels[id_] for id_ in ids]), Output("label_id", "INT64", ids)]
+
+    def described_outputs(self) -> list[dict[str, Any]]:
+        """Return name, datatype and shape of each output; -1 is the number of rows."""
+        size = len(self.pushed.labels or self.pushed.targets or ())
+        example = np.zeros((1, size) if size else (1,), np.float32)
+        return [
+            {"name": output.name, "datatype": output.datatype, "shape": [-1, *np.shape(output.values)[1:]]}
+            for output in self.outputs(example)
+        ]
+
+    def _warm_up_row(self) -> Row:
+        """Return a row of missing values, or a white image."""
+        if self.pushed.pixels is not None:
+            stream = io.BytesIO()
+            Image.new("L", (8, 8), 255).save(stream, "PNG")
+            return (stream.getvalue(),)
+        missing = {"float32": float("nan"), "int64": 0, "string": ""}
+        return tuple(missing[feature.dtype] for feature in self.pushed.inputs)
+
 
 _AGAIN_SECONDS = 60.0  # chosen: a version that could not be loaded costs a core for seconds
 

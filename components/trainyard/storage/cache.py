@@ -2,7 +2,7 @@
 
 A copy appears complete, by a rename. A process that opens one holds a shared lock (flock) on its folder until it ends,
 even by a kill. Before another copy is fetched, unlocked copies are removed, least recently used first, until there is
-room. Folders that `cached_files` fetches file by file count too, and lose single files.
+room. Folders that `file_stream` fetches file by file count too, and lose single files.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from trainyard.errors import DataError
-from trainyard.storage.source_stream import open_file, unreadable
+from trainyard.storage.listing import open_file, unreadable
 from trainyard.uris import is_bucket
 
 BLOCK = 512

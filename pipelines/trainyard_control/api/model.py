@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from trainyard.readers.rows import BadRow
-    from trainyard.serving.run import Addresses
+    from trainyard.serving.server import Addresses
     from trainyard.serving.versions import ServingVersion
     from trainyard.steps.predict.prediction import Predictor
     from trainyard.steps.predict.pushed_model import PushedModel
@@ -237,7 +237,7 @@ def serve(
     grpc_port: int | None,
     started: Callable[[Addresses, ServingVersion], None],
 ) -> None:
-    """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.run.serve`.
+    """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.server.serve`.
 
     Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
     """
@@ -250,7 +250,7 @@ def serve(
     require_tensorflow()
     if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
         raise ConfigurationError("aiohttp is not installed; the server needs it. Install trainyard[cpu].")
-    from trainyard.serving.run import Options, serve
+    from trainyard.serving.server import Options, serve
 
     serve(Options(folder, name, host, port, reload_seconds, request_bytes, grpc_port), started)
 

@@ -39,7 +39,7 @@ DEADLINE_SECONDS = 120.0
 BINARY = "tensorflow_model_server"
 """The name of TensorFlow Serving's program."""
 
-_SERVER = "trainyard.serving.run"  # above the steps, which start it as the program that it is
+_SERVER = "trainyard.serving.server"  # above the steps, which start it as the program that it is
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", _SERVER]
 _ENDING_SECONDS = 2.0  # chosen: for a server whose connection broke to end
 _POLL_SECONDS = 0.1

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
-from trainyard.storage.buckets import objects, transfer
+from trainyard.storage.buckets import objects
 from trainyard.storage.buckets.objects import Missing
 from trainyard.storage.manifest import File, measure, measure_folder
 
@@ -136,7 +136,7 @@ class TaskStore:
                     stream.seek(at)
                     stream.write(content)
 
-            transfer.in_parallel(fetch, _requests(zip(ranges, starts, strict=False)))
+            objects.in_parallel(fetch, _requests(zip(ranges, starts, strict=False)))
             return [_mapped(temporary.name, at, item.bytes) for item, at in zip(ranges, starts, strict=False)]
 
     def shared_copy(self, folder: Path) -> str:
@@ -144,7 +144,7 @@ class TaskStore:
         if not self.uri:
             return str(folder)
         store, prefix = objects.locate(self.below(folder.name).uri)
-        transfer.upload(store, f"{prefix}/", folder, measure_folder(folder, "").files)
+        objects.upload(store, f"{prefix}/", folder, measure_folder(folder, "").files)
         return f"{store.root}/{prefix}"
 
     def write_folder(self, name: str, folder: Path) -> None:
@@ -198,8 +198,8 @@ def _aligned(ranges: Iterable[Range]) -> list[int]:
 def _requests(ranges: Iterable[tuple[Range, int]]) -> Iterator[tuple[Range, int]]:
     """Yield the requests for `ranges`, each with the position of its bytes."""
     for item, at in ranges:
-        for passed in range(0, item.bytes, transfer.RANGE_BYTES):
-            size = min(transfer.RANGE_BYTES, item.bytes - passed)
+        for passed in range(0, item.bytes, objects.RANGE_BYTES):
+            size = min(objects.RANGE_BYTES, item.bytes - passed)
             yield Range(item.name, item.start + passed, size), at + passed
 
 

@@ -27,14 +27,13 @@ from typing import Any
 
 from trainyard import events
 from trainyard.errors import DataError, InfrastructureError, TransientError
-from trainyard.storage import cache, cached_files
+from trainyard.storage import cache, file_stream
 from trainyard.storage import manifest as manifests
-from trainyard.storage.buckets import objects, transfer
+from trainyard.storage.buckets import objects
 from trainyard.storage.buckets.bucket_lease import lease as lease
 from trainyard.storage.buckets.objects import ABSENT, Changed, Missing, ObjectStore
-from trainyard.storage.cached_files import CachedFiles
 from trainyard.storage.disk import os_errors, staging_errors
-from trainyard.storage.file_stream import FileStream
+from trainyard.storage.file_stream import CachedFiles, FileStream
 from trainyard.storage.manifest import ATTEMPTS, MANIFEST, Manifest
 
 
@@ -89,13 +88,13 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
         nonlocal published
         file = published.manifest.files[name]
         try:
-            transfer.download_file(store, published.prefix + name, path, file)
+            objects.download_file(store, published.prefix + name, path, file)
         except Missing as error:
             again = _open(uri, made_by)
             if again.prefix == published.prefix or again.digest != published.digest:
                 raise _missing_file_error(uri, made_by, error) from error
             published = again  # it was replaced by an equal one while it was read
-            transfer.download_file(store, published.prefix + name, path, file)
+            objects.download_file(store, published.prefix + name, path, file)
 
     manifest = replace(published.manifest, files={name: published.manifest.files[name] for name in names})
     return FileStream(uri, CachedFiles(key, manifest, download))
@@ -129,7 +128,7 @@ def remove_unfinished(uri: str) -> None:
     paths = [item.name.removeprefix(f"{name}/").partition("/") for item in store.list(f"{name}/").objects]
     attempted = {folder for folder, _, rest in paths if rest.startswith(ATTEMPTS)}
     published = {folder for folder, _, rest in paths if rest == MANIFEST}
-    transfer.delete(store, [f"{name}/{''.join(path)}" for path in paths if path[0] in attempted - published])
+    objects.delete(store, [f"{name}/{''.join(path)}" for path in paths if path[0] in attempted - published])
 
 
 def remove_abandoned(uri: str) -> None:
@@ -174,7 +173,7 @@ def remove(uri: str) -> None:
     store, name = objects.locate(uri)
     store.delete(f"{name}/{MANIFEST}")
     store.delete(name)
-    transfer.delete(store, [item.name for item in store.list(f"{name}/").objects])
+    objects.delete(store, [item.name for item in store.list(f"{name}/").objects])
 
 
 def _published(uri: str) -> _Published | None:
@@ -211,11 +210,11 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: st
     start = time.monotonic()
     attempt_prefix = f"{name}/{ATTEMPTS}{attempt}/"
     here = {path: file for path, file in manifest.files.items() if (staging / path).is_file()}
-    transfer.upload(store, attempt_prefix, staging, here)
+    objects.upload(store, attempt_prefix, staging, here)
     try:
         store.write(f"{name}/{MANIFEST}", manifest.to_json(attempt=attempt, writer=attempt).encode(), match=ABSENT)
     except Changed as error:
-        transfer.delete(store, [attempt_prefix + path for path in manifest.files])
+        objects.delete(store, [attempt_prefix + path for path in manifest.files])
         _require_same(uri, manifest, error)
         return
     _remove_attempts(uri, keep=attempt_prefix)
@@ -240,10 +239,10 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
             f"{uri}/{foreign[0]}: already exists, and Trainyard did not write it. Remove it, or name another folder."
         )
     store.write(marker_name, json.dumps(sorted(manifest.files)).encode())
-    transfer.upload(store, f"{name}/", staging, {path: file for path, file in manifest.files.items() if path != last})
+    objects.upload(store, f"{name}/", staging, {path: file for path, file in manifest.files.items() if path != last})
     if committed(uri) is None:  # no other writer was faster, possible only after a lost lease
         _remove_strays(uri, manifest, keep=marker_name)
-        transfer.upload(store, f"{name}/", staging, {last: manifest.files[last]})
+        objects.upload(store, f"{name}/", staging, {last: manifest.files[last]})
         sizes = {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
         if manifests.mismatch(manifest, sizes, uri, manifest.producer):
             raise TransientError(f"{uri}: another process has removed its files meanwhile. Run the same command again.")
@@ -253,7 +252,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
     except Changed as error:
         winner = committed(uri)
         if winner is not None:
-            transfer.delete(store, [f"{name}/{path}" for path in manifest.files if path not in winner.files])
+            objects.delete(store, [f"{name}/{path}" for path in manifest.files if path not in winner.files])
         store.delete(marker_name)
         _require_same(uri, manifest, error)
         return
@@ -282,7 +281,7 @@ def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
     for marker in _open_attempts(uri):
         if marker != keep:
             strays = [path for path in _attempt_files(store, marker) if path not in manifest.files]
-            transfer.delete(store, [f"{name}/{path}" for path in strays])
+            objects.delete(store, [f"{name}/{path}" for path in strays])
             store.delete(marker)
 
 
@@ -302,7 +301,7 @@ def _remove_attempts(uri: str, keep: str) -> None:
     """Remove the attempts at `uri` whose object names do not start with `keep`."""
     store, name = objects.locate(uri)
     attempts = [item.name for item in store.list(f"{name}/{ATTEMPTS}").objects]
-    transfer.delete(store, [path for path in attempts if not path.startswith(keep)])
+    objects.delete(store, [path for path in attempts if not path.startswith(keep)])
 
 
 def _local_copy(store: ObjectStore, uri: str, published: _Published) -> Path:
@@ -311,8 +310,8 @@ def _local_copy(store: ObjectStore, uri: str, published: _Published) -> Path:
 
     def fetch(folder: Path) -> None:
         start = time.monotonic()
-        missing = cached_files.link(_key(uri, published.digest), manifest, folder)
-        transfer.download(store, published.prefix, missing, folder)
+        missing = file_stream.link(_key(uri, published.digest), manifest, folder)
+        objects.download(store, published.prefix, missing, folder)
         seconds = round(time.monotonic() - start, 2)
         events.emit("fetched", uri=uri, files=len(missing.files), bytes=missing.bytes, seconds=seconds)
 

@@ -9,7 +9,7 @@ import typer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, ModelName
 
 if TYPE_CHECKING:
-    from trainyard.serving.run import Addresses
+    from trainyard.serving.server import Addresses
     from trainyard.serving.versions import ServingVersion
 
 _ModelName = Annotated[

@@ -13,8 +13,7 @@ from trainyard.errors import DataError
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, table_of
 from trainyard.storage import listing, tfrecord
-from trainyard.storage.listing import SourceFile
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.listing import SourceFile, open_file
 
 Kind = Literal["images", TableName]
 

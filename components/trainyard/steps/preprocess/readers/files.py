@@ -18,7 +18,7 @@ from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
 from trainyard.storage.listing import SourceFile
-from trainyard.storage.source_stream import open_file as open_file
+from trainyard.storage.listing import open_file as open_file
 from trainyard.storage.tar import as_folder, is_archive
 from trainyard.uris import is_bucket
 

@@ -27,7 +27,7 @@ from trainyard.steps.preprocess.readers.tar import tar_pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source
-from trainyard.storage.source_stream import open_file, unreadable
+from trainyard.storage.listing import open_file, unreadable
 from trainyard.storage.tar import as_folder, is_archive
 
 _Item = TypeVar("_Item")

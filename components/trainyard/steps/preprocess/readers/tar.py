@@ -7,7 +7,7 @@ import zlib
 from typing import IO
 
 from trainyard.readers.rows import PIECE_BYTES, WHOLE, Piece
-from trainyard.storage.source_stream import open_file, unreadable
+from trainyard.storage.listing import open_file, unreadable
 from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, not_an_archive
 from trainyard.uris import is_bucket
 
