@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.champion import Champion, set_champion
 from trainyard.contract.origin import origin
+from trainyard.contract.version import Champion, set_champion
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage

@@ -10,8 +10,8 @@ from trainyard.contract import version
 from trainyard.contract.artifacts.export import ExportedFile, Latency
 from trainyard.contract.artifacts.gate import Interval, Threshold
 from trainyard.contract.artifacts.push import GateRecord, VersionRecord
-from trainyard.contract.champion import Champion, set_champion
 from trainyard.contract.pushed_versions import set_alias
+from trainyard.contract.version import Champion, set_champion
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 

@@ -17,9 +17,9 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import EXTRA, Champion, set_champion
 from trainyard.contract.keys import code_digest
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
+from trainyard.contract.version import EXTRA, Champion, set_champion
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainyard as ty
-from trainyard.contract.champion import champion
+from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.predict.pushed_model import find_model
 

@@ -47,9 +47,8 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.champion import Champion, set_champion
 from trainyard.contract.statistics.drift import Statistics
-from trainyard.contract.version import layout
+from trainyard.contract.version import Champion, layout, set_champion
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError

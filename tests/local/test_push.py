@@ -23,9 +23,8 @@ import tensorflow as tf
 from push_folders import evaluated, exported
 
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.champion import champion
+from trainyard.contract.version import champion, record
 from trainyard.contract.version import digest as model_digest
-from trainyard.contract.version import record
 from trainyard.errors import ConfigurationError, DataError, GateRefused, TransientError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe

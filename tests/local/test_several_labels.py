@@ -22,8 +22,7 @@ from pyarrow import csv
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import EXTRA
-from trainyard.contract.version import PREPROCESSING, PRODUCER
+from trainyard.contract.version import EXTRA, PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe

@@ -11,7 +11,7 @@ import pytest
 import train_folders
 
 from trainyard.contract.artifacts.train import TARGET_INVERSE, Training
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe

@@ -24,7 +24,7 @@ from object_stores import Store
 
 from trainyard.contract import weights as contract
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models.build import build
 from trainyard.models.weights import load_weights

@@ -31,9 +31,8 @@ from pyarrow import parquet
 from pydantic import ValidationError
 from table_writers import WORDS, by_excel, by_pandas, by_spark, examples_of, texts, write_each
 
-from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.drift import UnknownValues
-from trainyard.contract.version import PRODUCER
+from trainyard.contract.version import EXTRA, PRODUCER
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.values import canonical_lists_tensor, canonical_tensor, days_tensor
 from trainyard.errors import DataError

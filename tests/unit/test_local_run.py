@@ -12,7 +12,7 @@ import pytest
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
-from trainyard.contract.champion import Champion, set_champion
+from trainyard.contract.version import Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.report import report
 from trainyard.spec import environment

@@ -12,7 +12,7 @@ from tests.pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
-from trainyard.contract.champion import champion, set_champion
+from trainyard.contract.version import champion, set_champion
 from trainyard.report import index
 from trainyard.steps.predict.pushed_model import open_model
 from trainyard.storage import storage

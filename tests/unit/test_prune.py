@@ -11,8 +11,8 @@ from tests.pruned_storage import NOW, Storage
 from typer.testing import CliRunner
 
 from trainyard.contract import keys
-from trainyard.contract.champion import Champion, set_champion
 from trainyard.contract.pushed_versions import set_alias
+from trainyard.contract.version import Champion, set_champion
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
 from trainyard_control.cli.main import app

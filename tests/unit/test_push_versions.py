@@ -17,9 +17,9 @@ from tests.unit import report_folders
 from trainyard.contract import version
 from trainyard.contract.artifacts.gate import Override
 from trainyard.contract.artifacts.preprocess import Column, RawFeature, Unknown
-from trainyard.contract.champion import Champion, champion, set_champion
 from trainyard.contract.pushed_versions import aliases, find_version, serving_version, set_alias
 from trainyard.contract.statistics.drift import UnknownValues
+from trainyard.contract.version import Champion, champion, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.recipe import Recipe

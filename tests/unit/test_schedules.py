@@ -15,11 +15,10 @@ from trainyard.contract.artifacts.evaluate import ClassThreshold, Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.champion import EXTRA, Champion, set_champion
 from trainyard.contract.origin import origin
 from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
-from trainyard.contract.version import content
+from trainyard.contract.version import EXTRA, Champion, content, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes

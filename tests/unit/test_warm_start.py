@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import Champion
 from trainyard.contract.pipeline import Pipeline, TrainingPlan
+from trainyard.contract.version import Champion
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe

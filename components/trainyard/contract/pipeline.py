@@ -13,8 +13,8 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import Champion, champion
 from trainyard.contract.document import Document, FrozenModel
+from trainyard.contract.version import Champion, champion
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage

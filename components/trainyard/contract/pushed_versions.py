@@ -15,8 +15,8 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from trainyard.contract import version as contents
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.champion import champion
 from trainyard.contract.document import FrozenModel
+from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from trainyard.data.values import canonical_tensor
+from trainyard.data.values import Tensors, canonical_tensor
 from trainyard.spec.formula import BIN, COMPARISONS, MAX_BINS, Call, Cell, Constant, Node, parse
-
-Tensors = dict[str, tf.Tensor]
 
 
 def computed(inputs: Mapping[str, tf.Tensor], derive: Mapping[str, str]) -> Tensors:

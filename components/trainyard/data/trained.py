@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.contract import version
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.data.examples import Tensors as Tensors
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.graph import producer

@@ -17,7 +17,7 @@ from keras.src.backend.config import keras_home  # Keras has no public name for 
 from trainyard import events
 from trainyard.contract import version
 from trainyard.contract import weights as source
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.contract.weights import FIELD
 from trainyard.data import trained
 from trainyard.data.trained import UNREADABLE

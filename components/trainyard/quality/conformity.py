@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.errors import listed
-from trainyard.quality.tables.cells import Cells, cells
+from trainyard.quality.tables.cells import Cells, Mask, cells
 from trainyard.spec.data_schema import (
     CategoryColumn,
     Column,
@@ -34,7 +33,6 @@ SUCH_AS = 5
 _LONGEST = 40  # characters of a cell in a message; chosen
 _EPOCH = datetime.date(1970, 1, 1)
 
-Mask = NDArray[np.bool_]
 Position = tuple[str, int, str]
 
 

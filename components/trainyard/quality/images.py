@@ -1,4 +1,5 @@
 """Profiles images by their headers, and by their content; finds those that look the same without comparing each pair.
+
 A perceptual hash is two difference hashes: is each of 8 x 8 patches brighter than its right neighbor, and than the one
 below. Source: Krawetz (2013), Kind of Like That, https://www.hackerfactor.com/blog/index.php?/archives/529-.html
 """

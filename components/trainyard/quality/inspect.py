@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from trainyard.contract import version, window
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.drift import Statistics
+from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.images import profile_images
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile

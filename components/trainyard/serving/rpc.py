@@ -1,4 +1,5 @@
 """The gRPC server: the Open Inference Protocol v2, its messages and the tensors in them.
+
 open_inference_grpc.binpb describes them: the compiled open_inference_grpc.proto beside it. The classes are made when
 this module is imported, in a pool apart from the default one: a client of Triton or KServe in the same process has
 messages with the same names.

@@ -1,4 +1,5 @@
 """The HTTP server: TensorFlow Serving's REST API, the Open Inference Protocol v2, health, metrics, and a page.
+
 SIGTERM and Ctrl-C finish the requests that were taken.
 """
 
@@ -25,7 +26,7 @@ from aiohttp.log import server_logger
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from trainyard import events
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.report.pages import template
 from trainyard.serving.records import binary_tensors

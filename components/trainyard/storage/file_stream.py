@@ -1,4 +1,5 @@
 """Fetches files of a bucket folder ahead of their readers, in the order of use, within the limit of the cache.
+
 If they do not all fit the cache, those used latest are removed and fetched again in time. The processes of this machine
 share the local copies. A file appears complete and verified, by a rename. A process holds a shared lock (flock) on each
 file until it releases it or ends, even by a kill. Unlocked files make room for others.

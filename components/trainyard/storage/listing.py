@@ -1,4 +1,5 @@
 """Lists the files of a recipe's source, in a folder or bucket, with the reason if a file cannot be read; opens them.
+
 Opening a named pipe would block forever, a link may lead out of the folder or in a circle, and a name may not be text.
 All of this is detected before a file is opened, and reported.
 """

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import uris
 from trainyard.contract import keys
-from trainyard.contract.champion import Champion
 from trainyard.contract.pushed_versions import find_version, split_name, version_numbers
-from trainyard.contract.version import SERVED
+from trainyard.contract.version import SERVED, Champion
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.escape import shell
 from trainyard.measured import metric_text

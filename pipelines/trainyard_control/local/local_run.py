@@ -13,9 +13,9 @@ from typing import IO, Any, Protocol, Self
 from trainyard import child_process, errors, events, memory
 from trainyard.contract import keys, weights
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.champion import Champion
 from trainyard.contract.gang import check_input_workers, check_one_cpu, elastic_gang, to_parameter
 from trainyard.contract.pipeline import Pipeline, is_blessed
+from trainyard.contract.version import Champion
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import OUTPUTS, STEPS, is_from

@@ -11,9 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.champion import champion
 from trainyard.contract.pushed_versions import aliases
-from trainyard.contract.version import digest, record
+from trainyard.contract.version import champion, digest, record
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.report import local_runs

@@ -22,7 +22,7 @@ import optuna
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.champion import champion
+from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError, DataError, ExitCode, Preempted, TrainyardError
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml

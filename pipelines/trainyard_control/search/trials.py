@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.contract.champion import champion
 from trainyard.contract.document import FrozenModel
+from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
 from trainyard_control.local.local_run import LocalRun

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from trainyard.contract.champion import EXTRA
-from trainyard.contract.version import CARD, SERVED
+from trainyard.contract.version import CARD, EXTRA, SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.storage import cache, disk, storage
 

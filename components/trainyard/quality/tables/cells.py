@@ -1,8 +1,10 @@
-"""Tells what the texts of a column are: missing, numbers, days or other texts, a whole batch at a time."""
+"""Tells what the texts of a column are, a whole batch at a time: missing, numbers, days, or unknown to a model."""
 
 from __future__ import annotations
 
 import datetime
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.values.columns import as_texts, canonical_texts, days, is_text
+from trainyard.contract.statistics.drift import UnknownValues
+from trainyard.values.columns import as_texts, canonical_texts, count_known, days, is_text
 from trainyard.values.patterns import DAY, FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
 from trainyard.values.text import UTC
 
@@ -154,3 +157,47 @@ def too_many_classes(distinct: int, rows: int) -> bool:
     Chosen: more than 100, and more than a tenth of the rows.
     """
     return distinct > 100 and distinct > rows / 10
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The values of a category that training saw, or the words or parts of a text.
+
+    separator: as `count_known`. missing: the value that stands for a missing one.
+    """
+
+    values: pa.Array
+    is_text: bool
+    separator: str | None
+    missing: str | None
+
+
+class UnknownCounter:
+    """Counts by column, for the columns of `vocabularies`."""
+
+    def __init__(self, vocabularies: Mapping[str, Vocabulary]) -> None:
+        self.vocabularies = vocabularies
+        self._cells, self._unknown, self._missing = Counter[str](), Counter[str](), Counter[str]()
+
+    def add(self, columns: Mapping[str, pa.Array]) -> None:
+        """Count the cells of columns of texts (n,) by name, in which a missing one is empty."""
+        for name, known in self.vocabularies.items():
+            texts = columns[name]
+            missing = pc.sum(pc.equal(texts, "")).as_py() or 0
+            self._cells[name] += len(texts)
+            self._missing[name] += missing
+            self._unknown[name] += (
+                len(texts) - missing - count_known(texts, known.values, known.is_text, known.separator)
+            )
+
+    def counts(self) -> dict[str, UnknownValues]:
+        """Return the counts by column."""
+        return {
+            name: UnknownValues(
+                values=self._cells[name] - self._missing[name],
+                unknown=self._unknown[name],
+                missing=self._missing[name],
+                missing_is_unknown=bool(known.missing) and known.missing not in known.values.to_pylist(),
+            )
+            for name, known in self.vocabularies.items()
+        }

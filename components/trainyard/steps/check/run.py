@@ -10,11 +10,10 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import Champion, version_statistics
 from trainyard.contract.origin import recorded
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.statistics.drift import Statistics, drift
-from trainyard.contract.version import content, digest
+from trainyard.contract.version import Champion, content, digest, version_statistics
 from trainyard.errors import listed
 from trainyard.spec.schedule import When
 from trainyard.storage import storage

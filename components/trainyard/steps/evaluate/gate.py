@@ -9,8 +9,8 @@ from typing import Self
 
 from trainyard import events
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
-from trainyard.contract.champion import version_statistics
 from trainyard.contract.statistics.drift import Movement, Statistics, compare
+from trainyard.contract.version import version_statistics
 from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.spec.gates import ROUNDING, Against, Gate
 from trainyard.spec.recipe import Recipe

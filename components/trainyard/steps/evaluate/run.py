@@ -10,7 +10,7 @@ from trainyard import events
 from trainyard.contract import version
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.storage import storage

@@ -27,7 +27,7 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
-from trainyard.quality.unknown import UnknownCounter, Vocabulary
+from trainyard.quality.tables.cells import UnknownCounter, Vocabulary
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.model import TREES
 from trainyard.spec.recipe import Data, Recipe

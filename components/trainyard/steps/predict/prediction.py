@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract.artifacts.predict import PredictionCounts
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.readers.rows import BadRow

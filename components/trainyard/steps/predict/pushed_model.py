@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trainyard.contract import version
 from trainyard.contract.artifacts.evaluate import thresholds_by_id
-from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.pushed_versions import serving_version, split_name
-from trainyard.contract.version import PREPROCESSING
+from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, champion
 from trainyard.errors import DataError
 from trainyard.quality.decoding import PixelForm
 from trainyard.spec.columns import Quote

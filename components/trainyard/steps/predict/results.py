@@ -22,10 +22,10 @@ from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
 from trainyard.contract import version
-from trainyard.contract.champion import EXTRA
 from trainyard.contract.statistics.decision import decided_class, decided_classes
+from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError
-from trainyard.quality.unknown import UnknownCounter, Vocabulary
+from trainyard.quality.tables.cells import UnknownCounter, Vocabulary
 from trainyard.readers.rows import BadRow
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel

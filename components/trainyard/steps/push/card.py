@@ -20,7 +20,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Column, Examples, RawFeature
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.escape import one_line
 from trainyard.measured import metric_text
 from trainyard.report.outputs import Outputs

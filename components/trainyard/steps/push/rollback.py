@@ -12,8 +12,8 @@ from pathlib import Path
 
 from trainyard.contract import version
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.champion import Champion, champion, set_champion
 from trainyard.contract.pushed_versions import find_version, version_numbers
+from trainyard.contract.version import Champion, champion, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.push import versions
 from trainyard.steps.push.run import person

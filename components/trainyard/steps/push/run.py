@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import REFUSED, Override, Verdict, refusal_reason
 from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
-from trainyard.contract.champion import Champion, set_champion
+from trainyard.contract.version import Champion, set_champion
 from trainyard.errors import GateRefused
 from trainyard.graph import ARGUMENTS
 from trainyard.report.outputs import Outputs, read

@@ -6,8 +6,7 @@ import keras
 
 from trainyard import events
 from trainyard.contract.artifacts.train import TARGET_INVERSE
-from trainyard.contract.champion import EXTRA
-from trainyard.contract.version import LABELS, names
+from trainyard.contract.version import EXTRA, LABELS, names
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage

@@ -1,4 +1,5 @@
 """Object stores behind one class, with common retries and error messages, and transfers of many files in parallel.
+
 An implementation (`gcs`, `s3`) makes single requests and classifies the errors of its client. Retries, deadlines and
 messages are here.
 """

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from trainyard.contract import version
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import EXTRA
 from trainyard.data import probabilities
 from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError, Preempted
