@@ -74,7 +74,7 @@ def test_the_key_is_the_same_wherever_the_package_lies(package: Path, monkeypatc
         ("spec/model.py", list(OUTPUTS)),
         ("storage/listing.py", list(OUTPUTS)),
         ("storage/tar.py", list(OUTPUTS)),
-        ("storage/tfrecord.py", list(OUTPUTS)),
+        ("readers/tf_examples.py", list(OUTPUTS)),
         ("spec/contradictions.py", []),
         ("storage/buckets/gcs.py", []),
         ("report/pipeline_run.py", []),

@@ -185,7 +185,9 @@ def _failure(base: Diagnosis) -> Failure:
     if base.reason == "DeadlineExceeded":
         return "deadline"
     if base.reason.startswith("OutOf") or base.reason in (
-        *("UnexpectedAdmissionError", "NodeAffinity", "Allocate failed"),
+        "UnexpectedAdmissionError",
+        "NodeAffinity",
+        "Allocate failed",
     ):
         return "turned-away"
     if base.exit is None:

@@ -90,7 +90,8 @@ def render(
     from trainyard.report import pages  # with jinja2
 
     training, evaluation = outputs.training, outputs.evaluation
-    figures = plots.figures(outputs.examples, training, evaluation, seconds) if _draws() else {}
+    # Container images that only train lack plotly.
+    figures = plots.figures(outputs.examples, training, evaluation, seconds) if find_spec("plotly") else {}
     script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
     page: str = _template().render(
         title=title,
@@ -191,11 +192,6 @@ def _template() -> Any:
     from trainyard.report import pages  # with jinja2
 
     return pages.template(Path(__file__).parent / "report.html.j2", number=_number, bytes=_bytes)
-
-
-def _draws() -> bool:
-    """Return True if plotly is installed; images that only train lack it."""
-    return find_spec("plotly") is not None
 
 
 @cache

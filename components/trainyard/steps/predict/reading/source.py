@@ -10,9 +10,10 @@ from typing import IO, Literal
 from trainyard import uris
 from trainyard.contract.image_formats import ENDINGS as IMAGE_ENDINGS
 from trainyard.errors import DataError
+from trainyard.readers import tf_examples
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, table_of
-from trainyard.storage import listing, tfrecord
+from trainyard.storage import listing
 from trainyard.storage.listing import SourceFile, open_file
 
 Kind = Literal["images", TableName]
@@ -81,12 +82,12 @@ def _by_content(path: str) -> Kind:
     """Return the kind of the file at `path` by its content: text is a table by default."""
     try:
         with open_file(path) as stream:
-            start = stream.read(tfrecord.HEADER_BYTES)
+            start = stream.read(tf_examples.HEADER_BYTES)
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read ({error}). Check its permissions.") from error
     if start.startswith(_PARQUET):
         return "parquet"
-    if tfrecord.is_header(start):
+    if tf_examples.is_header(start):
         return "tfrecord"
     try:
         start.decode()
