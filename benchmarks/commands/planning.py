@@ -81,7 +81,7 @@ def _run(folder: Path, recipe: str, source: str) -> dict[str, float]:
     (entry,) = json.loads(plan.stdout)
     subprocess.run([program, "run", source, *options, "--from", "train"], check=True, capture_output=True)
     newest = max((folder / "storage" / recipe / "train").glob("*/training.json"), key=lambda file: file.stat().st_mtime)
-    measured = json.loads(newest.read_text())["examples_per_second"]
+    measured = json.loads(newest.read_text())["speed"]["examples_per_second"]
     return entry["examples_per_second"] | {"measured": measured, "plan_cpu_seconds": cpu}
 
 

@@ -86,7 +86,8 @@ def measure() -> tuple[list[Result], Training]:
 
 def section(results: list[Result], training: Training) -> str:
     """Return the part of the page."""
-    device = training.measured[0]
+    machine = training.machine
+    device = machine.measured[0]
     rows = "\n".join(
         f"| `{result.model}` | {result.side} | {result.batch} | {result.precision} "
         f"| {result.predicted:,.0f} ({result.low:,.0f} – {result.high:,.0f}) | {result.measured:,.0f} "
@@ -94,9 +95,9 @@ def section(results: list[Result], training: Training) -> str:
         f"| {100 * result.waiting:.0f} |"
         for result in results
     )
-    versions = ", ".join(f"{name} {version}" for name, version in training.versions.items())
-    return f"""Training images/s on {len(training.measured)} {device.product} (measured: {device.tflops:,.0f} TFLOP/s,
-{device.gb_per_second:,.0f} GB/s) and {training.cores} cores, by {training.engine} ({versions}).
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    return f"""Training images/s on {len(machine.measured)} {device.product} (measured: {device.tflops:,.0f} TFLOP/s,
+{device.gb_per_second:,.0f} GB/s) and {machine.cores} cores, by {machine.engine} ({versions}).
 *Predicted* is `trainyard plan` with its 80 % interval, without any earlier run. *One batch* sends the same batch to the
 device in every step and decodes nothing. *Waits* is the share of a step that waits for input.
 
@@ -147,10 +148,10 @@ def _train(folder: Path, examples: str, fields: dict[str, Any]) -> tuple[Trainin
         low=plan.low,
         predicted=plan.expected,
         high=plan.high,
-        measured=training.examples_per_second,
-        cached=1000 * batch / training.cached_step_ms,
-        waiting=training.step_split_ms["input"] / training.step_ms,
-        bottleneck=training.bottleneck,
+        measured=training.speed.examples_per_second,
+        cached=1000 * batch / training.speed.cached_step_ms,
+        waiting=training.speed.step_split_ms["input"] / training.speed.step_ms,
+        bottleneck=training.speed.bottleneck,
     )
 
 

@@ -37,7 +37,7 @@ print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"})
 def test_the_launcher_in_its_pod_ends_with_the_output_that_worker_0_committed(desk: Desk, calm: Run) -> None:
     calm.ends()
     training = desk.training(calm)
-    assert (training["workers"], training["restarts"], training["steps"]) == (2, [], EPOCHS * EPOCH)
+    assert (training["gang"]["workers"], training["gang"]["restarts"], training["steps"]) == (2, [], EPOCHS * EPOCH)
     seconds = calm.moment('"event": "progress"') - calm.moment('"launched"')
     print(f"seconds from the Job to the first steps: {seconds:.1f}")
     assert '"launched", "job": "ty-calm-' in calm.log and '"how": "created", "workers": 2' in calm.log
@@ -69,7 +69,7 @@ def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: 
     run.start().says('"how": "attached"')
     assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
     training = assert_survived(desk, run, calm)
-    assert training["restarts"] == []
+    assert training["gang"]["restarts"] == []
 
 
 def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, run: Run, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, 
     run.ends()
     until(lambda: not run.namespace.left_of(gang))
     training = desk.training(run)
-    (restart,) = training["restarts"]
+    (restart,) = training["gang"]["restarts"]
     assert restart["resumed_at"] >= step - EPOCH and "was killed" in restart["reason"]
-    assert (training["model"], training["workers"], training["steps"]) == ("two_layers", 2, 5 * EPOCH)
+    assert (training["model"], training["gang"]["workers"], training["steps"]) == ("two_layers", 2, 5 * EPOCH)
     assert [epoch["epoch"] for epoch in training["history"]] == [*range(1, 6)]

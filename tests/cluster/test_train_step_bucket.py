@@ -56,10 +56,10 @@ def test_a_chief_killed_in_its_pod_goes_on_from_the_bucket(desk: Desk, calm: Run
     run.start().reaches(2 * INTERVAL)
     signal_training_process(desk.namespace, run.worker(0))
     training = assert_survived(desk, run, calm, **store.environment)
-    (restart,) = training["restarts"]
+    (restart,) = training["gang"]["restarts"]
     assert re.search(killed(0), restart["reason"])
     assert restart["resumed_at"] > 0 and restart["lost_steps"] <= INTERVAL
-    assert training["workers"] == 2
-    goodput = training["goodput_seconds"]
+    assert training["gang"]["workers"] == 2
+    goodput = training["goodput"]["seconds"]
     assert goodput["queue"] >= 0 and goodput["meet"] > 0
     print(goodput)

@@ -25,7 +25,7 @@ def test_training_processes_killed_in_their_pods_cost_at_most_one_checkpoint_int
     print(f"seconds from the kill to new steps: {recovered - signalled:.1f}")
     signal_training_process(run.namespace, run.worker(0))
     training = assert_survived(desk, run, calm)
-    for worker, restart in zip((1, 0), training["restarts"], strict=True):
+    for worker, restart in zip((1, 0), training["gang"]["restarts"], strict=True):
         assert restart["lost_steps"] <= INTERVAL
         assert re.search(killed(worker), restart["reason"])
 
@@ -50,7 +50,7 @@ def test_a_gang_fed_by_input_workers_survives_the_death_of_one_with_the_weights_
     step = run.step()
     run.namespace.kubectl("delete", "pod", run.worker(1, "-input"), "--grace-period=0", "--force")
     training = assert_survived(desk, run, calm)
-    (restart,) = training["restarts"]
+    (restart,) = training["gang"]["restarts"]
     assert "input worker 1 of 2" in restart["reason"] and restart["resumed_at"] >= step - INTERVAL
 
 
@@ -58,5 +58,5 @@ def test_a_worker_with_ten_seconds_of_grace_saves_the_step_it_is_at(desk: Desk, 
     run.start().reaches(EPOCH + INTERVAL)  # an epoch's end is compiled by then, which takes seconds
     run.namespace.kubectl("delete", "pod", run.worker(1), "--grace-period=10", "--wait=false")
     training = assert_survived(desk, run, calm)
-    (restart,) = training["restarts"]
+    (restart,) = training["gang"]["restarts"]
     assert restart["lost_steps"] == 0 and "got SIGTERM" in restart["reason"]

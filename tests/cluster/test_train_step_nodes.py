@@ -78,15 +78,15 @@ def test_an_elastic_gang_trains_on_the_node_that_is_left_and_on_both_once_the_ot
     run.ends()
     until(lambda: not run.namespace.left_of(gang))
     training = desk.training(run)
-    counts = [(count["workers"], count["maximum"]) for count in training["worker_counts"]]
+    counts = [(count["workers"], count["maximum"]) for count in training["gang"]["worker_counts"]]
     counts = counts[counts.index((2, 2)) :]
     assert counts[:2] == [(2, 2), (1, 2)] and counts[2:] in ([], [(2, 2)]), run.log  # a fast training ends before
     assert [event["workers"] for event in run.event("gang_resized")][-2:] == [1, 2]
     (attempt,) = desk.attempts(run)
     assert (attempt["pool"], attempt["workers"], attempt["why"]) == ("train", 2, "")
     assert attempt["cost_usd"] == pytest.approx(attempt["worker_seconds"] / 1000, rel=0.01) and attempt["cost_usd"] > 0
-    print("restarts:", json.dumps(training["restarts"], indent=1))
-    assert not any(restart["lost_steps"] for restart in training["restarts"])
+    print("restarts:", json.dumps(training["gang"]["restarts"], indent=1))
+    assert not any(restart["lost_steps"] for restart in training["gang"]["restarts"])
     assert [epoch["epoch"] for epoch in training["history"]] == list(range(1, 121))  # tests/faults compares the losses
 
 

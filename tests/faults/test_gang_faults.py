@@ -110,7 +110,7 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     gang.wait_for_recovery(len(faults), 16 + 12 * len(faults))
     os.kill(gang.events("supervisor")[-1]["process"], signal.SIGTERM)
     gang.finish()
-    *restarts, stop = gang.training.restarts
+    *restarts, stop = gang.training.gang.restarts
     assert "got SIGTERM" in stop.reason and stop.lost_steps == 0
     assert len(restarts) == len(faults), gang.log[-3000:]
     for restart, (reason, _) in zip(restarts, faults, strict=True):
@@ -140,7 +140,7 @@ def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_with_one_worker(
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("workers: 2", "workers: 1"))
     alone = resume_here(tmp_path, examples)
-    assert alone.training.resumed_from == saved
+    assert alone.training.start.resumed_from == saved
     assert relative_difference(alone, unkilled) < 1e-5
 
 
@@ -157,19 +157,19 @@ def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
     gang = gang_processes.resume(tmp_path, examples)
     gang.finish()
     assert any(f"ckpt-{newest}: skipped" in event["message"] for event in gang.events("warning"))
-    assert gang.training.resumed_from == before and newest - before <= INTERVAL
-    assert gang.training.restarts == []
+    assert gang.training.start.resumed_from == before and newest - before <= INTERVAL
+    assert gang.training.gang.restarts == []
     assert_equal_ends(gang, unkilled)
 
 
 def test_a_worker_told_to_stop_saves_and_the_others_wait_for_its_return(pods: Gang, unkilled: Trained) -> None:
-    restart = pods.training.restarts[0]
+    restart = pods.training.gang.restarts[0]
     assert restart.lost_steps == 0 and "got SIGTERM" in restart.reason
     np.testing.assert_array_equal(pods.weights(), unkilled.weights())
 
 
 def test_a_frozen_worker_is_found_and_replaced(pods: Gang, unkilled: Trained) -> None:
-    _, restart = pods.training.restarts
+    _, restart = pods.training.gang.restarts
     assert_recovered(restart, r"made no progress for 8 s|lost another worker")
     assert_equal_ends(pods, unkilled)
 
@@ -224,8 +224,8 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
     gang.finish()
 
     training, expected = gang.training, undisturbed[1].training
-    timeline = [(count.workers, count.maximum, count.step) for count in training.worker_counts]
-    loss, growth = training.restarts[-2:]
+    timeline = [(count.workers, count.maximum, count.step) for count in training.gang.worker_counts]
+    loss, growth = training.gang.restarts[-2:]
     assert timeline[-2:] == [(2, 4, loss.resumed_at), (4, 4, growth.resumed_at)], gang.log[-3000:]
     assert timeline[-3][:2] == (4, 4)
     assert_recovered(loss, "worker 0 was lost, and started again")
@@ -240,8 +240,8 @@ def test_an_elastic_gang_goes_on_with_two_of_four_and_takes_them_in_again_withou
         for run in (training, expected)
     ]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-5)
-    assert (training.workers, training.input_workers, training.steps) == (4, 1, expected.steps)
-    assert 0 < (training.goodput or 0) < 1
+    assert (training.gang.workers, training.speed.input_workers, training.steps) == (4, 1, expected.steps)
+    assert training.goodput and 0 < training.goodput.share < 1
     assert storage.committed(str(tmp_path / "output")) is not None and not gang_processes.processes_of(tmp_path)
 
 

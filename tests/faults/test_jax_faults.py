@@ -28,7 +28,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     gang = start(tmp_path_factory.mktemp("unkilled"), examples, 2, epochs=EPOCHS, **JAX)
     gang.finish()
-    assert gang.training.restarts == []
+    assert gang.training.gang.restarts == []
     return gang
 
 
@@ -61,13 +61,13 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
     assert stopped == saved and killed >= 40 - INTERVAL
     training = gang.training
     reasons = ("worker 0's training process", "worker 1 is lost", "worker 1 is there again")
-    for reason, restart in zip(reasons, training.restarts, strict=True):
+    for reason, restart in zip(reasons, training.gang.restarts, strict=True):
         assert restart.lost_steps <= INTERVAL and reason in restart.reason
-    assert [count.workers for count in training.worker_counts] == [2, 1, 2]
+    assert [count.workers for count in training.gang.worker_counts] == [2, 1, 2]
     losses, expected = (
         [(epoch.train_loss, epoch.eval_loss) for epoch in run.history] for run in (training, unkilled.training)
     )
-    with_two = training.worker_counts[1].step // 8
+    with_two = training.gang.worker_counts[1].step // 8
     assert losses[:with_two] == expected[:with_two] and with_two >= 9
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert not gang_processes.processes_of(tmp_path)

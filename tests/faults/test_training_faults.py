@@ -146,7 +146,7 @@ def test_a_worker_killed_out_of_memory_is_named_so_and_started_again_once(
     gang = gang_processes.resume(tmp_path, examples, cgroup=small_memory)
     gang.finish()
     assert not hog.exists()
-    reason = gang.training.restarts[0].reason
+    reason = gang.training.gang.restarts[0].reason
     assert "was killed, out of memory at" in reason and "the limit is 2,560 MiB" in reason
     assert "resources.limits.memory" in reason and "train.batch_size" in reason
     assert_equal_ends(gang, undisturbed[2])
@@ -203,7 +203,7 @@ def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes
         resume_here(tmp_path, examples)
     else:
         gang_processes.resume(tmp_path, examples).finish()
-    assert gang.training.resumed_from == whole[-1]
+    assert gang.training.start.resumed_from == whole[-1]
     assert_equal_ends(gang, undisturbed[workers])
 
 
@@ -236,7 +236,7 @@ def test_a_model_that_takes_long_to_trace_is_not_taken_for_one_that_stands_still
     (tmp_path / "own.py").write_text(SLOW)
     gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
     gang.finish()
-    assert gang.training.restarts == [] and "no progress" not in gang.log
+    assert gang.training.gang.restarts == [] and "no progress" not in gang.log
     assert gang.log.count("falls asleep") == 2 * workers
 
 
@@ -255,7 +255,7 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
     gang.finish(code=30)
     assert "no progress for 6 s" in gang.events("failed")[-1]["message"] and "in hold" in gang.log
     freeze.unlink()
-    assert resume_here(tmp_path, examples).training.resumed_from
+    assert resume_here(tmp_path, examples).training.start.resumed_from
     for name, value in expected.items():
         np.testing.assert_array_equal(last_state(tmp_path)[name], value, err_msg=name)
 

@@ -16,7 +16,7 @@ import keras  # isort: skip
 import tensorflow as tf  # isort: skip
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
-from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.artifacts.train import Epoch, Machine, Training, TrainingSpeed
 from trainyard.contract.document import SPLITS
 from trainyard.storage import storage
 
@@ -164,14 +164,9 @@ def _training(model: keras.Model, losses: Sequence[float]) -> Training:
         steps=len(losses) * 10,
         epochs=len(losses),
         best_epoch=len(losses),
-        workers=1,
-        devices=["CPU:0"],
         precision="float32",
-        examples_per_second=1000.0,
-        bottleneck="compute",
-        step_ms=10.0,
-        cached_step_ms=9.5,
-        resumed_from=None,
+        speed=TrainingSpeed(examples_per_second=1000.0, bottleneck="compute", step_ms=10.0, cached_step_ms=9.5),
+        machine=Machine(devices=["CPU:0"]),
         history=[
             Epoch(
                 epoch=index + 1,

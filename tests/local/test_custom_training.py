@@ -235,11 +235,11 @@ def test_the_example_of_the_how_to_trains_in_pods_on_a_bucket_and_loses_one(
     (found, same) = chief.events("checkpoints_restored")  # of both workers
     assert found["number"] == same["number"]
     training = chief.training
-    assert len(training.restarts) == 1 and "was killed by SIGKILL" in training.restarts[0].reason
-    assert training.resumed_from and training.restarts[0].resumed_at == training.resumed_from
-    assert [epoch.epoch for epoch in training.history] == [*range(1, 13)] and training.workers == 2
+    assert len(training.gang.restarts) == 1 and "was killed by SIGKILL" in training.gang.restarts[0].reason
+    assert training.start.resumed_from and training.gang.restarts[0].resumed_at == training.start.resumed_from
+    assert [epoch.epoch for epoch in training.history] == [*range(1, 13)] and training.gang.workers == 2
     assert training.history[-1].eval_loss < training.history[0].eval_loss
-    assert training.command == ["python", "my_train.py"] and 0 < (training.goodput or 0) < 1
+    assert training.command == ["python", "my_train.py"] and training.goodput and 0 < training.goodput.share < 1
 
 
 @pytest.mark.parametrize("served", ["gs"], indirect=True)
@@ -304,8 +304,8 @@ def test_an_elastic_gang_of_a_program_loses_a_process_and_a_worker_and_takes_it_
     told = [(epoch.step, epoch.train_loss) for epoch in training.history]
     expected = [(end, np.mean(losses[end - 60 : end])) for end in range(60, 901, 60)]
     np.testing.assert_allclose(told, expected, rtol=1e-9)
-    assert [count.workers for count in training.worker_counts][-3:] == [2, 1, 2] and training.steps == 900
-    killed, lost, growth = training.restarts[-3:]
+    assert [count.workers for count in training.gang.worker_counts][-3:] == [2, 1, 2] and training.steps == 900
+    killed, lost, growth = training.gang.restarts[-3:]
     assert "was killed by SIGKILL" in killed.reason and "worker 1 is lost" in lost.reason, gang.log[-3000:]
     assert growth.reason == "worker 1 is there again: training continues with 2 of 2 workers"
     assert growth.lost_steps == 0 and max(killed.lost_steps, lost.lost_steps) <= 120

@@ -59,14 +59,14 @@ def test_one_and_two_workers_end_with_the_same_losses_and_weights(
 ) -> None:
     """Four are in tests/faults: the gang that loses two of them."""
     one, both = train_here(tmp_path, examples), two["plain"].training
-    assert (both.workers, both.replicas, both.steps) == (2, 2, one.training.steps)
+    assert (both.gang.workers, both.gang.replicas, both.steps) == (2, 2, one.training.steps)
     losses = [
         [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in training.history]
         for training in (both, one.training)
     ]
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)
     assert relative_difference(two["plain"], one) < TOLERANCE
-    assert both.gradient_bytes == 4 * one.training.parameters and both.restarts == []
+    assert both.gang.gradient_bytes == 4 * one.training.parameters and both.gang.restarts == []
 
 
 def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:
@@ -174,6 +174,6 @@ def test_two_devices_of_one_process_end_with_the_weights_of_one(
     examples: str, clipped: Trained, tmp_path: Path
 ) -> None:
     (mirrored,) = train_together([write_recipe(tmp_path, 1, **CLIPPED)], examples, 1, devices=2)
-    assert mirrored.training.devices == ["CPU:0", "CPU:1"]
-    assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
+    assert mirrored.training.machine.devices == ["CPU:0", "CPU:1"]
+    assert (mirrored.training.gang.replicas, mirrored.training.gang.workers) == (2, 1)
     assert relative_difference(mirrored, clipped) < NORMALIZED_TOLERANCE

@@ -46,9 +46,9 @@ def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_che
     gang.finish(seconds=SECONDS)
 
     training = gang.training
-    assert [restart.reason.partition("'")[0] for restart in training.restarts] == ["worker 1", "worker 0"]
-    assert all(0 <= restart.lost_steps <= INTERVAL for restart in training.restarts)
-    assert training.restarts[1].lost_steps > INTERVAL // 2  # steps were taken while the checkpoint was written
+    assert [restart.reason.partition("'")[0] for restart in training.gang.restarts] == ["worker 1", "worker 0"]
+    assert all(0 <= restart.lost_steps <= INTERVAL for restart in training.gang.restarts)
+    assert training.gang.restarts[1].lost_steps > INTERVAL // 2  # steps were taken while the checkpoint was written
     assert training.steps == unkilled.training.steps
     np.testing.assert_array_equal(gang.weights(), unkilled.weights())
     assert not gang_processes.processes_of(tmp_path)
@@ -94,10 +94,10 @@ def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_
     fetched = [json.loads(line) for line in (begun + printed).splitlines() if '"fetched"' in line]
     # The document, and two shards of a split; again, as soon as the training has read the damaged one.
     assert [event["files"] for event in fetched] == [3, 3]
-    (restart,) = trains.training.restarts
+    (restart,) = trains.training.gang.restarts
     assert restart.reason.startswith(f"train: input worker 0 of 1 ({address}): its copy of the examples is damaged (")
     assert [event["files"] for event in trains.events("fetched") if event["uri"] == examples] == [3]
-    assert trains.training.input_workers == 1
+    assert trains.training.speed.input_workers == 1
 
 
 def kill_chief_in_a_write(gang: Gang, store: Store) -> None:

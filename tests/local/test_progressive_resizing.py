@@ -110,7 +110,7 @@ def test_a_training_grows_its_images_and_goes_on_to_the_same_weights(
         if int(checkpoint.name[5:]) >= length:
             shutil.rmtree(checkpoint)
     again = trained("again")
-    assert again.resumed_from is not None and 0 < again.resumed_from < length
+    assert again.start.resumed_from is not None and 0 < again.start.resumed_from < length
     weights = [keras.saving.load_model(tmp_path / name / "model.keras").get_weights() for name in ("whole", "again")]
     assert all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
 

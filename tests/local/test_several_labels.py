@@ -290,7 +290,7 @@ def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
     shutil.copy(begun / "recipe.yaml", tmp_path)
     train_with_jax(tmp_path, examples)
     ended = Training.read(str(tmp_path / "output"))
-    assert (ended.engine, ended.resumed_from) == ("jax", 0)
+    assert (ended.machine.engine, ended.start.resumed_from) == ("jax", 0)
     histories = [Training.read(model).history, ended.history]
     losses = [[(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in history] for history in histories]
     np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-5)

@@ -77,15 +77,22 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(
     two = start(tmp_path, examples, 2, normalization=True, clip_norm=0.05, **JAX)
     two.finish()
     for gang, workers in ((alone, 1), (two, 2)):
-        assert (gang.training.workers, gang.training.replicas, gang.training.devices) == (workers, workers, ["CPU:0"])
-        assert (gang.training.engine, gang.training.hardware) == ("jax", "CPU") and gang.training.versions["jax"]
+        assert (gang.training.gang.workers, gang.training.gang.replicas, gang.training.machine.devices) == (
+            workers,
+            workers,
+            ["CPU:0"],
+        )
+        assert (gang.training.machine.engine, gang.training.machine.hardware) == (
+            "jax",
+            "CPU",
+        ) and gang.training.machine.versions["jax"]
     losses = [[(e.train_loss, e.eval_loss, e.metric) for e in gang.training.history] for gang in (two, alone)]
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)
     assert relative_difference(two, alone) < TOLERANCE
-    assert two.training.gradient_bytes == 4 * sum(
+    assert two.training.gang.gradient_bytes == 4 * sum(
         int(np.prod(shape)) for shape in ((3, 3, 1, 8), (8,), (8,), (8,), (512, 10), (10,))
     )
-    assert two.training.all_reduce_ms > 0 and not two.training.restarts
+    assert two.training.speed.all_reduce_ms > 0 and not two.training.gang.restarts
     assert not gang_processes.processes_of(tmp_path)
 
 
@@ -95,7 +102,7 @@ def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(
     monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
     fed = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, input_workers=1, **JAX)
     fed.finish()
-    assert (fed.training.engine, fed.training.input_workers) == ("jax", 1)
+    assert (fed.training.machine.engine, fed.training.speed.input_workers) == ("jax", 1)
     np.testing.assert_array_equal(fed.weights(), alone.weights())
 
 
@@ -113,8 +120,8 @@ def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, a
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     mirrored = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, **JAX, **devices)
     mirrored.finish()
-    assert mirrored.training.devices == ["CPU:0", "CPU:1"]
-    assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
+    assert mirrored.training.machine.devices == ["CPU:0", "CPU:1"]
+    assert (mirrored.training.gang.replicas, mirrored.training.gang.workers) == (2, 1)
     assert relative_difference(mirrored, alone) < TOLERANCE
 
 
@@ -159,8 +166,8 @@ def assert_engines_agree(folder: Path, examples: str, train_with_jax: Callable[[
     shutil.copy(folder / "tensorflow/recipe.yaml", folder / "jax")
     train_with_jax(folder / "jax", examples)
     ended = Trained(folder / "jax")
-    assert ended.training.engine == "jax"
-    assert ended.training.resumed_from == 0 and ended.training.steps == begun.training.steps
+    assert ended.training.machine.engine == "jax"
+    assert ended.training.start.resumed_from == 0 and ended.training.steps == begun.training.steps
     losses = [[(e.learning_rate, e.train_loss, e.eval_loss) for e in gang.training.history] for gang in (ended, begun)]
     np.testing.assert_allclose(*losses, rtol=ENGINES_TOLERANCE)
     assert relative_difference(ended, begun) < ENGINES_TOLERANCE

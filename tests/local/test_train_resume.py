@@ -66,7 +66,7 @@ def test_a_run_killed_in_the_middle_of_a_write_ends_with_the_weights_of_the_unki
     assert len(warnings) == 1 and f"ckpt-{steps[-1]}: skipped" in warnings[0]
     resumed = Training.read(str(tmp_path / "output"))
     whole = Training.read(str(unkilled / "output"))
-    assert (resumed.resumed_from, whole.resumed_from) == (steps[-2], None)
+    assert (resumed.start.resumed_from, whole.start.resumed_from) == (steps[-2], None)
     assert_equal_weights(tmp_path, unkilled)
     assert [(e.train_loss, e.eval_loss, e.metric) for e in resumed.history] == [
         (e.train_loss, e.eval_loss, e.metric) for e in whole.history
@@ -81,7 +81,7 @@ def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_from_it(
     assert not (tmp_path / "output").exists()
 
     resume_here(tmp_path, examples)
-    assert Training.read(str(tmp_path / "output")).resumed_from
+    assert Training.read(str(tmp_path / "output")).start.resumed_from
     assert_equal_weights(tmp_path, unkilled)
 
 

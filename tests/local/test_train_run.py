@@ -36,8 +36,8 @@ def test_the_folder_holds_the_best_epochs_model_and_its_evidence(digits: str, tm
     training, model = train(recipe(epochs=4), digits, tmp_path)
     best = min(training.history, key=lambda epoch: epoch.eval_loss)
     assert (training.epochs, training.best_epoch, training.steps) == (4, best.epoch, training.history[-1].step)
-    assert training.parameters == model.count_params() and training.devices == ["CPU:0"]
-    assert training.examples_per_second > 0 and training.cached_step_ms > 0
+    assert training.parameters == model.count_params() and training.machine.devices == ["CPU:0"]
+    assert training.speed.examples_per_second > 0 and training.speed.cached_step_ms > 0
     assert {"import", "input", "compile", "step", "eval", "checkpoint"} <= set(training.seconds)
     assert list((tmp_path / "output" / "tensorboard").glob("events.out.tfevents*"))
     images, labels = everything(digits, "eval")
@@ -61,7 +61,7 @@ def test_the_speed_of_epochs_of_one_step_leaves_out_the_one_that_compiled(digits
     training, _ = train(recipe(epochs=4, batch_size=512), digits, tmp_path)
     seconds = [512 / epoch.examples_per_second for epoch in training.history]
     assert training.steps == 4
-    assert training.step_ms == pytest.approx(1000 * np.mean(seconds[1:]), rel=1e-6)
+    assert training.speed.step_ms == pytest.approx(1000 * np.mean(seconds[1:]), rel=1e-6)
 
 
 def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Path) -> None:

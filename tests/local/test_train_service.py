@@ -101,7 +101,7 @@ def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_a
     gang_processes.kill(served.events("input_process")[1]["process"])
     served.finish()
     training = served.training
-    for number, restart in enumerate(training.restarts):
+    for number, restart in enumerate(training.gang.restarts):
         assert f"train: input worker {number} of 2 (127.0.0.1:" in restart.reason and "is lost" in restart.reason
         assert restart.lost_steps <= INTERVAL
     warnings = [event["message"] for event in served.events("warning")]
@@ -109,8 +109,8 @@ def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_a
         "input worker 0 sent no heartbeat for 10 s, and was killed; it is started again.",
         "input worker 1 was killed (SIGKILL); it is started again.",
     ]
-    assert len(training.restarts) == 2 and training.steps == alone.training.steps
-    assert (training.input_workers, alone.training.input_workers) == (WORKERS, 0)
+    assert len(training.gang.restarts) == 2 and training.steps == alone.training.steps
+    assert (training.speed.input_workers, alone.training.speed.input_workers) == (WORKERS, 0)
     np.testing.assert_array_equal(served.weights(), alone.weights())
     assert not gang_processes.processes_of(tmp_path / "served")
 

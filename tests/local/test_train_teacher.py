@@ -80,9 +80,9 @@ def test_a_teacher_takes_a_student_further_than_the_labels_alone(version: str, e
     alone = train(tmp_path / "alone", examples, recipe())
     taught = train(tmp_path / "taught", examples, recipe(version))
     assert best(taught) > best(alone) + 0.04  # measured: 0.08 to 0.17
-    assert (alone.teacher, taught.teacher) == ("", version)
+    assert (alone.start.teacher, taught.start.teacher) == ("", version)
     teacher = cost(keras.saving.load_model(f"{version}/assets.extra/model.keras")).flops_per_example
-    assert taught.flops_per_example == pytest.approx(alone.flops_per_example + teacher / 3)
+    assert taught.costs.flops_per_example == pytest.approx(alone.costs.flops_per_example + teacher / 3)
 
 
 def test_the_plan_counts_the_teachers_forward_pass_and_the_key_its_version(
@@ -116,7 +116,7 @@ def test_two_workers_and_the_other_engine_learn_the_same(
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "recipe.yaml").write_text(recipe(version, **settings).model_dump_json(by_alias=True))
     train_with_jax(tmp_path / "jax", examples)
-    assert Training.read(str(tmp_path / "jax" / "output")).engine == "jax"
+    assert Training.read(str(tmp_path / "jax" / "output")).machine.engine == "jax"
     one = weights(tmp_path / "one")
     for other in ("two", "jax"):
         difference = np.linalg.norm(weights(tmp_path / other) - one) / np.linalg.norm(one)

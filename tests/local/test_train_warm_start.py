@@ -70,7 +70,7 @@ def weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_a_training_begins_with_the_champions_weights_and_says_so(examples: str, champion: str, tmp_path: Path) -> None:
-    assert train(tmp_path, examples, STILL, champion).warm_start == champion
+    assert train(tmp_path, examples, STILL, champion).start.warm_start == champion
     ours, theirs = (
         weights(path) for path in (tmp_path / "output" / "model.keras", Path(champion, EXTRA, "model.keras"))
     )
@@ -80,10 +80,10 @@ def test_a_training_begins_with_the_champions_weights_and_says_so(examples: str,
 
 
 def test_checkpoints_win_over_the_warm_start(examples: str, champion: str, tmp_path: Path) -> None:
-    assert train(tmp_path, examples, STILL).warm_start == ""
+    assert train(tmp_path, examples, STILL).start.warm_start == ""
     cold = weights(tmp_path / "output" / "model.keras")
     resumed = train(tmp_path, examples, STILL, champion)
-    assert resumed.resumed_from == resumed.steps
+    assert resumed.start.resumed_from == resumed.steps
     for name, value in weights(tmp_path / "output" / "model.keras").items():
         np.testing.assert_array_equal(value, cold[name])
 
@@ -125,7 +125,7 @@ def test_another_model_other_classes_and_a_damaged_file_are_refused(
 def test_two_workers_begin_as_one_does(examples: str, champion: str, tmp_path: Path) -> None:
     for workers in (1, 2):
         training = train(tmp_path / str(workers), examples, 0.02, champion, workers=workers)
-        assert (training.workers, training.warm_start) == (workers, champion)
+        assert (training.gang.workers, training.start.warm_start) == (workers, champion)
     one, two = (weights(tmp_path / name / "output" / "model.keras") for name in ("1", "2"))
     difference = np.sqrt(sum(np.sum((one[name] - two[name]) ** 2) for name in one))
     assert difference < 1e-5 * np.sqrt(sum(np.sum(value**2) for value in one.values()))

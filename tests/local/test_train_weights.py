@@ -84,11 +84,11 @@ def test_few_examples_of_new_classes_go_much_further_from_trained_weights(
     scratch = train(tmp_path / "scratch", few)
     tuned = train(tmp_path / "tuned", few, model=f", weights: {source}")
     assert best(tuned) > best(scratch) + 0.2
-    assert (scratch.weights, tuned.weights) == ("", str(source))
+    assert (scratch.start.weights, tuned.start.weights) == ("", str(source))
     phases = train(tmp_path / "phases", few, model=f", weights: {source}", train=PHASES)
     assert best(phases) > best(scratch) + 0.1
     # Operations and speed are both those of a step in which all layers learn.
-    assert (phases.flops_per_example, phases.backbone_share) == (tuned.flops_per_example, 1)
+    assert (phases.costs.flops_per_example, phases.costs.backbone_share) == (tuned.costs.flops_per_example, 1)
     # The head alone learns in the first two epochs, with a schedule of its own, and all layers after them.
     steps = 3
     rates = [epoch.learning_rate for epoch in phases.history]
@@ -103,7 +103,9 @@ def test_a_frozen_backbone_keeps_every_bit(source: Path, few: str, tmp_path: Pat
     training = train(tmp_path, few, model=model, epochs=1, optimizer=optimizer)
     before, after = weights(source), weights(tmp_path / "output" / "model.keras")
     assert before.keys() == after.keys()
-    assert 3 * training.flops_per_example == pytest.approx(cost(keras.saving.load_model(source)).flops_per_example)
+    assert 3 * training.costs.flops_per_example == pytest.approx(
+        cost(keras.saving.load_model(source)).flops_per_example
+    )
     for name in before.keys() - {"logits/kernel", "logits/bias"}:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
     assert not np.array_equal(after["logits/kernel"], before["logits/kernel"])
@@ -140,7 +142,7 @@ def test_a_run_stopped_in_either_phase_ends_with_the_weights_of_the_unstopped_on
     expected = weights(tmp_path / "whole" / "output" / "model.keras")
     for name in ("killed", "between"):
         begun = newest(tmp_path / name)
-        assert train(tmp_path / name, few, **settings).resumed_from == begun
+        assert train(tmp_path / name, few, **settings).start.resumed_from == begun
         for variable, value in weights(tmp_path / name / "output" / "model.keras").items():
             np.testing.assert_array_equal(value, expected[variable], err_msg=f"{name}: {variable}")
 
@@ -195,7 +197,7 @@ def test_gangs_and_jax_take_the_same_steps_in_both_phases(
     else:
         train(tmp_path, few, **settings)
     other = Training.read(str(tmp_path / "output"))
-    assert (other.engine, other.workers, other.resumed_from) == (engine, workers, 0)
+    assert (other.machine.engine, other.gang.workers, other.start.resumed_from) == (engine, workers, 0)
     ours, theirs = (weights(folder / "output" / "model.keras") for folder in (one, tmp_path))
     difference = np.sqrt(sum(np.sum((ours[name] - theirs[name]) ** 2) for name in ours))
     assert difference < tolerance * np.sqrt(sum(np.sum(value**2) for value in ours.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -12,7 +13,20 @@ from trainyard.contract.artifacts.export import DeviceTiming, EdgeTpu, ExportedF
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.artifacts.train import Epoch, Restart, Rollback, Straggler, Training, WorkerCount
+from trainyard.contract.artifacts.train import (
+    Epoch,
+    ExampleCosts,
+    Gang,
+    Goodput,
+    Machine,
+    Restart,
+    Rollback,
+    Straggler,
+    Training,
+    TrainingSpeed,
+    TrainingStart,
+    WorkerCount,
+)
 from trainyard.spec.recipe import Recipe
 
 SECONDS = {"preprocess": 9.1, "train": 20.4, "evaluate": 4.2, "export": 11.0, "push": 0.3}
@@ -69,7 +83,22 @@ def examples(text: str) -> Examples:
     )
 
 
-def training(text: str = "seven") -> Training:
+def training_with(**values: object) -> Training:
+    """Return a training of nothing with `values`, each a field of it or of one of its parts."""
+    document: dict[str, Any] = {
+        "model": "cnn_small", "parameters": 10, "steps": 10, "epochs": 1, "best_epoch": 1, "precision": "float32",
+        "history": [], "seconds": {},
+        "speed": {"examples_per_second": 10.0, "bottleneck": "compute", "step_ms": 1.0, "cached_step_ms": 1.0},
+        "gang": {}, "machine": {"devices": ["CPU:0"], "hardware": "CPU", "cores": 4}, "costs": {}, "start": {},
+    }  # fmt: skip
+    parts = {"speed": TrainingSpeed, "gang": Gang, "machine": Machine, "costs": ExampleCosts, "start": TrainingStart}
+    for name, value in values.items():
+        part = next((part for part, model in parts.items() if name in model.model_fields), None)
+        (document[part] if part else document)[name] = value
+    return Training.model_validate(document)
+
+
+def training(text: str = "seven", **changes: object) -> Training:
     """Return three epochs on one processor."""
     history = [
         Epoch(
@@ -84,15 +113,13 @@ def training(text: str = "seven") -> Training:
         )
         for epoch in (1, 2, 3)
     ]
-    return Training(
-        model="cnn_small",
+    values: dict[str, object] = dict(
         parameters=12345,
         steps=30,
         epochs=3,
         best_epoch=3,
-        workers=1,
-        devices=["CPU:0"],
-        precision="float32",
+        hardware="",
+        cores=0,
         examples_per_second=905.0,
         bottleneck="input",
         step_ms=12.0,
@@ -107,12 +134,12 @@ def training(text: str = "seven") -> Training:
         ],
         stragglers=[Straggler(worker=3, node=text, step=10, until=15, own_ms=9.0, others_ms=4.0)],
         rollbacks=[Rollback(what="training loss", step=12, back_to=10, learning_rate_scale=0.1)],
-        goodput=0.5,
-        goodput_seconds={"step": 4.0, "restart": 4.0},
+        goodput=Goodput(share=0.5, seconds={"step": 4.0, "restart": 4.0}),
         step_split_ms={"compute": 9.0, "all_reduce": 0.0, "input": 3.0, "checkpoint": 0.02},
         checkpoint_writes=4,
         checkpoint_write_seconds=0.3,
     )
+    return training_with(**values | changes)
 
 
 def evaluation(text: str) -> Evaluation:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from report_folders import training
 
-from trainyard.contract.artifacts.train import Restart, Training
+from trainyard.contract.artifacts.train import Restart
 from trainyard.report.report import Scaling, scaling
-from trainyard.steps.train.loop.goodput import Past, share
+from trainyard.steps.train.loop.goodput import Past
 from trainyard.storage import storage
 
 
@@ -23,15 +23,16 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_second_goes_into_steps_restarts_lost_work_or_what_was_spent() -> None:
     restart = Restart(reason="killed", step=30, resumed_at=25, lost_steps=5, seconds=10.0)
     past = Past(started=time.monotonic() - 100, began_at=0, restarts=[restart])
-    split = past.split(step=600, step_seconds=0.1, spent={"compile": 4.0, "step": 3.0, "eval": 6.0})
+    goodput = past.goodput(step=600, step_seconds=0.1, spent={"compile": 4.0, "step": 3.0, "eval": 6.0})
+    split = goodput.seconds
     assert split["other"] == pytest.approx(100 - 60 - 10 - 0.5 - 6)
     assert {**split, "other": 0} == {"step": 60.0, "restart": 10.0, "lost_work": 0.5, "eval": 6.0, "other": 0}
-    assert share(split) == pytest.approx(0.6)
+    assert goodput.share == pytest.approx(0.6)
 
 
 def test_the_start_counts_by_itself_where_nothing_was_restarted() -> None:
     past = Past(started=time.monotonic() - 10, began_at=0, spent={"import": 2.0})
-    split = past.split(step=40, step_seconds=0.1, spent={"compile": 1.0})
+    split = past.goodput(step=40, step_seconds=0.1, spent={"compile": 1.0}).seconds
     assert {**split, "other": 0} == {"step": 4.0, "import": 2.0, "compile": 1.0, "other": 0}
 
 
@@ -42,26 +43,32 @@ def test_the_steps_of_an_earlier_run_do_not_count_also_where_the_gang_was_broken
     later = Past(started=past.started, began_at=400, last_break=("killed", 530, time.monotonic() - 5))
     later.note_new_steps(resumed_at=525, workers=2)
     assert (later.began_at, later.restarts[0].lost_steps) == (400, 5)
-    assert later.split(step=700, step_seconds=0.1, spent={})["step"] == 30.0
-    assert Past().split(step=700, step_seconds=0.1, spent={})["step"] == 0  # nothing was left to do
+    assert later.goodput(step=700, step_seconds=0.1, spent={}).seconds["step"] == 30.0
+    assert Past().goodput(step=700, step_seconds=0.1, spent={}).seconds["step"] == 0  # nothing was left to do
 
 
 def test_the_time_in_the_queue_comes_before_the_others() -> None:
     past = Past(started=time.monotonic() - 10, began_at=0, spent={"meet": 2.0})
-    split = past.split(step=40, step_seconds=0.1, spent={}, queue=30.0)
+    goodput = past.goodput(step=40, step_seconds=0.1, spent={}, queue=30.0)
+    split = goodput.seconds
     assert split["other"] == pytest.approx(4)
     assert {**split, "other": 0} == {"step": 4.0, "meet": 2.0, "queue": 30.0, "other": 0}
-    assert share(split) == pytest.approx(0.1)
+    assert goodput.share == pytest.approx(0.1)
 
 
 def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_has(tmp_path: Path) -> None:
-    gang = {"workers": 2, "examples_per_second": 180.0, "step_ms": 1000 * 64 / 180, "worker_counts": []}
+    gang: dict[str, object] = {
+        "workers": 2,
+        "examples_per_second": 180.0,
+        "step_ms": 1000 * 64 / 180,
+        "worker_counts": [],
+    }
     write(tmp_path / "gang", **gang)
     write(tmp_path / "whole", examples_per_second=120.0, step_ms=1000 * 64 / 120)
     write(tmp_path / "half", examples_per_second=100.0, step_ms=1000 * 32 / 100)
     write(tmp_path / "another", examples_per_second=1.0, step_ms=1000 * 32, parameters=7)
-    gang_training = training().model_copy(update=gang)
-    changing = gang_training.model_copy(update={"worker_counts": training().worker_counts})
+    gang_training = training(**gang)
+    changing = training(**gang | {"worker_counts": training().gang.worker_counts})
     assert scaling(changing, str(tmp_path / "gang")) is None
     assert scaling(gang_training, str(tmp_path / "gang")) == Scaling(2, 0.9, 100.0, same_part=True)
     storage.remove(str(tmp_path / "half"))
@@ -69,10 +76,10 @@ def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_h
     storage.remove(str(tmp_path / "whole"))
     assert scaling(gang_training, str(tmp_path / "gang")) is None
     (tmp_path / "copied").mkdir()
-    training().model_copy(update={"examples_per_second": 100.0, "step_ms": 320.0}).write(tmp_path / "copied")
+    training(examples_per_second=100.0, step_ms=320.0).write(tmp_path / "copied")
     assert scaling(gang_training, str(tmp_path / "gang")) is None, "what is not committed is no training"
 
 
 def write(folder: Path, **changes: object) -> None:
     with storage.stage(str(folder), "trainyard.train") as staged:
-        Training.model_validate(training().model_dump() | {"worker_counts": []} | changes).write(staged)
+        training(**{"worker_counts": []} | changes).write(staged)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gke_pools import CLUSTER, ROOM
+from report_folders import training_with
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.train import Device, Epoch, Training
@@ -40,11 +41,10 @@ def trained(rate: float, workers: int, hardware: str) -> Training:
         )
         for number, part in ((1, 0.5), (2, 1.0), (3, 1.0))  # the first warms up
     ]  # fmt: skip
-    return Training(
-        model="cnn_small", parameters=10, steps=3, epochs=3, best_epoch=1, workers=workers, devices=["CPU:0"],
-        precision="float32", examples_per_second=0.8 * rate, bottleneck="compute", step_ms=64_000 / rate,
-        cached_step_ms=60_000 / rate, resumed_from=None, history=epochs, seconds={"import": 2.0, "build": 1.0},
-        replicas=2 * workers if hardware != "CPU" else 1, hardware=hardware, cores=4, flops_per_example=1e6,
+    return training_with(
+        steps=3, epochs=3, workers=workers, examples_per_second=0.8 * rate, step_ms=64_000 / rate,
+        cached_step_ms=60_000 / rate, history=epochs, seconds={"import": 2.0, "build": 1.0},
+        replicas=2 * workers if hardware != "CPU" else 1, hardware=hardware, flops_per_example=1e6,
         step_split_ms={"compute": 5.0, "all_reduce": 1.0},
         measured=[Device(name="D:0", product=hardware, memory_bytes=0, tflops=0.01, gb_per_second=1)],
     )  # fmt: skip

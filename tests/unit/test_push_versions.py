@@ -211,7 +211,7 @@ def test_a_card_says_what_the_training_took_as_far_as_it_is_known(tmp_path: Path
     assert "| training time |" in text and "training energy" not in text and "training cost" not in text
     assert outputs.training and outputs.evaluation and outputs.exports
     took = {"seconds": {"steps": 3000.0, "compile": 600.0}, "hardware": "NVIDIA L4", "replicas": 2}
-    outputs = replace(outputs, training=outputs.training.model_copy(update=took))
+    outputs = replace(outputs, training=report_folders.training(**took))
     record = run._record(recipe, "", outputs, outputs.evaluation, outputs.exports)
     cost = run._cost(outputs, "", "2.5")
     text = card.render(recipe, record, outputs, [], cost)

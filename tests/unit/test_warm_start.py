@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from report_folders import training_with
 
-from trainyard.contract.artifacts.train import Training
 from trainyard.contract.pipeline import Pipeline, TrainingPlan
 from trainyard.contract.version import Champion
 from trainyard.errors import ConfigurationError
@@ -32,11 +32,7 @@ def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again:
 
 def trained(folder: str, start: str, finished: str) -> None:
     with storage.stage(folder, producer="trainyard.train") as staging:
-        Training(
-            model="m", parameters=1, steps=1, epochs=1, best_epoch=1, workers=1, devices=[], precision="float32",
-            examples_per_second=1, bottleneck="input", step_ms=1, cached_step_ms=1, resumed_from=None, history=[],
-            seconds={}, warm_start=start, finished=finished,
-        ).write(staging)  # fmt: skip
+        training_with(warm_start=start, finished=finished).write(staging)
 
 
 def test_only_a_warm_start_depends_on_the_champion(tmp_path: Path) -> None:

@@ -273,9 +273,11 @@ def input_workers_needed(hosts: int, step_seconds: float, fed_step_seconds: floa
 
 def training_needs(training: Training) -> int | None:
     """Return the number of input workers that `training` needed; None unless its input was the bottleneck."""
-    if training.bottleneck != "input" or not training.cached_step_ms:
+    if training.speed.bottleneck != "input" or not training.speed.cached_step_ms:
         return None
-    return input_workers_needed(training.input_workers or training.workers, training.step_ms, training.cached_step_ms)
+    return input_workers_needed(
+        training.speed.input_workers or training.gang.workers, training.speed.step_ms, training.speed.cached_step_ms
+    )
 
 
 def input_pool(environment: Environment) -> Pool | None:

@@ -136,7 +136,7 @@ def training_plan(model: str, recipe: Recipe, best: Champion | None, again: bool
     done = [uri for uri in models if storage.committed(uri) is not None]
     if done and not again:
         newest = max(done, key=lambda uri: Training.read(uri).finished)
-        return TrainingPlan(model=newest, start=Training.read(newest).warm_start)
+        return TrainingPlan(model=newest, start=Training.read(newest).start.warm_start)
     if best is None:
         return TrainingPlan(model=model)
     return TrainingPlan(model=f"{model}-from-{best.digest[:16]}", start=best.path)

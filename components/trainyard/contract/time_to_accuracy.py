@@ -115,7 +115,7 @@ def time_to_accuracy(
         epoch=first.epoch if first else None,
         seconds=seconds,
         dollars=None if seconds is None or usd_per_hour is None else round(seconds / 3600 * usd_per_hour, 4),
-        examples_per_second=training.examples_per_second,
+        examples_per_second=training.speed.examples_per_second,
         published=published_times(goal, examples),
     )
 

@@ -43,7 +43,7 @@ def figures(
         figures["balance"] = _balance(examples, examples.labels)
     if training and training.history:
         figures |= {"loss": _loss(training), "metric": _metric(training, examples)}
-        if training.examples_per_second:  # a custom program may not report it
+        if training.speed.examples_per_second:  # a custom program may not report it
             figures["throughput"] = _throughput(training)
     if evaluation:
         figures |= _answers(evaluation)
@@ -168,8 +168,8 @@ def _throughput(training: Training) -> Figure:
         "xref": "paper",
         "x0": 0,
         "x1": 1,
-        "y0": training.examples_per_second,
-        "y1": training.examples_per_second,
+        "y0": training.speed.examples_per_second,
+        "y1": training.speed.examples_per_second,
         "line": {"color": "@second", "width": 1.5, "dash": "dash"},
     }
     return _figure([bars], "epoch", "examples per second", shapes=[mean], xaxis={"showgrid": False})

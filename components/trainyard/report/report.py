@@ -292,7 +292,7 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the
     same batch. None too if the number of workers changed.
     """
-    if training.workers == 1 or len(training.worker_counts) > 1 or not training.examples_per_second:
+    if training.gang.workers == 1 or len(training.gang.worker_counts) > 1 or not training.speed.examples_per_second:
         return None
     batch = _batch(training)
     parent, own = keys.split(folder)
@@ -303,22 +303,25 @@ def scaling(training: Training, folder: str) -> Scaling | None:
             if name == own or not storage.committed(path):
                 continue
             other = Training.read(path)
-            steady = other.workers == 1 and len(other.worker_counts) < 2
-            if steady and _alike(other, training) and _batch(other) in (batch, batch // training.workers):
+            steady = other.gang.workers == 1 and len(other.gang.worker_counts) < 2
+            if steady and _alike(other, training) and _batch(other) in (batch, batch // training.gang.workers):
                 by_batch[_batch(other) != batch] = other
     if not by_batch:
         return None
     same_part = True in by_batch
-    one = by_batch[same_part].examples_per_second
-    return Scaling(training.workers, training.examples_per_second / training.workers / one, one, same_part)
+    one = by_batch[same_part].speed.examples_per_second
+    return Scaling(
+        training.gang.workers, training.speed.examples_per_second / training.gang.workers / one, one, same_part
+    )
 
 
 def _batch(training: Training) -> int:
-    return round(training.examples_per_second * training.step_ms / 1000)
+    return round(training.speed.examples_per_second * training.speed.step_ms / 1000)
 
 
 def _alike(one: Training, other: Training) -> bool:
-    return all(
-        getattr(one, name) == getattr(other, name)
-        for name in ("model", "parameters", "precision", "engine", "hardware", "cores")
+    first, second = (
+        (each.model, each.parameters, each.precision, each.machine.engine, each.machine.hardware, each.machine.cores)
+        for each in (one, other)
     )
+    return first == second

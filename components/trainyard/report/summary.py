@@ -20,21 +20,14 @@ from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
-_TRAINING = {
-    "steps",
-    "epochs",
-    "workers",
-    "worker_counts",
-    "stragglers",
-    "input_workers",
-    "devices",
-    "examples_per_second",
-    "bottleneck",
-    "resumed_from",
-    "warm_start",
-    "weights",
-    "teacher",
-    "command",
+_TRAINING: dict[str, Any] = {
+    "steps": True,
+    "epochs": True,
+    "gang": {"workers", "worker_counts", "stragglers"},
+    "machine": {"devices"},
+    "speed": {"examples_per_second", "bottleneck", "input_workers"},
+    "start": {"resumed_from", "warm_start", "weights", "teacher"},
+    "command": True,
 }
 _RECORD_BYTES = 32 << 10  # chosen: several times what a record takes
 
@@ -122,6 +115,12 @@ def _record(root: str, recipe: Recipe, run_id: str) -> str:
     return storage.join(keys.run_folder(root, recipe.name, run_id), "run.json")
 
 
+def _flat(training: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `training` and of its parts in one dict."""
+    parts = [field if isinstance(field, dict) else {name: field} for name, field in training.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
 def _write_record(root: str, recipe: Recipe, run_id: str, record: dict[str, Any]) -> None:
     record = record | {"ended": datetime.now(UTC).isoformat(timespec="seconds")}
     storage.write_text(_record(root, recipe, run_id), json.dumps(record, indent=1))
@@ -145,7 +144,7 @@ def summarize(
         "recipe": recipe.name,
         "run_id": run_id,
         "data": outputs.examples and _data(outputs.examples),
-        "train": training and training.model_dump(include=_TRAINING),
+        "train": training and _flat(training.model_dump(include=_TRAINING)),
         "metrics": evaluation and evaluation.metrics,
         "remark": evaluation and evaluation.remark,
         "gate": evaluation and _gate(outputs),

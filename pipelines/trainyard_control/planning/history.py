@@ -110,31 +110,47 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
     None if it is unfinished, if an older version recorded no cost, or if the number of its workers changed.
     """
     hardware = _hardware(training, one_machine)
-    if hardware is None or len(training.worker_counts) > 1 or not training.flops_per_example or not training.finished:
+    if (
+        hardware is None
+        or len(training.gang.worker_counts) > 1
+        or not training.costs.flops_per_example
+        or not training.finished
+    ):
         return
-    activations = training.activations_per_example
+    activations = training.costs.activations_per_example
     # Earlier versions did not count saved activations; nearly all activations are saved.
-    saved = training.saved_activations_per_example or activations
+    saved = training.costs.saved_activations_per_example or activations
     work = ExampleCost(
-        training.parameters, training.flops_per_example, activations, saved, backbone_share=training.backbone_share
+        training.parameters,
+        training.costs.flops_per_example,
+        activations,
+        saved,
+        backbone_share=training.costs.backbone_share,
     )
-    batch = round(training.examples_per_second * training.step_ms / 1000)
+    batch = round(training.speed.examples_per_second * training.speed.step_ms / 1000)
     predicted = step_seconds(work, batch, hardware) - communication_seconds(work, hardware)
-    measured = (training.step_ms - training.all_reduce_ms) / 1000
+    measured = (training.speed.step_ms - training.speed.all_reduce_ms) / 1000
     if measured > 0:
         yield Observation(hardware.name, training.model, measured / predicted, training.finished, training.xla)
 
 
 def _hardware(training: Training, one_machine: bool) -> Hardware | None:
     """Return the hardware of a training, None if the catalog lacks it or no pool trains so (JAX on CPUs)."""
-    if training.hardware == "CPU":
-        if training.engine != "tensorflow":
+    if training.machine.hardware == "CPU":
+        if training.machine.engine != "tensorflow":
             return None
-        return cpu_hardware(training.cores / (training.workers if one_machine else 1), training.workers, None)
-    name = named(training.hardware)
+        return cpu_hardware(
+            training.machine.cores / (training.gang.workers if one_machine else 1), training.gang.workers, None
+        )
+    name = named(training.machine.hardware)
     if name is None:
         return None
     precision = "float32" if training.precision == "float32" else "auto"
     return accelerator_hardware(
-        precision, name, training.replicas // training.workers, training.workers, training.cores, None
+        precision,
+        name,
+        training.gang.replicas // training.gang.workers,
+        training.gang.workers,
+        training.machine.cores,
+        None,
     )

@@ -110,7 +110,7 @@ def plan(
         and _examples(training) == batch
         and _alike(training, hardware)
         # Workers of one machine share the cores that each of them saw.
-        and not (environment.target == "local" and training.workers > 1)
+        and not (environment.target == "local" and training.gang.workers > 1)
     ]
     if trainings:
         parts = measured_parts(max(trainings, key=lambda training: training.finished))
@@ -139,10 +139,10 @@ def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Hardw
 
 def _alike(training: Training, hardware: Hardware) -> bool:
     """Return True if a worker of the training had the devices and cores of `hardware`, so that its step parts apply."""
-    name = training.hardware if training.hardware == "CPU" else named(training.hardware)
-    devices = training.replicas // training.workers
-    same_cores = not hardware.cpu or abs(training.cores - hardware.cores) < 0.5
-    alone = training.finished and not training.input_workers
+    name = training.machine.hardware if training.machine.hardware == "CPU" else named(training.machine.hardware)
+    devices = training.gang.replicas // training.gang.workers
+    same_cores = not hardware.cpu or abs(training.machine.cores - hardware.cores) < 0.5
+    alone = training.finished and not training.speed.input_workers
     return bool(alone) and name == hardware.name and devices == hardware.devices and same_cores
 
 
@@ -195,8 +195,8 @@ def predicted_parts(
 
 def measured_parts(training: Training) -> Parts:
     """Return the parts of one worker's step from a recorded training."""
-    split = training.step_split_ms
-    alone = split.get("compute", training.step_ms - training.all_reduce_ms) / 1000
+    split = training.speed.step_split_ms
+    alone = split.get("compute", training.speed.step_ms - training.speed.all_reduce_ms) / 1000
     epochs = [epoch.examples_per_second for epoch in training.history[1:] if epoch.examples_per_second]
     jitter = statistics.stdev(1 / speed for speed in epochs) * statistics.fmean(epochs) if len(epochs) > 2 else JITTER
     waited = max(0.0, split.get("input", 0.0)) / 1000
@@ -205,4 +205,4 @@ def measured_parts(training: Training) -> Parts:
 
 def _examples(training: Training) -> int:
     """Return the examples in one worker's step."""
-    return round(training.examples_per_second * training.step_ms / 1000 / training.workers)
+    return round(training.speed.examples_per_second * training.speed.step_ms / 1000 / training.gang.workers)

@@ -343,7 +343,7 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
 
 def _peak(training: Training) -> float:
     """Return the measured TFLOP/s of the devices: the chief's, times the workers."""
-    return training.workers * sum(device.tflops for device in training.measured)
+    return training.gang.workers * sum(device.tflops for device in training.machine.measured)
 
 
 def speed_from_training(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
@@ -356,9 +356,9 @@ def speed_from_training(setting: Setting, batch_size: int, training: Training, c
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
     rate = epoch_rate(training)
     peak = _peak(training)
-    published = published_tflops(training.hardware, training.precision)
-    tflops = rate * training.flops_per_example / 1e12
-    ceiling = 1000 * batch_size / training.cached_step_ms if training.cached_step_ms else 0.0
+    published = published_tflops(training.machine.hardware, training.precision)
+    tflops = rate * training.costs.flops_per_example / 1e12
+    ceiling = 1000 * batch_size / training.speed.cached_step_ms if training.speed.cached_step_ms else 0.0
     return Speed(
         setting=setting.name,
         values=setting.values,
@@ -369,10 +369,10 @@ def speed_from_training(setting: Setting, batch_size: int, training: Training, c
         input_examples_per_second=round(max(ceiling, rate), 2),
         tflops=float(f"{tflops:.4g}"),
         peak_share=round(tflops / peak, 4) if peak else 0.0,
-        published_share=round(tflops / published / (chips or training.replicas), 4) if published else None,
+        published_share=round(tflops / published / (chips or training.gang.replicas), 4) if published else None,
         first_step_seconds=round(sum(training.seconds.get(part, 0.0) for part in _START), 2),
-        workers=training.workers,
-        step_split_ms=training.step_split_ms,
+        workers=training.gang.workers,
+        step_split_ms=training.speed.step_split_ms,
     )
 
 
@@ -387,16 +387,16 @@ def report_from_trainings(
 ) -> BenchmarkReport:
     """Build the report of `speeds`, measured by `trainings` of one model."""
     base = trainings[0]
-    devices = {device.name: device for training in trainings for device in training.measured}
+    devices = {device.name: device for training in trainings for device in training.machine.measured}
     return BenchmarkReport(
         recipe=name,
         model=base.model,
         parameters=base.parameters,
-        flops_per_example=base.flops_per_example,
+        flops_per_example=base.costs.flops_per_example,
         machine=machine,
-        cores=max(training.cores for training in trainings),
+        cores=max(training.machine.cores for training in trainings),
         devices=list(devices.values()),
-        versions=_PYTHON | base.versions,
+        versions=_PYTHON | base.machine.versions,
         measured=_now(),
         speeds=speeds,
         skipped=skipped,
@@ -496,7 +496,11 @@ def find_training(environment: Environment, recipe: str, run: str) -> tuple[str,
 
 def _speed(recipe: Recipe, environment: Environment, pool: str, training: Training) -> Speed:
     node, price = environment.pools[pool], usd_per_hour(environment, environment.pools[pool])
-    hardware = training.hardware if training.replicas == 1 else f"{training.replicas} x {training.hardware}"
+    hardware = (
+        training.machine.hardware
+        if training.gang.replicas == 1
+        else f"{training.gang.replicas} x {training.machine.hardware}"
+    )
     chips = node.max_workers * (node.count or 1)
     return speed_from_training(Setting(pool, {}), recipe.train.batch_size, training, chips).model_copy(
         update={

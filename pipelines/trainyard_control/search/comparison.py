@@ -210,8 +210,8 @@ def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> It
     yield row("training examples", [f"{examples['train']:,}" if examples else MISSING for examples in data])
     yield row("parameters", [cell(training, "{0.parameters:,}") for training in trainings])
     yield row("best epoch", [cell(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
-    fed = [training if training and training.examples_per_second else None for training in trainings]  # not trees
-    yield row("examples/s", [cell(training, "{0.examples_per_second:,.0f}") for training in fed])
+    fed = [training if training and training.speed.examples_per_second else None for training in trainings]  # not trees
+    yield row("examples/s", [cell(training, "{0.speed.examples_per_second:,.0f}") for training in fed])
     for step in dict.fromkeys(step for run in runs for step in run.record.get("seconds", {})):
         cells = [run.record.get("seconds", {}).get(step) for run in runs]
         yield row(f"{step}, s", [MISSING if cell is None else f"{cell:.1f}" for cell in cells])

@@ -116,9 +116,9 @@ def with_training(trial: Trial, recipe: str, model: str, trained: Training) -> T
             "best_epoch": best.epoch,
             "epochs": [epoch.metric for epoch in trained.history],
             "seconds": round(sum(trained.seconds.values()), 2),
-            "examples_per_second": trained.examples_per_second,
+            "examples_per_second": trained.speed.examples_per_second,
             "parameters": trained.parameters,
-            "operations": trained.flops_per_example,
+            "operations": trained.costs.flops_per_example,
             "model": model,
         }
     )

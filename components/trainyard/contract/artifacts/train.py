@@ -114,40 +114,106 @@ class InputSpeed(FrozenModel):
     used: bool
 
 
+class TrainingSpeed(FrozenModel):
+    """The speed of the last phase (all layers, full images), without the calls that compile.
+
+    examples_per_second: the padding of an epoch's last batch counts. bottleneck compares step_ms, the mean step on
+    real batches, with cached_step_ms, the median of a few calls on a cached one after the training; it is unclear if
+    the ranges of both (of the epochs, of those calls) overlap, as they do on a busy machine.
+
+    step_split_ms splits step_ms: input is what it waits for beyond a cached batch, all_reduce the sum of the gradients
+    on its own, compute the rest; checkpoint is what the saving of the state adds to a step. checkpoint_write_seconds
+    were spent beside the training on checkpoint_writes of them. all_reduce_ms: the time of a step's sum of the
+    gradients over all replicas, on its own. input_workers: how many processes beside the training prepared its
+    batches, 0 if it did so itself.
+    """
+
+    examples_per_second: float = 0.0
+    bottleneck: Literal["input", "compute", "unclear"] = "unclear"
+    step_ms: float = 0.0
+    cached_step_ms: float = 0.0
+    step_range_ms: list[float] = []
+    cached_step_range_ms: list[float] = []
+    step_split_ms: dict[str, float] = {}
+    all_reduce_ms: float = 0.0
+    checkpoint_writes: int = 0
+    checkpoint_write_seconds: float = 0.0
+    input_workers: int = 0
+
+
+class Gang(FrozenModel):
+    """The workers that trained, their replicas in all, and the bytes of gradients that a step sums.
+
+    restarts: the breaks that it survived. stragglers: the workers that the others waited for (only TensorFlow on CPUs
+    tells). Of an elastic gang: worker_counts are its numbers of workers in their order, and workers is the last.
+    """
+
+    workers: int = 1
+    replicas: int = 1
+    gradient_bytes: int = 0
+    restarts: list[Restart] = []
+    worker_counts: list[WorkerCount] = []
+    stragglers: list[Straggler] = []
+
+
+class Machine(FrozenModel):
+    """The devices that trained by name, and what one of them is (`hardware`; a GPU's product name).
+
+    cores: those of this worker. measured: the devices of the chief. versions: those of the engine and of what drives
+    them.
+    """
+
+    devices: list[str] = []
+    hardware: str = ""
+    cores: int = 0
+    measured: list[Device] = []
+    engine: Literal["tensorflow", "jax"] = "tensorflow"
+    versions: dict[str, str] = {}
+
+
+class ExampleCosts(FrozenModel):
+    """The costs of one example, for the planner: flops_per_example are the operations of a step as step_ms has it.
+
+    activations: the numbers that the layers put out; saved_activations: those of them that the backward pass reads
+    (0: not counted). backbone_share: 1 if all layers learn in such a step, 0 if the last one alone does.
+    """
+
+    flops_per_example: float = 0.0
+    activations_per_example: int = 0
+    saved_activations_per_example: int = 0
+    backbone_share: float = 1.0
+
+
+class TrainingStart(FrozenModel):
+    """The step that a training resumed from, and the weights it began with, as model.weights of the recipe.
+
+    warm_start: the champion's version whose weights came first, '' if they were the model's own. teacher: the version
+    whose answers were learned, '' if none.
+    """
+
+    resumed_from: int | None = None
+    warm_start: str = ""
+    weights: str = ""
+    teacher: str = ""
+
+
+class Goodput(FrozenModel):
+    """The share of the wall time, all restarts included, that went into steps which count; `seconds` splits that time.
+
+    Of a gang of pods it begins with the Job: queue is the wait for worker 0, meet that for the others.
+    """
+
+    share: float
+    seconds: dict[str, float]
+
+
 class Training(Document):
     """Output of train. The folder holds model.keras and tensorboard/ beside this document.
 
     The model takes a dict by feature name and gives logits (batch, classes), or for regression (batch, targets).
 
-    examples_per_second is that of the last phase (all layers, full images) without the calls that compile; the padding
-    of an epoch's last batch counts. bottleneck compares step_ms, the mean step on real batches, with
-    cached_step_ms, the median of a few calls on a cached one after the training; it is unclear if the ranges of both
-    (of the epochs, of those calls) overlap, as they do on a busy machine. seconds splits the wall time by what it was
-    spent on.
-
-    step_split_ms splits step_ms: input is what it waits for beyond a cached batch, all_reduce the sum of the gradients
-    on its own, compute the rest; checkpoint is what the saving of the state adds to a step. checkpoint_write_seconds
-    were spent beside the training on checkpoint_writes of them.
-
-    goodput is the share of the wall time, all restarts included, that went into steps which count; goodput_seconds
-    splits that time. Of a gang of pods it begins with the Job: queue is the wait for worker 0, meet that for the
-    others.
-
-    Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
-    gradient_bytes over all replicas, on its own; restarts the breaks that it survived; stragglers the workers that the
-    others waited for (only TensorFlow on CPUs tells). Of an elastic gang: worker_counts are its numbers of workers in
-    their order, and workers is the last of them.
-
-    input_workers is how many processes beside the training prepared its batches, 0 if it did so itself.
-
-    engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
-
-    For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
-    flops_per_example are the operations of a step as step_ms has it, activations the numbers that its layers put out,
-    saved_activations those of them that the backward pass reads (0: not counted); backbone_share is 1 if all layers
-    learn in such a step, 0 if the last one alone does. finished: ISO time. xla: whether XLA compiled the steps.
-    warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
-    model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
+    seconds splits the wall time by what it was spent on. goodput: None if the steps of a program were not told.
+    finished: ISO time. xla: whether XLA compiled the steps.
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
     rest of what it left is in files/. With train.result: folder its folder is model/ instead of model.keras, and
     metrics is what it says of it.
@@ -164,48 +230,20 @@ class Training(Document):
     steps: int
     epochs: int
     best_epoch: int
-    workers: int
-    devices: list[str]
     precision: str
-    examples_per_second: float
-    bottleneck: Literal["input", "compute", "unclear"]
-    step_ms: float
-    cached_step_ms: float
-    step_range_ms: list[float] = []
-    cached_step_range_ms: list[float] = []
-    resumed_from: int | None
     history: list[Epoch]
-    seconds: dict[str, float]
-    replicas: int = 1
-    input_workers: int = 0
-    worker_examples_per_second: float | None = None
-    all_reduce_ms: float = 0.0
-    gradient_bytes: int = 0
-    restarts: list[Restart] = []
-    worker_counts: list[WorkerCount] = []
-    stragglers: list[Straggler] = []
     rollbacks: list[Rollback] = []
-    goodput: float | None = None
-    goodput_seconds: dict[str, float] = {}
-    step_split_ms: dict[str, float] = {}
-    checkpoint_writes: int = 0
-    checkpoint_write_seconds: float = 0.0
-    hardware: str = ""
-    engine: Literal["tensorflow", "jax"] = "tensorflow"
-    measured: list[Device] = []
-    versions: dict[str, str] = {}
-    cores: int = 0
-    flops_per_example: float = 0.0
-    activations_per_example: int = 0
-    saved_activations_per_example: int = 0
-    backbone_share: float = 1.0
+    seconds: dict[str, float]
     finished: str = ""
     xla: bool = False
-    warm_start: str = ""
-    weights: str = ""
-    teacher: str = ""
     command: list[str] = []
     metrics: dict[str, float] = {}
+    speed: TrainingSpeed
+    gang: Gang = Gang()
+    machine: Machine
+    costs: ExampleCosts = ExampleCosts()
+    start: TrainingStart = TrainingStart()
+    goodput: Goodput | None = None
 
     @property
     def is_trees(self) -> bool:

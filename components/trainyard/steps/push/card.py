@@ -113,10 +113,10 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
             "network": training.model,
             "parameters": f"{training.parameters:,}" if training.parameters else "",
             "program": " ".join(training.command or []),
-            "weights": training.weights,
-            "start": training.warm_start,
-            "teacher": training.teacher,
-            "hardware": f"{_some(training.devices)}; workers: {training.workers}",
+            "weights": training.start.weights,
+            "start": training.start.warm_start,
+            "teacher": training.start.teacher,
+            "hardware": f"{_some(training.machine.devices)}; workers: {training.gang.workers}",
             "precision": training.precision,
             "training": f"{training.best_epoch} of {training.epochs} iterations"
             if training.is_trees
@@ -129,13 +129,13 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
 
 def _energy(training: Training, seconds: float) -> str:
     """Return the most energy that the accelerators can have taken in `seconds`, '' if their power is not known."""
-    known = catalog.catalog().accelerators.get(catalog.named(training.hardware) or "")
+    known = catalog.catalog().accelerators.get(catalog.named(training.machine.hardware) or "")
     if known is None or known.watts is None or not seconds:
         return ""
-    kilowatt_hours = training.replicas * known.watts * seconds / 3.6e6
+    kilowatt_hours = training.gang.replicas * known.watts * seconds / 3.6e6
     return (
-        f"at most {kilowatt_hours:.2g} kWh: {training.replicas} × {training.hardware} at the {known.watts:g} W that "
-        "each may take (TDP), without the rest of the machine"
+        f"at most {kilowatt_hours:.2g} kWh: {training.gang.replicas} × {training.machine.hardware} at the "
+        f"{known.watts:g} W that each may take (TDP), without the rest of the machine"
     )
 
 

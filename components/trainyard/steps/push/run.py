@@ -123,7 +123,7 @@ def _record(recipe: Recipe, run_folder: str, outputs: Outputs, judged: Evaluatio
         ],
         exports=exports.exports,
         thresholds=exports.thresholds,
-        devices=training.devices if training else [],
+        devices=training.machine.devices if training else [],
         training_seconds=sum(training.seconds.values()) if training else None,
     )
 

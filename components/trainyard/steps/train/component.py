@@ -52,6 +52,6 @@ def train(
                 metrics.log_metric("eval_loss", best.eval_loss)
                 metrics.log_metric("eval_metric", best.metric)
         metrics.log_metric("steps", training.steps)
-        metrics.log_metric("examples_per_second", training.examples_per_second)
+        metrics.log_metric("examples_per_second", training.speed.examples_per_second)
         task.write_previews(metrics)
         return (model,)

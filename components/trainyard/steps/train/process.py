@@ -61,9 +61,8 @@ def train_in_process(
             recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed, service
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
-    teacher = recipe.train.teacher.model if recipe.train.teacher else ""
-    begun = {"warm_start": start, "weights": recipe.model.weights or "", "teacher": teacher}
-    _finish(document.model_copy(update={"seconds": seconds, **begun}), output)
+    begun = document.start.model_copy(update={"warm_start": start})
+    _finish(document.model_copy(update={"seconds": seconds, "start": begun}), output)
 
 
 def _train_trees(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
@@ -86,8 +85,8 @@ def _finish(document: Training, output: Path) -> None:
         model=document.model,
         steps=document.steps,
         best_epoch=document.best_epoch,
-        examples_per_second=round(document.examples_per_second),
-        bottleneck=document.bottleneck,
+        examples_per_second=round(document.speed.examples_per_second),
+        bottleneck=document.speed.bottleneck,
         seconds=round(sum(document.seconds.values()), 1),
     )
 

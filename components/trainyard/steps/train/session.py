@@ -20,7 +20,15 @@ import tensorflow as tf
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.artifacts.train import Device, Training
+from trainyard.contract.artifacts.train import (
+    Device,
+    ExampleCosts,
+    Gang,
+    Machine,
+    Training,
+    TrainingSpeed,
+    TrainingStart,
+)
 from trainyard.contract.epochs import backbone_share, operations
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
@@ -39,7 +47,7 @@ from trainyard.steps.train.engines.targets import UNSCALED, Moments, TargetScale
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
-from trainyard.steps.train.loop import goodput, speed
+from trainyard.steps.train.loop import speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
@@ -99,22 +107,11 @@ def train(
             loop.run()
         finally:
             writer.close()
-        training = _finish(recipe, loop, engine, output, seconds, targets, precision)
+        training = _finish(recipe, loop, engine, output, seconds, targets, precision, measured, past)
         engine.leave()
         queue = launcher_heartbeat.read_queue_seconds()
-        split = past.split(training.steps, training.step_ms / 1000, training.seconds, queue)
-        return training.model_copy(
-            update={
-                "engine": engines.engine_name(),
-                "measured": measured,
-                "versions": engine.versions(),
-                "restarts": past.restarts,
-                "worker_counts": past.worker_counts,
-                "stragglers": past.stragglers,
-                "goodput": goodput.share(split),
-                "goodput_seconds": split,
-            }
-        )
+        goodput = past.goodput(training.steps, training.speed.step_ms / 1000, training.seconds, queue)
+        return training.model_copy(update={"goodput": goodput})
 
 
 @contextmanager
@@ -204,6 +201,8 @@ def _finish(
     seconds: dict[str, float],
     targets: Moments,
     precision: str,
+    measured: list[Device],
+    past: Past,
 ) -> Training:
     calls, epochs = loop.cached_step_seconds(), loop.step_seconds
     cached, real = statistics.median(calls), statistics.fmean(epochs)
@@ -224,33 +223,50 @@ def _finish(
         steps=loop.history[-1].step,
         epochs=len(loop.history),
         best_epoch=best.epoch,
-        workers=rank.workers,
-        devices=engine.devices(),
         precision=precision,
-        examples_per_second=loop.data.batch_size / real,
-        bottleneck=speed.bottleneck(epochs, calls),
-        step_ms=1000 * real,
-        cached_step_ms=1000 * cached,
-        step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
-        cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
-        replicas=replicas,
-        input_workers=loop.data.input_workers,
-        worker_examples_per_second=loop.data.batch_size / real / rank.workers,
-        all_reduce_ms=1000 * all_reduce,
-        gradient_bytes=gradient_bytes,
-        hardware=engine.hardware(),
-        cores=len(os.sched_getaffinity(0)),
-        flops_per_example=operations(work.flops_per_example, share) + taught,
-        backbone_share=share,
-        activations_per_example=work.activations_per_example,
-        saved_activations_per_example=work.saved_activations_per_example,
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        xla=recipe.train.xla,
-        resumed_from=loop.resumed_from,
-        step_split_ms={name: round(1000 * value, 3) for name, value in parts.items()},
-        checkpoint_writes=loop.writer.count,
-        checkpoint_write_seconds=round(loop.writer.seconds, 3),
         history=loop.history,
         rollbacks=loop.rollbacks,
         seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        xla=recipe.train.xla,
+        speed=TrainingSpeed(
+            examples_per_second=loop.data.batch_size / real,
+            bottleneck=speed.bottleneck(epochs, calls),
+            step_ms=1000 * real,
+            cached_step_ms=1000 * cached,
+            step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
+            cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
+            step_split_ms={name: round(1000 * value, 3) for name, value in parts.items()},
+            all_reduce_ms=1000 * all_reduce,
+            checkpoint_writes=loop.writer.count,
+            checkpoint_write_seconds=round(loop.writer.seconds, 3),
+            input_workers=loop.data.input_workers,
+        ),
+        gang=Gang(
+            workers=rank.workers,
+            replicas=replicas,
+            gradient_bytes=gradient_bytes,
+            restarts=past.restarts,
+            worker_counts=past.worker_counts,
+            stragglers=past.stragglers,
+        ),
+        machine=Machine(
+            devices=engine.devices(),
+            hardware=engine.hardware(),
+            cores=len(os.sched_getaffinity(0)),
+            measured=measured,
+            engine=engines.engine_name(),
+            versions=engine.versions(),
+        ),
+        costs=ExampleCosts(
+            flops_per_example=operations(work.flops_per_example, share) + taught,
+            activations_per_example=work.activations_per_example,
+            saved_activations_per_example=work.saved_activations_per_example,
+            backbone_share=share,
+        ),
+        start=TrainingStart(
+            resumed_from=loop.resumed_from,
+            weights=recipe.model.weights or "",
+            teacher=recipe.train.teacher.model if recipe.train.teacher else "",
+        ),
     )

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard import events, memory
-from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.artifacts.train import Epoch, Machine, Training, TrainingSpeed
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, DataError
@@ -96,19 +96,16 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         steps=len(history),
         epochs=len(history),
         best_epoch=best.epoch,
-        workers=1,
-        devices=["CPU"],
         precision="float32",
-        examples_per_second=0.0,
-        bottleneck="compute",
-        step_ms=1000 * (grown - read) / len(history),
-        cached_step_ms=0.0,
-        resumed_from=None,
         history=history,
         seconds={name: round(value, 3) for name, value in seconds.items()},
-        versions={"scikit-learn": version("scikit-learn")},
-        cores=len(os.sched_getaffinity(0)),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        speed=TrainingSpeed(bottleneck="compute", step_ms=1000 * (grown - read) / len(history)),
+        machine=Machine(
+            devices=["CPU"],
+            cores=len(os.sched_getaffinity(0)),
+            versions={"scikit-learn": version("scikit-learn")},
+        ),
     )
 
 

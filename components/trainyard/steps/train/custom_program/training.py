@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from trainyard.contract import version
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.artifacts.train import Training
+from trainyard.contract.artifacts.train import Gang, Goodput, Machine, Training, TrainingSpeed, TrainingStart
 from trainyard.contract.version import EXTRA
 from trainyard.data import probabilities
 from trainyard.data.trained import load_foreign
@@ -27,7 +27,6 @@ from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
 from trainyard.steps.train.custom_program.program_record import ProgramRecord
 from trainyard.steps.train.engines.teacher import shapes_text
-from trainyard.steps.train.loop import goodput
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import launcher_heartbeat
@@ -97,18 +96,8 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
             _move_result(program_output, output, recipe)
     if rank.chief:
         name, parameters = _check_result(recipe, local, output)
-        training = _training_record(recipe, name, parameters, record, rank)
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
-        split = _goodput(gang_past, record, seconds)
-        return training.model_copy(
-            update={
-                "seconds": seconds,
-                "restarts": gang_past.restarts,
-                "worker_counts": gang_past.worker_counts,
-                "metrics": metrics,
-                **split,
-            }
-        )
+        return _training_record(recipe, name, parameters, record, rank, seconds, metrics, gang_past)
     return None
 
 
@@ -172,7 +161,16 @@ def _check_result(recipe: Recipe, examples: str, output: Path) -> tuple[str, int
     return model.name, model.count_params()
 
 
-def _training_record(recipe: Recipe, name: str, parameters: int, record: ProgramRecord, rank: Rank) -> Training:
+def _training_record(
+    recipe: Recipe,
+    name: str,
+    parameters: int,
+    record: ProgramRecord,
+    rank: Rank,
+    seconds: dict[str, float],
+    metrics: dict[str, float],
+    past: Past,
+) -> Training:
     """Return the training record."""
     best = best_epoch(record.history)
     return Training(
@@ -181,29 +179,26 @@ def _training_record(recipe: Recipe, name: str, parameters: int, record: Program
         steps=record.steps,
         epochs=len(record.history),
         best_epoch=best.epoch if best else 0,
-        workers=rank.workers,
-        devices=[],
         precision="unknown",
-        examples_per_second=record.examples_per_second,
-        bottleneck="unclear",
-        step_ms=1000 * record.step_seconds,
-        cached_step_ms=0.0,
-        cores=len(os.sched_getaffinity(0)),
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        resumed_from=record.resumed_from,
         history=record.history,
-        seconds={},
+        seconds=seconds,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
         command=recipe.train.command or [],
+        metrics=metrics,
+        speed=TrainingSpeed(examples_per_second=record.examples_per_second, step_ms=1000 * record.step_seconds),
+        gang=Gang(workers=rank.workers, restarts=past.restarts, worker_counts=past.worker_counts),
+        machine=Machine(cores=len(os.sched_getaffinity(0))),
+        start=TrainingStart(resumed_from=record.resumed_from),
+        goodput=_goodput(past, record, seconds),
     )
 
 
-def _goodput(past: Past, record: ProgramRecord, seconds: dict[str, float]) -> dict[str, object]:
-    """Return goodput and its split, empty if the program reported no steps."""
+def _goodput(past: Past, record: ProgramRecord, seconds: dict[str, float]) -> Goodput | None:
+    """Return goodput and its split, None if the program reported no steps."""
     if not record.step_seconds:
-        return {}
+        return None
     spent = {"import": seconds["fetch"]}
-    split = past.split(record.steps, record.step_seconds, spent, launcher_heartbeat.read_queue_seconds())
-    return {"goodput": goodput.share(split), "goodput_seconds": split}
+    return past.goodput(record.steps, record.step_seconds, spent, launcher_heartbeat.read_queue_seconds())
 
 
 def check_model(path: Path, examples: Examples) -> keras.Model:

@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel, Field
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
+from trainyard.contract.artifacts.train import Goodput, Restart, Straggler, WorkerCount
 
 _MAX_STRAGGLERS = 100  # chosen: the newest; the history is sent in one message
 _START = frozenset({"import", "join", "build", "compile"})
@@ -75,10 +75,8 @@ class Past(BaseModel):
             if straggler.until is None:
                 self.keep_straggler(straggler.model_copy(update={"until": step}))
 
-    def split(
-        self, step: int, step_seconds: float, spent: dict[str, float], queue: float | None = None
-    ) -> dict[str, float]:
-        """Return the seconds since the start by use; `step` counts as useful, `other` is the rest.
+    def goodput(self, step: int, step_seconds: float, spent: dict[str, float], queue: float | None = None) -> Goodput:
+        """Return the seconds since the start by use, and the share of `step`, which is useful; `other` is the rest.
 
         step: the final step of the training. spent: seconds of this process by name. queue: seconds before the start,
         if known.
@@ -93,9 +91,5 @@ class Past(BaseModel):
         seconds |= {name: value for name, value in spent.items() if name != "step"}
         other = time.monotonic() - self.started - sum(seconds.values())
         seconds |= {} if queue is None else {"queue": queue}
-        return {name: round(value, 3) for name, value in {**seconds, "other": max(0.0, other)}.items()}
-
-
-def share(seconds: dict[str, float]) -> float:
-    """Return the share of `seconds` that went into useful steps."""
-    return seconds["step"] / max(1e-9, sum(seconds.values()))
+        seconds = {name: round(value, 3) for name, value in {**seconds, "other": max(0.0, other)}.items()}
+        return Goodput(share=seconds["step"] / max(1e-9, sum(seconds.values())), seconds=seconds)
