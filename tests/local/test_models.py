@@ -18,7 +18,8 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec import recipe as recipes
-from trainyard.spec.model import COLUMN_NETWORKS, MINIMUM_SIDE, TREES, WIDTH_SCALABLE, ModelConfig, Network
+from trainyard.spec.model import ModelConfig
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES, WIDTH_SCALABLE, Network
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum, precision_policy
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 

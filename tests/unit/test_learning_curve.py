@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
-from trainyard.spec.model import MODEL_FAMILIES
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.steps.preprocess.split import assign
 from trainyard_control.cli.answers import write_file
 from trainyard_control.search import learning_curve

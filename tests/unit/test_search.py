@@ -12,7 +12,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.model import MODEL_FAMILIES
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.spec.recipe import Recipe
 from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen

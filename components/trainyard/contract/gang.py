@@ -24,7 +24,7 @@ from trainyard.spec.environment import DEFAULT, MAX_INPUT_WORKERS, TRAIN, Enviro
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, placement
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec.model import IMAGENET
+from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, listing, storage
 from trainyard.storage.buckets import bucket_source

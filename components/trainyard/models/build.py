@@ -14,7 +14,8 @@ from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.spec.columns import input_name
-from trainyard.spec.model import COLUMN_NETWORKS, MINIMUM_SIDE, TREES, ModelConfig
+from trainyard.spec.model import ModelConfig
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES
 
 _SMALL = 1 << 26  # weights between hidden layers; chosen: less than a gigabyte to train
 _BYTES = 8  # of a weight and its gradient in float32; an optimizer may need as much again

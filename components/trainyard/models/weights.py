@@ -23,7 +23,8 @@ from trainyard.data import trained
 from trainyard.data.trained import UNREADABLE
 from trainyard.errors import ConfigurationError, DataError, TrainyardError, TransientError, listed
 from trainyard.models import applications
-from trainyard.spec.model import IMAGENET, ModelConfig
+from trainyard.spec.model import ModelConfig
+from trainyard.spec.networks import IMAGENET
 from trainyard.storage import storage
 from trainyard.storage.cache import locked
 from trainyard.storage.disk import os_errors

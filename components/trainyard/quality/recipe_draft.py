@@ -13,7 +13,7 @@ from trainyard.quality.tables.cells import too_many_classes
 from trainyard.quality.tables.tables import why_target
 from trainyard.spec import columns, formula, plain_yaml
 from trainyard.spec.columns import has_name, name_fault
-from trainyard.spec.model import KERAS_APPLICATIONS, suggested
+from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
 from trainyard.values.columns import LIST_SEPARATOR
 

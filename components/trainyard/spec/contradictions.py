@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, get_args
 from trainyard.errors import did_you_mean
 from trainyard.spec import columns, command, formula, trees
 from trainyard.spec.gates import BASELINE_METRICS, CLASS_METRICS, METRIC_SPECS, METRICS, MODULE_RESAMPLES
-from trainyard.spec.model import (
+from trainyard.spec.model import smallest_side
+from trainyard.spec.networks import (
     ANY_SIZE,
     BLOCK_SCALABLE,
     COLUMN_NETWORKS,
@@ -21,7 +22,6 @@ from trainyard.spec.model import (
     TREES,
     WIDTH_SCALABLE,
     Network,
-    smallest_side,
 )
 from trainyard.spec.plain_yaml import Location
 from trainyard.spec.schedule import LABEL

@@ -45,7 +45,8 @@ from trainyard.spec.data_schema import ImageSchema, TableSchema, is_schema, load
 from trainyard.spec.documents import Strict
 from trainyard.spec.formula import Condition, Formula
 from trainyard.spec.gates import Gate, Task, ThresholdAim, TimeTo
-from trainyard.spec.model import IMAGENET, ModelConfig
+from trainyard.spec.model import ModelConfig
+from trainyard.spec.networks import IMAGENET
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.train import Train
 from trainyard.uris import Output, Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

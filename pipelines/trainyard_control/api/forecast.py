@@ -13,7 +13,7 @@ from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.model import MODEL_FAMILIES, Network
+from trainyard.spec.networks import MODEL_FAMILIES, Network
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL, at_least_one, overrides
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table

@@ -15,7 +15,7 @@ from trainyard.events import stderr_hidden
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.gates import MAIN_METRIC
-from trainyard.spec.model import MODEL_FAMILIES
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard_control.api.arguments import LOCAL, at_least_one, local_environment, overrides
 from trainyard_control.api.progress import BenchScreen, SweepScreen
 

@@ -13,7 +13,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Prediction
 from trainyard.escape import shell
 from trainyard.measured import interval_text, metric_text
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.storage import storage
 from trainyard_control.api.drawing import Console, key_value_table, markup, plain_table, table_console
 from trainyard_control.api.run import Run

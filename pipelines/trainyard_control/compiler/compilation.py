@@ -20,7 +20,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
 from trainyard.spec import plain_yaml
 from trainyard.spec.environment import Environment
-from trainyard.spec.model import IMAGENET
+from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
 from trainyard_control.compiler.placement import PlacedSpec, place

@@ -19,7 +19,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
 from trainyard_control.planning.data import DataSummary

@@ -280,7 +280,7 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
         listener.speed_measured(speed, speeds[0])
     if not speeds:
         raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(skipped.values()))}.")
-    taken = [
+    latencies = [
         Answer(accelerator=named(names[device]) or names[device], **took.model_dump())
         for device, took in answers(model)
     ]
@@ -299,7 +299,7 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
         measured=_now(),
         speeds=speeds,
         skipped=skipped,
-        answers=taken,
+        answers=latencies,
     )
 
 

@@ -21,7 +21,7 @@ from trainyard.errors import DataError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.search.search_space import BlockSpace, Dimension, variant

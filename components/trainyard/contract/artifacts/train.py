@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from trainyard.contract.document import Document, FrozenModel
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 
 TARGET_INVERSE = ("target_exponential", "target_offset")
 """The names of the last layers of model.keras, in order, if a regression learned on a logarithmic scale."""

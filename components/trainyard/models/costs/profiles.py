@@ -16,7 +16,8 @@ import keras
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
-from trainyard.spec.model import MINIMUM_SIDE, ModelConfig
+from trainyard.spec.model import ModelConfig
+from trainyard.spec.networks import MINIMUM_SIDE
 
 FILE = Path(__file__).with_name("profiles.json")
 CLASSES = 10

@@ -29,7 +29,7 @@ from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.quality.tables.cells import UnknownCounter, Vocabulary
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.baselines import baseline, baseline_predictions, boosted_predictions, importances

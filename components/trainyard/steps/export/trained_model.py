@@ -17,7 +17,7 @@ from trainyard.data.trained import Replicas
 from trainyard.errors import ConfigurationError
 from trainyard.spec import devices as registered
 from trainyard.spec import trees
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, served, skew
 from trainyard.steps.export.browser import demo

@@ -11,7 +11,7 @@ from trainyard import events
 from trainyard.contract import weights
 from trainyard.contract.artifacts.train import Training
 from trainyard.graph import STEPS
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.peers.settings import current_rank

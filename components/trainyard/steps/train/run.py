@@ -8,7 +8,7 @@ from trainyard.contract.gang import ElasticGang, check_input_workers
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.environment import MAX_INPUT_WORKERS
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices

@@ -22,7 +22,7 @@ from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.models.build import family_of
 from trainyard.spec.gates import require_classes
-from trainyard.spec.model import TREES
+from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.network import in_original_units, in_target_units
 from trainyard.steps.train.engines.objective import class_weights

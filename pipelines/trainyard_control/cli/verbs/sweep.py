@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.measured import metric_text
-from trainyard.spec.model import MODEL_FAMILIES
+from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
     LOCAL,
