@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainyard_control.planning.plan import POD_SECONDS, START_SECONDS
-from trainyard_control.planning.preemptions import expected_stays
+from trainyard_control.planning.plan import POD_SECONDS, START_SECONDS, expected_stays
 
 if TYPE_CHECKING:
     from gang_processes import Gang

@@ -14,7 +14,7 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import connect
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.kubeflow.run_pods import findings, gangs, pods_of_job, run_objects
+from trainyard_control.kubeflow.runs import findings, gangs, pods_of_job, run_objects
 
 pytestmark = pytest.mark.cluster
 

@@ -16,7 +16,7 @@ from launcher import gang
 from namespaces import Namespace, until
 
 from trainyard.steps.train.gang.pods.job import worker_job
-from trainyard_control.kubeflow.run_pods import findings
+from trainyard_control.kubeflow.runs import findings
 
 pytestmark = pytest.mark.cluster
 

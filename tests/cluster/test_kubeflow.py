@@ -299,10 +299,8 @@ def send(name: str, file: Path, bound: str = "") -> None:
 
     from trainyard.spec import environment as environments
     from trainyard_control.compiler import placement
-    from trainyard_control.compiler.compilation import Submission, to_yaml
-    from trainyard_control.compiler.run_metadata import metadata_for
-    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
-    from trainyard_control.kubeflow.submit import submit
+    from trainyard_control.compiler.compilation import Submission, metadata_for, to_yaml
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer, submit
 
     @dsl.component(base_image=IMAGE, install_kfp_package=False)
     def fails_once():  # type: ignore[no-untyped-def]

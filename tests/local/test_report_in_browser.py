@@ -11,7 +11,9 @@ from browser import Page, chromium, needs_chromium
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
 from report_folders import SECONDS, recipe, whole_run
 
+from trainyard.report import plots
 from trainyard.report.outputs import read
+from trainyard.report.plots import Mark, chart
 from trainyard.report.report import render
 
 pytestmark = needs_chromium
@@ -61,3 +63,17 @@ def test_what_got_in_all_the_same_would_neither_run_nor_ask(browser, tmp_path):
     (tmp_path / "open").mkdir()
     dom, _complaints, asked = opened(browser, re.sub("<meta http-equiv[^>]*>", "", page), tmp_path / "open")
     assert "data-owned" in dom and asked == ["https://example.invalid/a.png"]
+
+
+@pytest.mark.parametrize("width", [1300, 400])
+def test_a_page_of_charts_is_drawn_as_the_report_is(browser, tmp_path, width):
+    marks = [Mark(1, 10, HOSTILE, True, 8, 20), Mark(100, 20)]
+    charts = {
+        HOSTILE: chart(("x", HOSTILE), marks, {"a": [(1, 10), (100, 20)]}, [(1, 5), (100, 30)], log_x=True),
+        "bars": chart(("x", "y"), marks, categories=["a", HOSTILE], bars=True),
+    }
+    (tmp_path / "a.html").write_text(plots.page("a", [], charts, []), encoding="utf-8")
+    browser.open(tmp_path / "a.html", width)
+    browser.wait("document.documentElement.dataset.drawn || document.documentElement.dataset.error")
+    assert browser.run("document.documentElement.dataset.drawn") == "2" and browser.complaints == []
+    assert browser.run("document.title") == "a" and browser.run("document.documentElement.scrollWidth") <= width

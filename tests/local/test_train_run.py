@@ -19,7 +19,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
 from trainyard.steps.train.loop import speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
-from trainyard_control.cluster.pace import verdict
+from trainyard_control.cluster.explanation import verdict
 
 
 @pytest.fixture(scope="module")

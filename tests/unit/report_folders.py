@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,9 @@ def exports(text: str) -> Exports:
         ],
         machine="AMD EPYC, x86_64",
     )
+
+
+def figures(page: str) -> dict[str, Any]:
+    """Return the figures that a page draws, by name."""
+    found = re.search(r'id="figures">(.*?)</script>', page)
+    return dict(json.loads(found[1])) if found else {}

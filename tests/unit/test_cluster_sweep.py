@@ -27,7 +27,6 @@ from trainyard.spec import environment as environments
 from trainyard.storage import storage
 from trainyard_control.api.progress import SweepScreen
 from trainyard_control.cli.main import app
-from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow import runs as watching
 from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.search import cluster_trials
@@ -246,7 +245,7 @@ def test_nothing_is_pruned_where_logs_may_not_be_read_or_nobody_wants_it(
     server = Server(str(tmp_path / "kept"))
     monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: Pods(server)))
     monkeypatch.setattr(Pods, "log", lambda *_, **__: pytest.fail("it is looked at for nothing"))
-    monkeypatch.setattr(run_pods, "findings", lambda *_: [])
+    monkeypatch.setattr(watching, "findings", lambda *_: [])
     kept = swept(environment, tmp_path / "kept", server, prune=False)
     assert [trial.state for trial in kept.trials] == ["complete"] * 6
 

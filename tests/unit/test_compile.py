@@ -19,7 +19,7 @@ from trainyard.spec.documents import parse
 from trainyard.spec.environment import Volume
 from trainyard.spec.recipe import Push, Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.cli.verbs import compile, place
+from trainyard_control.cli.verbs import cluster
 from trainyard_control.compiler.compilation import compiled
 
 
@@ -191,10 +191,10 @@ def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_p
     program = f"""
 import json, sys
 from pathlib import Path
-from trainyard_control.cli.main import compile, place
+from trainyard_control.cli.main import cluster
 before = sorted(name for name in ("kfp", "pydantic", "yaml") if name in sys.modules)
-compile.compile("digits", "gke", to={str(package)!r})
-place.place(Path({str(package)!r}), "kind", to={str(tmp_path / "kind.yaml")!r})
+cluster.compile("digits", "gke", to={str(package)!r})
+cluster.place(Path({str(package)!r}), "kind", to={str(tmp_path / "kind.yaml")!r})
 heavy = ("tensorflow", "apache_beam", "tensorflow_transform", "keras", "numpy", "plotly", "trainyard.report.report")
 print(json.dumps([before, [name for name in heavy if name in sys.modules]]))
 """
@@ -204,12 +204,12 @@ print(json.dumps([before, [name for name in heavy if name in sys.modules]]))
 
 def test_placing_loads_no_kfp(tmp_path: Path) -> None:
     package = tmp_path / "local.yaml"
-    compile.compile("digits", "local", to=str(package))
+    cluster.compile("digits", "local", to=str(package))
     program = f"""
 import sys
 from pathlib import Path
-from trainyard_control.cli.verbs import place
-place.place(Path({str(package)!r}), "gke", to={str(tmp_path / "gke.yaml")!r})
+from trainyard_control.cli.verbs import cluster
+cluster.place(Path({str(package)!r}), "gke", to={str(tmp_path / "gke.yaml")!r})
 print("kfp" in sys.modules)
 """
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
@@ -221,13 +221,13 @@ def test_a_file_that_is_no_pipeline_is_refused(tmp_path: Path, content: str) -> 
     file = tmp_path / "own.yaml"
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=r"own\.yaml: (not a compiled pipeline|cannot be read|not valid YAML)"):
-        place.place(file, "gke")
+        cluster.place(file, "gke")
 
 
 def test_an_existing_package_is_replaced_whole(tmp_path: Path) -> None:
     package = tmp_path / "package.yaml"
     package.write_text("old")
-    compile.compile("digits", "vertex", to=str(package))
+    cluster.compile("digits", "vertex", to=str(package))
     assert yaml.safe_load(package.read_text())["pipelineInfo"]["name"] == "trainyard-train"
     assert [path.name for path in tmp_path.iterdir()] == ["package.yaml"]
 
@@ -236,14 +236,14 @@ def test_a_pipe_or_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
-    compile.write(str(pipe), "text")
+    cluster.write(str(pipe), "text")
     assert reader.communicate(timeout=60)[0] == "text"
     assert pipe.is_fifo()
 
 
 def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a folder"):
-        compile.write(str(tmp_path), "text")
+        cluster.write(str(tmp_path), "text")
 
 
 def test_data_on_the_volume_that_the_steps_mount_are_reachable() -> None:

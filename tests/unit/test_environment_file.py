@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
+from trainyard_control.api.forecast import set_train_pool, timeout, with_train
 from trainyard_control.cli.main import app
-from trainyard_control.planning.environment_file import set_train_pool, timeout, with_train
 
 
 @pytest.mark.parametrize(

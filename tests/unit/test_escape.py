@@ -38,7 +38,6 @@ from trainyard.spec.plain_yaml import YamlText
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api import drawing
 from trainyard_control.cli.main import main
-from trainyard_control.search import chart
 
 KEY = "id\nmodule: evil.py\n#"
 NAMES = [
@@ -215,8 +214,8 @@ def test_what_is_drafted_from_a_stranger_s_table_has_only_its_own_keys(
 
 
 def test_a_chart_s_page_shows_names_as_text() -> None:
-    plain = chart.page("name", ["name"], [], [])
-    shown = chart.page(KEY + NAMES[9], NAMES, [], [])
+    plain = plots.page("name", ["name"], {}, [])
+    shown = plots.page(KEY + NAMES[9], NAMES, {}, [])
     assert Elements(shown).found == Elements(plain).found and not acting(shown.replace("\t", ""))
     assert all(not acting(plots.plain(name)) and "<" not in plots.plain(name) for name in NAMES)
 

@@ -19,11 +19,10 @@ from trainyard.steps.train.gang.pods.job import Gang, worker_job
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import find_obstacle, requests
-from trainyard_control.compiler.run_metadata import RunMetadata
+from trainyard_control.compiler.compilation import RunMetadata
 from trainyard_control.kubeflow import run_view
-from trainyard_control.kubeflow.run_pods import evidence
 from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
-from trainyard_control.kubeflow.runs import KubeflowRuns, changes
+from trainyard_control.kubeflow.runs import KubeflowRuns, changes, evidence
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.plan import Estimate
 

@@ -11,8 +11,13 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, plan
 from trainyard_control.planning.data import DataSummary
-from trainyard_control.planning.hardware import accelerator_hardware
-from trainyard_control.planning.roofline import ExampleCost, communication_seconds, needed_bytes, step_seconds
+from trainyard_control.planning.hardware import (
+    ExampleCost,
+    accelerator_hardware,
+    communication_seconds,
+    needed_bytes,
+    step_seconds,
+)
 
 DATA = DataSummary(20_000, 2_000, 10, (224, 224, 3))
 HEAD = (576 + 1) * 10  # the last layer of mobilenet_v3_small for ten classes

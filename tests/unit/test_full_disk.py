@@ -21,8 +21,7 @@ from trainyard.errors import InfrastructureError
 from trainyard.report import local_runs, summary
 from trainyard.runtime import step
 from trainyard.storage import disk, storage
-from trainyard_control.local.local_explanation import explain_folder
-from trainyard_control.local.local_run import _Log
+from trainyard_control.local.local_run import _Log, explain_folder
 
 
 @pytest.fixture

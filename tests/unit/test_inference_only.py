@@ -15,8 +15,7 @@ from trainyard.spec.hardware.pools import placement
 from trainyard_control.cli.main import app
 from trainyard_control.compiler.compilation import compiled, compiled_prediction
 from trainyard_control.planning import cost, data
-from trainyard_control.planning.choice import choose
-from trainyard_control.planning.plan import candidates
+from trainyard_control.planning.plan import candidates, choose
 
 ROOM = "resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 4Gi}}"
 ENVIRONMENT = f"""

@@ -15,7 +15,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard_control.api.evaluation import LabelledEvaluation, _judged, _Read
 from trainyard_control.api.versions import Version
-from trainyard_control.cli.verbs.evaluate import _show
+from trainyard_control.cli.verbs.predict import _show_evaluation
 
 RECIPE = "{name: t, task: %s, data: {format: csv, path: x.csv, %s, features: {x: {type: numeric}}}, model: {name: mlp}}"
 
@@ -92,7 +92,7 @@ def test_a_slice_shows_the_main_metric_in_whatever_order_the_metrics_come(capsys
     version = Version(number=1, folder="models/1", serves=True, aliases=(), record=kept)
     found = LabelledEvaluation(version, "a.csv", 9, {}, [], {}, {}, [now], [])
     assert found.slice_rows[0].cells == ["f1 0.6000 (0.5000 – 0.7000), 9", "f1 0.6500 (0.5000 – 0.7000), 9"]
-    _show(found)
+    _show_evaluation(found)
     assert "x=1" in (shown := capsys.readouterr().out) and "*" not in shown, (
         "nothing is marked, so no mark is explained"
     )

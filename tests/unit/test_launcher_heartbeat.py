@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainyard.steps.train.peers import launcher_heartbeat
-from trainyard_control.kubeflow.run_pods import launcher_heartbeat as heartbeat_of
+from trainyard_control.kubeflow.runs import launcher_heartbeat as heartbeat_of
 
 
 def test_nothing_of_a_launchers_heartbeat_is_left_once_its_gang_has_trained(tmp_path: Path) -> None:

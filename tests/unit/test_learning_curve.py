@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.unit import report_folders
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
+from trainyard.report import plots
+from trainyard.report.plots import Mark, chart
 from trainyard.spec import recipe as recipes
-from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.steps.preprocess.split import assign
-from trainyard_control.cli.answers import write_file
+from trainyard_control.cli.options import write_file
 from trainyard_control.search import learning_curve
-from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.learning_curve import CurvePoint, curve_page
 
 
@@ -78,13 +79,14 @@ def test_a_power_law_of_too_few_or_wrong_shares_is_refused(text: str) -> None:
         learning_curve.fractions(text)
 
 
-def test_the_page_of_a_curve_is_whole_and_holds_no_script(tmp_path: Path) -> None:
+def test_the_page_of_a_curve_is_whole_and_runs_only_our_scripts(tmp_path: Path) -> None:
     drawn = points(0.35, 0.05)
     law = learning_curve.fit(drawn)
     write_file(curve_page("<b>", drawn, law, "twice & more", "test error"), tmp_path / "a.html", "--html")
     page = (tmp_path / "a.html").read_text()
-    assert page.count("<circle") == 5 and page.count("<polyline") == 1 and page.count("<polygon") == 1
-    assert "<script" not in page and "&lt;b&gt;" in page and "twice &amp; more" in page
+    band, line, marks = report_folders.figures(page)["Error and examples"]["data"]
+    assert band["fill"] == "toself" and len(line["x"]) == 41 and len(marks["x"]) == 5
+    assert page.count("<script") == 3 and "<b>" not in page and "&lt;b&gt;" in page and "twice &amp; more" in page
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_file(curve_page("a", drawn, law, "", "test error"), tmp_path / "nowhere" / "a.html", "--html")
 
@@ -102,20 +104,31 @@ def test_a_curve_whose_error_may_be_nothing_is_drawn(tmp_path: Path, interval: d
         drawn.append(learning_curve._point(examples / 100, examples, judged))
     assert drawn[-1].low <= drawn[-1].error <= drawn[-1].high
     page = curve_page("tags", drawn, learning_curve.fit(drawn), "", "test error")
-    assert page.count("<circle") == 3 and "nan" not in page
+    marks = report_folders.figures(page)["Error and examples"]["data"][-1]
+    assert len(marks["x"]) == 3 and "NaN" not in str(marks)
 
 
-def test_a_chart_places_its_marks_within_its_axes() -> None:
-    drawn = chart("a", ("x", "y"), [Mark(1, 0.5), Mark(1000, 0.5)], log_x=True)
-    assert drawn.x.start < drawn.x.at(1) < drawn.x.at(1000) < drawn.x.end
-    assert drawn.x.at(31.6227766) == pytest.approx((drawn.x.at(1) + drawn.x.at(1000)) / 2, abs=0.1)
-    assert [name for _, name in drawn.x.ticks] == ["1", "10", "100", "1000"]
-    assert drawn.y.low < 0.5 < drawn.y.high  # all values are equal
-    large = chart("a", ("x", "y"), [Mark(1, 100_000), Mark(2, 200_000.5)])
-    assert max(len(name) for _, name in large.y.ticks) == 6 and drawn.x.start == 62
-    assert large.x.start - 6 - 6 * 6.5 >= 24, "the title stands left of six digits, not on them"
-    named = chart("a", ("x", "y"), [Mark(0, 1), Mark(1, 2)], categories=("cnn_small", "alexnet"))
-    assert [name for _, name in named.x.ticks] == ["cnn_small", "alexnet"]
-    crowded = chart("a", ("x", "y"), [Mark(0, 1)], categories=MODEL_FAMILIES["efficient"])
-    names = [name for _, name in crowded.x.ticks]
-    assert names[-1] == "effic…v2_b3" and len(set(names)) == len(names)
+def test_a_chart_has_intervals_names_and_logarithmic_axes() -> None:
+    drawn = chart(("x", "<y>"), [Mark(1, 0.5, "<b>", True, 0.4, 0.7), Mark(1000, 0.5)], log_x=True)
+    (marks,) = drawn["data"]
+    assert marks["hovertext"] == ["&lt;b&gt;", ""] and marks["marker"]["color"] == ["@second", "@accent"]
+    assert marks["error_y"]["array"] == pytest.approx([0.2, 0]) and marks["error_y"]["arrayminus"] == pytest.approx(
+        [0.1, 0]
+    )
+    assert drawn["layout"]["xaxis"]["type"] == "log" and drawn["layout"]["yaxis"]["title"]["text"] == "&lt;y&gt;"
+    named = chart(
+        ("x", "y"), [Mark(0, 1), Mark(1, 2)], {"both": [(-0.5, 1), (1.5, 1)]}, categories=("a", "<b>"), bars=True
+    )
+    assert [trace["type"] for trace in named["data"]] == ["scatter", "bar"]
+    assert named["layout"]["xaxis"]["ticktext"] == ["a", "&lt;b&gt;"] and named["layout"]["xaxis"]["range"] == [
+        -0.5,
+        1.5,
+    ]
+
+
+def test_a_page_without_plotly_keeps_its_tables_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda _: None)
+    shown = plots.page("a", [], {"b": chart(("x", "y"), [Mark(1, 2)])}, [(["head"], [["cell"]])])
+    assert (
+        "plotly is not installed here" in shown and "cell" in shown and "<script" not in shown and len(shown) < 20_000
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import ConfigurationError, ExitCode
-from trainyard_control.local.local_explanation import explain_folder
+from trainyard_control.local.local_run import explain_folder
 
 
 def folder(root: Path, run: str) -> Path:

@@ -20,8 +20,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.cli.verbs.run import run as run_command
 from trainyard_control.local import retention
-from trainyard_control.local.local_explanation import explain_folder
-from trainyard_control.local.local_run import LocalRun
+from trainyard_control.local.local_run import LocalRun, explain_folder
 from trainyard_control.search import bench, learning_curve, sweep
 from trainyard_control.search.search_space import parse
 from trainyard_control.search.study import Sweep

@@ -20,8 +20,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.report import index, local_runs, summary
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
-from trainyard_control.cli.answers import write_file
 from trainyard_control.cli.main import app
+from trainyard_control.cli.options import write_file
 from trainyard_control.search import comparison
 
 FIRST, SECOND, THIRD = "20260101-090000-aaaa", "20260102-090000-bbbb", "20260103-090000-cccc"
@@ -131,7 +131,12 @@ def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> No
     assert [len(curve) for curve in compared.curves] == [3, 3, 3]
     write_file(compared.page(), root / "a.html", "--html")
     page = (root / "a.html").read_text()
-    assert page.count("<polyline") == 9 and "(their intervals do not overlap): accuracy" in page
+    charts = report_folders.figures(page).values()
+    assert [len(chart["data"]) for chart in charts] == [
+        3,
+        3,
+        3,
+    ] and "(their intervals do not overlap): accuracy" in page
     assert compared.caution == ""
 
 

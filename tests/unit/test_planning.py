@@ -21,13 +21,10 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware.pools import Limits, WorkerRange
 from trainyard_control.api.forecast import hours
 from trainyard_control.cli.main import app
-from trainyard_control.planning import cost, data, history, learning
-from trainyard_control.planning.choice import choose, usd
-from trainyard_control.planning.hardware import pool_hardware
-from trainyard_control.planning.history import read_history
-from trainyard_control.planning.learning import Observation
-from trainyard_control.planning.plan import Candidate, Estimate, candidates
-from trainyard_control.planning.roofline import communication_seconds
+from trainyard_control.planning import cost, data, history
+from trainyard_control.planning.hardware import communication_seconds, pool_hardware
+from trainyard_control.planning.history import Observation, read_history
+from trainyard_control.planning.plan import Candidate, Estimate, candidates, choose, usd
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
 POOLS = """
@@ -59,7 +56,7 @@ def test_runs_move_the_prediction_and_narrow_its_interval() -> None:
     def observed(number: int) -> list[Observation]:
         return [Observation("CPU", "mlp", 2.0, f"2026-11-{day:02}") for day in range(1, number + 1)]
 
-    factors = [learning.factor("CPU", "mlp", observed(number)) for number in (0, 1, 4)]
+    factors = [history.factor("CPU", "mlp", observed(number)) for number in (0, 1, 4)]
     assert factors[0].expected == 1
     assert 1.8 < factors[1].expected < factors[2].expected < 2
     widths = [factor.high / factor.low for factor in factors]
@@ -68,7 +65,7 @@ def test_runs_move_the_prediction_and_narrow_its_interval() -> None:
 
 def test_runs_of_another_model_on_the_same_hardware_teach_less_and_other_hardware_nothing() -> None:
     own, other, elsewhere = (
-        learning.factor("CPU", "mlp", [Observation(*seen, 2.0, "1")])
+        history.factor("CPU", "mlp", [Observation(*seen, 2.0, "1")])
         for seen in (("CPU", "mlp"), ("CPU", "alexnet"), ("nvidia-l4", "mlp"))
     )
     assert own.expected > other.expected > elsewhere.expected == 1
@@ -76,7 +73,7 @@ def test_runs_of_another_model_on_the_same_hardware_teach_less_and_other_hardwar
 
 def test_past_errors_are_those_of_what_was_known_before_each_run() -> None:
     seen = [Observation("CPU", "mlp", ratio, str(day)) for day, ratio in enumerate((2.0, 2.0, 2.0))]
-    errors = learning.past_errors("mlp", "CPU", seen)
+    errors = history.past_errors("mlp", "CPU", seen)
     assert errors[0] == pytest.approx(1.0) and abs(errors[1]) < 0.1 and abs(errors[2]) < abs(errors[1])
 
 

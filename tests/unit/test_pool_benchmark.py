@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gke_pools import CLUSTER, ROOM
-from report_folders import training_with
+from report_folders import figures, training_with
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.train import Device, Epoch, Training
@@ -98,7 +98,8 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
         5,
     ]  # two more of half a dollar
     page = report.page()
-    assert page.count('class="column"') == 2 and "2,160,000" in page
+    (bars,) = (chart["data"][0] for chart in figures(page).values())
+    assert bars["type"] == "bar" and len(bars["x"]) == 2 and "2,160,000" in page
 
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ from trainyard.steps.train.peers import liveness
 from trainyard.storage import storage
 from trainyard_control.catalog.train import train_pipeline
 from trainyard_control.cluster.checks import pool_pod
-from trainyard_control.compiler.compilation import compiled, compiled_prediction
-from trainyard_control.compiler.gang_objects import gang_objects
+from trainyard_control.compiler.compilation import compiled, compiled_prediction, gang_objects
 from trainyard_control.compiler.placement import place, table
 from trainyard_control.kubeflow.runs import KubeflowRuns
 

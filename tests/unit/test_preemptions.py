@@ -14,7 +14,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.loop.checkpoint import SaveSchedule
 from trainyard_control.cli.main import app
-from trainyard_control.planning.preemptions import checkpoint_seconds, expected_stays
+from trainyard_control.planning.plan import checkpoint_seconds, expected_stays
 
 RATE, LOST = 0.3, 0.2  # preemptions an hour, and hours that each costs
 

@@ -12,10 +12,15 @@ import pytest
 import yaml
 
 from trainyard.spec.hardware.catalog import catalog
-from trainyard_control.planning import cost, learning
-from trainyard_control.planning.hardware import accelerator_hardware
+from trainyard_control.planning import cost, history
+from trainyard_control.planning.hardware import (
+    DEVICE_OVERHEAD,
+    DEVICE_UTILISATION,
+    accelerator_hardware,
+    communication_seconds,
+    step_seconds,
+)
 from trainyard_control.planning.plan import CLASSES
-from trainyard_control.planning.roofline import DEVICE_OVERHEAD, DEVICE_UTILISATION, communication_seconds, step_seconds
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
 PAGE = Path(__file__).parents[2] / "docs" / "experiments" / "published.md"
@@ -63,7 +68,7 @@ def error(run: dict[str, Any]) -> float:
 
 
 def inside(run: dict[str, Any]) -> bool:
-    known = learning.factor(run["hardware"], "resnet50", [])
+    known = history.factor(run["hardware"], "resnet50", [])
     return known.low <= predicted(run) / float(run["speed"]) <= known.high
 
 
@@ -120,14 +125,14 @@ def argued() -> list[tuple[str, str, float, float, float, bool]]:
     images, rows = 90 * IMAGENET, []
     for hardware, devices, batch in PODS:
         rate = predicted({"hardware": hardware, "devices": devices, "batch": batch, "precision": "auto"})
-        known = learning.factor(hardware, "resnet50", [])
+        known = history.factor(hardware, "resnet50", [])
         ends, setup = (rate / known.high, rate / known.low), f"{hardware}, {devices} chips"
         minutes = [images / speed / 60 for speed in (rate, *reversed(ends))]
         rows.append((f"{POD_SPEED:,} images/s", setup, rate, *ends, ends[0] <= POD_SPEED <= ends[1]))
         rows.append((f"{POD_MINUTES} minutes", setup, *minutes, minutes[1] <= POD_MINUTES <= minutes[2]))
     for hardware, batch, precision in GPUS:
         rate = predicted({"hardware": hardware, "devices": 1, "batch": batch, "precision": precision})
-        known = learning.factor(hardware, "resnet50", [])
+        known = history.factor(hardware, "resnet50", [])
         days = [images / speed / 86400 for speed in (rate, rate / known.low, rate / known.high)]
         rows.append(("over a week", f"one {hardware}, {precision}", *days, days[2] > GPU_DAYS))
     order = ["images", "minutes", "week"]

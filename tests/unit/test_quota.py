@@ -15,7 +15,7 @@ from kubernetes.client import ApiException
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
-from trainyard_control.cluster.quota import Quotas, admission, pod_integration
+from trainyard_control.cluster.checks import Quotas, admission, pod_integration
 from trainyard_control.kubeflow.doctor import _queues
 
 Bounds = tuple[str, str | None, str | None]  # nominal quota, borrowing limit, lending limit

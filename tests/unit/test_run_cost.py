@@ -16,7 +16,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
 from trainyard_control.cli.follow import show_troubled_steps
 from trainyard_control.cli.verbs.runs import _cost_text, _show_view
-from trainyard_control.compiler.run_metadata import RunMetadata
+from trainyard_control.compiler.compilation import RunMetadata
 from trainyard_control.kubeflow.run_view import Cost, RunView
 from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.planning.expectation import Expectation

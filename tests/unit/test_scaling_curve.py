@@ -59,10 +59,8 @@ def test_settings_of_one_worker_make_no_curve() -> None:
 
 def test_the_line_of_a_perfect_growth_is_straight() -> None:
     drawn = bench_report.scaling_chart(bench_report.scaling_points([ONE, TWO, FOUR]))
-    (first, second, third) = dict(drawn.lines)["perfect"]
-    assert (second[1] - first[1]) / (second[0] - first[0]) == pytest.approx(
-        (third[1] - first[1]) / (third[0] - first[0]), rel=1e-3
-    )
+    (perfect,) = (trace for trace in drawn["data"] if trace.get("name") == "perfect")
+    assert perfect["x"] == [1, 2, 4] and perfect["y"] == [perfect["y"][0] * workers for workers in perfect["x"]]
 
 
 def test_each_worker_has_cores_and_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

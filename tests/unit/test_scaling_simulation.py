@@ -19,8 +19,13 @@ from trainyard.errors import ConfigurationError
 from trainyard_control.api import forecast
 from trainyard_control.cli.main import app
 from trainyard_control.planning import cost
-from trainyard_control.planning.hardware import accelerator_hardware, cpu_hardware
-from trainyard_control.planning.roofline import ExampleCost, Hardware, communication_seconds
+from trainyard_control.planning.hardware import (
+    ExampleCost,
+    Hardware,
+    accelerator_hardware,
+    communication_seconds,
+    cpu_hardware,
+)
 from trainyard_control.planning.scaling import (
     NETWORK_LATENCY,
     Parts,

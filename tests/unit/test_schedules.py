@@ -25,7 +25,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
 from trainyard.storage import storage
-from trainyard_control.compiler import run_metadata
+from trainyard_control.compiler import compilation
 from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, load, package, plan, removal, request
 
 NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
@@ -151,9 +151,9 @@ def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -
     read_back = json.loads(sent)
     assert read_back["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *", "start_time": "2026-03-01T03:00:30+00:00"}}
     assert (read_back["max_concurrency"], read_back["no_catchup"], read_back["mode"]) == ("1", True, "ENABLE")
-    assert run_metadata.from_run(body).schedule == "nightly"
+    assert compilation.metadata_from_run(body).schedule == "nightly"
     body.runtime_config.parameters = {}
-    assert run_metadata.from_run(body).schedule == ""
+    assert compilation.metadata_from_run(body).schedule == ""
 
 
 BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))

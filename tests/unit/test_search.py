@@ -18,11 +18,10 @@ from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen
 from trainyard_control.planning import cost
 from trainyard_control.search import sweep as sweeps
-from trainyard_control.search.result import Result
 from trainyard_control.search.search_space import Dimension, override, parse, parse_blocks, variant
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import Slot
-from trainyard_control.search.trials import Trial
+from trainyard_control.search.trials import Result, Trial
 
 
 def test_values_and_ranges_are_read() -> None:

@@ -6,8 +6,15 @@ import pytest
 from tests.unit.test_planning import RESNET
 
 from trainyard_control.planning import cost
-from trainyard_control.planning.hardware import accelerator_hardware, cpu_hardware
-from trainyard_control.planning.roofline import ExampleCost, Hardware, communication_seconds, needed_bytes, step_seconds
+from trainyard_control.planning.hardware import (
+    ExampleCost,
+    Hardware,
+    accelerator_hardware,
+    communication_seconds,
+    cpu_hardware,
+    needed_bytes,
+    step_seconds,
+)
 
 
 def test_accelerators_add_computing_and_moving_and_cpus_take_the_slower() -> None:

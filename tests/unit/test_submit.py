@@ -26,12 +26,18 @@ from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
 from trainyard_control.cli.main import app
 from trainyard_control.cli.verbs.predict import _answers
-from trainyard_control.compiler.compilation import Submission, compiled, request, submission
-from trainyard_control.compiler.gang_objects import gang_objects
-from trainyard_control.compiler.run_metadata import RunMetadata, read
-from trainyard_control.compiler.vertex import job
+from trainyard_control.compiler.compilation import (
+    RunMetadata,
+    Submission,
+    _read_metadata,
+    compiled,
+    gang_objects,
+    request,
+    submission,
+)
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.planning.expectation import expect
+from trainyard_control.targets.vertex import job
 
 
 def made(environment: str | Environment = "kind", name: str = "nightly-1", *changes: str) -> Submission:
@@ -103,7 +109,7 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
     sent = json.dumps(api.sanitize_for_serialization(body))
     answer = api.deserialize(type("Response", (), {"data": sent}), "V2beta1Run")
     assert answer == body
-    assert read(answer.runtime_config.parameters) == RunMetadata("digits", "own-cluster")
+    assert _read_metadata(answer.runtime_config.parameters) == RunMetadata("digits", "own-cluster")
     assert json.loads(sent) == {
         "display_name": "nightly-1",
         "description": f"trainyard-digits {made(environment).version}",
@@ -147,7 +153,7 @@ def test_what_the_plan_expects_is_a_parameter_of_the_run_and_makes_no_other_vers
     plain = made(environment)
     forecast = replace(plain, metadata=replace(plain.metadata, expected=expected))
     body = request(forecast, "e1", "p1", "v1")
-    assert read(body.runtime_config.parameters) == forecast.metadata
+    assert _read_metadata(body.runtime_config.parameters) == forecast.metadata
     assert body.description == f"trainyard-digits {plain.version}; the plan expects {expected}"
 
 
@@ -159,19 +165,19 @@ def test_what_the_plan_says_that_the_training_costs_goes_with_the_run(tmp_path: 
     cost = next(candidate.cost_usd for candidate in planned if candidate.pool == "gang")
     expected = expect(recipes.load("digits"), environment)
     assert cost and expected and expected.cost_usd == pytest.approx(cost, rel=1e-3)
-    assert read(RunMetadata("digits", "own-cluster", expected).parameters()).expected == expected
+    assert _read_metadata(RunMetadata("digits", "own-cluster", expected).parameters()).expected == expected
     older = json.dumps(
         {"recipe": "digits", "environment": "kind", "expected": {"pool": "l4", "speed": vars(expected.speed)}}
     )
-    assert read({"about": older}).expected == replace(expected, pool="l4", cost_usd=None)
+    assert _read_metadata({"about": older}).expected == replace(expected, pool="l4", cost_usd=None)
 
 
 def test_a_package_says_what_its_runs_are_for_and_a_run_of_another_tool_does_not() -> None:
     package = next(iter(yaml.safe_load_all(made().package)))
     parameter = package["root"]["inputDefinitions"]["parameters"]["about"]
-    assert read({"about": parameter["defaultValue"]}) == RunMetadata("digits", "kind")
+    assert _read_metadata({"about": parameter["defaultValue"]}) == RunMetadata("digits", "kind")
     for parameters in (None, {}, {"about": ""}, {"about": "[]"}, {"about": '{"recipe": "x", "other": 1}'}):
-        assert read(parameters) == RunMetadata("–", "–")
+        assert _read_metadata(parameters) == RunMetadata("–", "–")
 
 
 def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None:

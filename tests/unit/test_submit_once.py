@@ -15,10 +15,9 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
-from trainyard_control.compiler.compilation import Submission
-from trainyard_control.compiler.run_metadata import RunMetadata
-from trainyard_control.kubeflow import submit as submitting
-from trainyard_control.kubeflow.submit import submit
+from trainyard_control.compiler.compilation import RunMetadata, Submission
+from trainyard_control.kubeflow import kubeflow_api as submitting
+from trainyard_control.kubeflow.kubeflow_api import submit
 
 SUBMISSION = Submission(
     "trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"), RunMetadata("digits", "kind")

@@ -1,4 +1,8 @@
-"""Pages: HTML files in one style that open offline and make no requests."""
+"""Pages: HTML files in one style that open offline and make no requests.
+
+A content security policy allows only our scripts, by their hashes, and no requests, so that a class or file name in the
+data stays text.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ def template(file: Path, **filters: Callable[..., Any]) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters |= filters
-    environment.globals |= {"style": (_FOLDER / "report.css").read_text(encoding="utf-8"), "script_hashes": []}
+    style = (_FOLDER / "report.css").read_text(encoding="utf-8")
+    environment.globals |= {"style": style, "script_hashes": [], "figures": {}}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template(file.name)
 

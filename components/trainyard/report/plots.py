@@ -1,4 +1,4 @@
-"""The report's figures as plotly JSON: pure functions of the steps' documents.
+"""The report's figures as plotly JSON, as pure functions of the steps' documents, and other pages of charts.
 
 Colors are names such as `@accent`, which the page resolves for its light or dark theme. Text from the data goes through
 `plain`, because plotly interprets a subset of HTML in labels.
@@ -6,6 +6,13 @@ Colors are names such as `@accent`, which the page resolves for its light or dar
 
 from __future__ import annotations
 
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from trainyard.contract.artifacts.evaluate import Evaluation, SliceMetrics
@@ -16,6 +23,7 @@ from trainyard.escape import one_line
 from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES
 
 Figure = dict[str, Any]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 CELLS = 30
 """Most classes whose confusion is written into the cells. Chosen: more numbers are not readable."""
@@ -25,6 +33,11 @@ DRAWN = 100
 
 SLICES = 60
 """Most slices drawn; the table holds all. Chosen."""
+
+NAME_LENGTH = 20
+"""Most characters of a category's name below its axis. Chosen."""
+
+_SILENT: Figure = {"hoverinfo": "skip", "showlegend": False}
 
 _SPLIT_COLORS = {"train": "@accent", "eval": "@second", "test": "@third"}
 
@@ -50,6 +63,119 @@ def figures(
     if seconds:
         figures["seconds"] = _seconds(seconds)
     return figures
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with a title. strong: highlighted. low, high: its interval."""
+
+    x: float
+    y: float
+    title: str = ""
+    strong: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+def chart(
+    names: tuple[str, str],
+    marks: Sequence[Mark],
+    lines: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    band: Sequence[tuple[float, float]] = (),
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    categories: Sequence[str] = (),
+    bars: bool = False,
+) -> Figure:
+    """Return the figure of `marks`, `lines` by name and a `band`. names: of the axes. categories: of x = 0, 1, …"""
+    data: list[Figure] = []
+    if band:
+        area = {"x": [x for x, _ in band], "y": [y for _, y in band], "fill": "toself", "fillcolor": "@second"}
+        data.append({"type": "scatter", "mode": "none", **area, "opacity": 0.15, **_SILENT})
+    for index, (name, line) in enumerate((lines or {}).items(), 1):
+        color, silent = f"@series{index % 10}", {} if name else _SILENT
+        data.append(_line([x for x, _ in line], [y for _, y in line], name, color, line={"width": 1.5}, **silent))
+    if marks:
+        data.append(_marks(marks) | ({"type": "bar"} if bars else {"type": "scatter", "mode": "markers"}))
+    values = ([mark.x for mark in marks], [mark.y for mark in marks])
+    x, y = (_log_axis(part) if log else {} for log, part in zip((log_x, log_y), values, strict=True))
+    if categories:
+        x = {
+            "tickvals": list(range(len(categories))),
+            "ticktext": [plain(_shortened(name)) for name in categories],
+            "range": [-0.5, len(categories) - 0.5],
+            "ticklabeloverflow": "allow",
+            "autotickangles": [0, -45, -90],
+            "showgrid": False,
+            "zeroline": False,
+        }
+    return _figure(data, plain(names[0]), plain(names[1]), xaxis=x, yaxis=y)
+
+
+def _shortened(name: str) -> str:
+    """Cut the middle of a long name, because names of a family differ at their ends."""
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH // 2]}…{name[-NAME_LENGTH // 2 :]}"
+
+
+def _log_axis(values: list[float]) -> Figure:
+    """Return a logarithmic axis with few ticks, because plotly lets them overlap, and no SI prefixes below 1."""
+    return {"type": "log", "nticks": 3, "tickformat": ".6~s" if min(values, default=1) >= 1 else ".6~g"}
+
+
+def _marks(marks: Sequence[Mark]) -> Figure:
+    points: Figure = {
+        "x": [mark.x for mark in marks],
+        "y": [mark.y for mark in marks],
+        "hovertext": [plain(mark.title) for mark in marks],
+        "hoverinfo": "text",
+        "showlegend": False,
+        "marker": {"color": ["@second" if mark.strong else "@accent" for mark in marks], "size": 9},
+    }
+    if any(mark.low is not None for mark in marks):
+        points["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [0 if mark.high is None else mark.high - mark.y for mark in marks],
+            "arrayminus": [0 if mark.low is None else mark.y - mark.low for mark in marks],
+            "color": "@muted",
+        }
+    return points
+
+
+def figure_values(figures: Mapping[str, Figure]) -> dict[str, Any]:
+    """Return the values with which base.html.j2 draws `figures`, by name, in the elements with that `data-figure`."""
+    if not figures or find_spec("plotly") is None:  # images that only train lack it
+        return {}
+    from trainyard.report import pages  # with jinja2
+
+    script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
+    plotly, plotly_hash = _plotly()
+    return {
+        "figures": figures,
+        "script": script,
+        "script_hashes": [pages.script_hash(script), plotly_hash],
+        "plotly": plotly,
+    }
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """Return plotly.js (gzip in base64: 2 MB instead of 5), and its hash for the content security policy."""
+    from plotly.offline import get_plotlyjs
+
+    from trainyard.report import pages
+
+    source = get_plotlyjs()
+    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode(), pages.script_hash(source)
+
+
+def page(title: str, notes: list[str], charts: Mapping[str, Figure], tables: Sequence[Table]) -> str:
+    """Render a page of notes, tables and the figures `charts` by their titles."""
+    from trainyard.report import pages
+
+    values = {"title": title, "notes": notes, "charts": charts, "tables": tables}
+    return str(pages.template(Path(__file__).parent / "page.html.j2").render(values, **figure_values(charts)))
 
 
 def _answers(evaluation: Evaluation) -> dict[str, Figure]:

@@ -1,13 +1,8 @@
-"""The report of a run: one HTML file that opens offline and makes no requests.
-
-The file contains styles, images, data and plotly. A content security policy allows only our two scripts, by their
-hashes, and no requests, so that a class or file name in the data stays text.
-"""
+"""The report of a run: one HTML file with all its styles, images, data and plotly."""
 
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import math
 import os
@@ -18,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +81,8 @@ def render(
 
     seconds: wall time of each step. usd_per_hour: as in `summary.write`.
     """
-    from trainyard.report import pages  # with jinja2
 
     training, evaluation = outputs.training, outputs.evaluation
-    # Container images that only train lack plotly.
-    figures = plots.figures(outputs.examples, training, evaluation, seconds) if find_spec("plotly") else {}
-    script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
     page: str = _template().render(
         title=title,
         recipe=recipe,
@@ -119,10 +109,7 @@ def render(
         better={name: "smaller" if name in SMALLER_IS_BETTER else "larger" for name in ALL_METRICS},
         main_metric=MAIN_METRIC,
         metric_titles=METRIC_TITLES,
-        figures=figures,
-        script=script,
-        script_hashes=[pages.script_hash(script), *([_plotly()[1]] if figures else [])],
-        plotly=_plotly()[0] if figures else "",
+        **plots.figure_values(plots.figures(outputs.examples, training, evaluation, seconds)),
     )
     return page
 
@@ -192,17 +179,6 @@ def _template() -> Any:
     from trainyard.report import pages  # with jinja2
 
     return pages.template(Path(__file__).parent / "report.html.j2", number=_number, bytes=_bytes)
-
-
-@cache
-def _plotly() -> tuple[str, str]:
-    """Return plotly.js (gzip in base64: 2 MB instead of 5), and its hash for the content security policy."""
-    from plotly.offline import get_plotlyjs
-
-    from trainyard.report import pages
-
-    source = get_plotlyjs()
-    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode(), pages.script_hash(source)
 
 
 def _number(value: float | None) -> str:

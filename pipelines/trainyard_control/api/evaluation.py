@@ -15,12 +15,12 @@ from trainyard.contract.artifacts.evaluate import Mistake, SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import DataError, listed
 from trainyard.measured import interval_text, metric_text
+from trainyard.report.plots import page
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import require_tensorflow
 from trainyard_control.api.versions import Version, find_one
-from trainyard_control.search.chart import page
 from trainyard_control.search.comparison import MISSING, Row, metric_rows
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class LabelledEvaluation:
         ]
         left_out = [f"{count:,} left out: {reason}." for reason, count in self.left_out.items()]
         notes = [f"{self.examples:,} examples.", *left_out, *self.notes]
-        return page(f"{names[0]} on {names[2]}", notes, [], [table for table in tables if table[1]])
+        return page(f"{names[0]} on {names[2]}", notes, {}, [table for table in tables if table[1]])
 
     def document(self) -> dict[str, Any]:
         """Return the evaluation as JSON has it."""

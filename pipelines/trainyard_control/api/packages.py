@@ -187,11 +187,11 @@ def _run_name(recipe: str) -> str:
 def send(submission: Submission) -> Submitted:
     """Upload the package and start the run, or attach to the run of that name."""
     if submission.environment.target == "vertex":
-        from trainyard_control.compiler import vertex
+        from trainyard_control.targets import vertex
 
         resource, attached = vertex.send(submission)
         return Submitted(resource, submission.run, attached)
-    from trainyard_control.kubeflow import submit as kubeflow
+    from trainyard_control.kubeflow import kubeflow_api as kubeflow
     from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
     run_id, attached = kubeflow.submit(submission, KubeflowServer(submission.environment))

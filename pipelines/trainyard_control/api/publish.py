@@ -126,8 +126,8 @@ def vertex(
     it, `ConfigurationError` if Vertex AI cannot read it, and as `vertex.upload_request`, `vertex.upload` and
     `vertex.deploy`.
     """
-    from trainyard_control.compiler.vertex import settings_of
     from trainyard_control.targets import vertex as target
+    from trainyard_control.targets.vertex import settings_of
 
     if canary_percent is not None and not endpoint:
         raise ConfigurationError("--canary-percent: is the share at an endpoint. Name it by --endpoint.")

@@ -23,8 +23,7 @@ from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
-from trainyard_control.local.journal import Journal
-from trainyard_control.local.local_run import LocalRun
+from trainyard_control.local.local_run import Journal, LocalRun
 from trainyard_control.planning import expectation
 from trainyard_control.search import comparison
 from trainyard_control.search.comparison import Comparison

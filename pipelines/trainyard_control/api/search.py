@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import keras
 
     from trainyard_control.search.bench_report import BenchmarkReport
-    from trainyard_control.search.result import Result
     from trainyard_control.search.search_space import BlockSpace, Dimension
     from trainyard_control.search.study import Sweep
+    from trainyard_control.search.trials import Result
 
 _ROUNDS = 3  # chosen: the smallest number with a useful 95 % interval
 

@@ -12,8 +12,7 @@ import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.measured import duration_text
-from trainyard_control.cli.answers import say
-from trainyard_control.cli.options import Output
+from trainyard_control.cli.options import Output, say
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.compilation import Submission
@@ -158,14 +157,13 @@ def _dry(submission: Submission) -> str:
         from google.auth.credentials import AnonymousCredentials
         from google.protobuf import json_format
 
-        from trainyard_control.compiler.vertex import job
+        from trainyard_control.targets.vertex import job
 
         sent = json_format.MessageToDict(job(submission, AnonymousCredentials())._gca_resource._pb)
         return str(yaml.safe_dump(sent, sort_keys=False, width=120))
     import kfp_server_api
 
-    from trainyard_control.compiler.compilation import to_yaml
-    from trainyard_control.compiler.gang_objects import gang_objects
+    from trainyard_control.compiler.compilation import gang_objects, to_yaml
 
     experiment = submission.environment.kubeflow.experiment
     ids = (f"<experiment {experiment}>", f"<pipeline {submission.pipeline}>", f"<version {submission.version}>")

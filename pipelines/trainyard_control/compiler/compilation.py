@@ -1,33 +1,40 @@
 """Compiles the training pipeline for one recipe and one environment: a pure function of the two and of this code.
 
-Names in the request of a run hold the content's digest, so that sending it twice creates one object.
+Names in the request of a run hold the content's digest, so that sending it twice creates one object. Its metadata are a
+pipeline parameter that `runs` and `explain` read, and no step.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.gang import GangSpec, check_input_workers, check_one_cpu, gang_spec, unequal_parts
+from trainyard.contract.gang import VARIABLE, GangSpec, check_input_workers, check_one_cpu, gang_spec, unequal_parts
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
-from trainyard.graph import PREDICT
-from trainyard.spec import plain_yaml
+from trainyard.graph import PREDICT, STEPS
+from trainyard.kubernetes.client import Manifest
+from trainyard.spec import documents, plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.compiler.placement import PlacedSpec, place
-from trainyard_control.compiler.run_metadata import RunMetadata, metadata_for
+from trainyard_control.compiler.placement import GANG, PlacedSpec, place
+from trainyard_control.planning.expectation import Expectation
+from trainyard_control.planning.history import Estimate
 
 _RUN_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")  # a DNS label: Vertex AI takes no other
 _DIGEST = 12
+_METADATA_PARAMETER = "about"
+_LONGEST = 40  # characters of the environment's name; a label of Vertex AI has at most 63
 
 
 def compiled(
@@ -258,3 +265,85 @@ def request(submission: Submission, experiment: str, pipeline: str, version: str
         runtime_config=kfp.V2beta1RuntimeConfig(parameters=submission.metadata.parameters()),
         service_account=submission.environment.service_accounts.run or None,
     )
+
+
+@dataclass(frozen=True)
+class RunMetadata:
+    """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training.
+
+    trains_on: the pool of train if a benchmark chose it, and not the environment.
+    """
+
+    recipe: str
+    environment: str
+    expected: Expectation | None = None
+    schedule: str = ""
+    trains_on: str = ""
+
+    def parameters(self) -> dict[str, str]:
+        """Return the pipeline parameter that `metadata_from_run` reads."""
+        return {_METADATA_PARAMETER: json.dumps({name: value for name, value in asdict(self).items() if value})}
+
+
+UNKNOWN_METADATA = RunMetadata("–", "–")
+"""The metadata of a run that another tool created."""
+
+
+def metadata_for(recipe: str, environment: Environment) -> RunMetadata:
+    """Return the metadata of a run of `recipe` in `environment`; names are shortened for labels and versions."""
+    slug = re.sub(r"[^a-z0-9]+", "-", Path(environment.name).stem.lower()).strip("-")
+    return RunMetadata(recipe, slug[:_LONGEST])
+
+
+def metadata_from_run(run: Any) -> RunMetadata:
+    """Return the metadata of Kubeflow's `run` or recurring run."""
+    return _read_metadata(run.runtime_config.parameters if run.runtime_config else None)
+
+
+def _read_metadata(parameters: dict[str, Any] | None) -> RunMetadata:
+    """Return the metadata in the parameters of a run, otherwise `UNKNOWN_METADATA`."""
+    try:
+        fields = json.loads((parameters or {})[_METADATA_PARAMETER])
+        if expected := fields.pop("expected", None):
+            fields["expected"] = Expectation(expected["pool"], Estimate(**expected["speed"]), expected.get("cost_usd"))
+        return RunMetadata(**fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return UNKNOWN_METADATA
+
+
+def gang_objects(package: str) -> list[Manifest]:
+    """Return the objects that the launchers of `package` will create; only a run's own values are in angle brackets.
+
+    On a list of pools, those of each pool in the order in which the launcher tries them.
+    The names of the objects contain the run's id and the output's key, so they are other ones in a run.
+    """
+    from trainyard.steps.train.gang.pods import job  # with Kubernetes' client, half a second
+    from trainyard.steps.train.gang.pods.pods import planned_gangs
+
+    spec = next(iter(yaml.safe_load_all(package)))
+    parameters, executors = spec["root"]["inputDefinitions"]["parameters"], spec["deploymentSpec"]["executors"]
+    known = {name: str(parameter.get("defaultValue", "")) for name, parameter in parameters.items()}
+    recipe = documents.parse(known["recipe"], Recipe, name="recipe") if "recipe" in known else None
+    variables = [entry for one in executors.values() for entry in one.get("container", {}).get("env", [])]
+    plans = [known.get(GANG, ""), *(str(entry["value"]) for entry in variables if entry["name"] == VARIABLE)]
+    options = {plan: _options(plan, recipe, known) for plan in plans if plan}
+    gangs = [gang for plan in options for gang in planned_gangs(recipe, plan, "<run>", options[plan])]
+    workflow = job.owner_reference("argoproj.io/v1alpha1", "Workflow", "<workflow>", "<workflow uid>")
+    return [made for gang in gangs for made in job.gang_objects(gang, workflow, "<job uid>", "<input job uid>")]
+
+
+def _options(plan: str, recipe: Recipe | None, known: dict[str, str]) -> dict[str, str]:
+    """Return the options of the program in the pods of the gang `plan`. known: the pipeline's parameters."""
+    from trainyard.steps.train.gang.pods.pods import step_options, training_options
+
+    step, code = documents.parse(plan, GangSpec, name=GANG).step, known["code"]
+    if recipe is None:
+        arguments = {name: known[name] for name in ("model", "inputs", "key", "beam_options")}
+        return step_options(code, known["predictions"], arguments)
+    outputs = {name: f"{keys.outputs_folder(known['storage'], recipe, name)}/<key>" for name in STEPS}
+    model = keys.labeled(outputs["train"], known.get("label", ""))
+    if step == "train":
+        start = "<champion>" if recipe.train.warm_start else ""
+        return training_options(code, outputs["preprocess"], keys.checkpoints(model), model, start)
+    arguments = {STEPS[name].argument: outputs[name] for name in STEPS[step].reads}
+    return step_options(code, outputs[step], arguments | {name: f"<{name}>" for name in STEPS[step].inputs})

@@ -15,8 +15,7 @@ from trainyard.spec.environment import LISTED, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.cluster import argo, checks
-from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
-from trainyard_control.cluster.quota import Quotas, admission, pod_integration
+from trainyard_control.cluster.checks import Check, Quotas, admission, bad, good, pod_integration, pool_pod, unknown
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket

@@ -25,8 +25,8 @@ from trainyard.measured import seconds_between
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.planning.choice import usd
 from trainyard_control.planning.expectation import Expectation
+from trainyard_control.planning.plan import usd
 
 CACHED = "cached"
 """The cause of a step that needed no pod, because an earlier output was reused."""

@@ -1,11 +1,14 @@
-"""Reads, follows and cancels the runs of an environment, from Kubeflow's API and the pods in Kubernetes."""
+"""Reads, follows and cancels the runs of an environment, from Kubeflow's API and the pods in Kubernetes.
+
+The pods are read for `explanation`, with their events, nodes and the ends of their logs.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,15 +19,27 @@ from typing import Any
 from trainyard.contract import keys
 from trainyard.contract.gang import notes_attempts
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
-from trainyard.kubernetes import client
-from trainyard.kubernetes.client import JOBS
-from trainyard.kubernetes.diagnosis import DRIVER, PodTask, main_container, name_of, task_of
+from trainyard.kubernetes import client, labels
+from trainyard.kubernetes.client import JOBS, Cluster, Manifest
+from trainyard.kubernetes.diagnosis import (
+    DRIVER,
+    WAIT,
+    PodTask,
+    conditions,
+    diagnose,
+    main_container,
+    name_of,
+    owner_uids,
+    task_of,
+)
+from trainyard.kubernetes.pod_spec import variable
 from trainyard.report.local_runs import ALL_RUNS, RunFilter, no_runs
 from trainyard.spec.environment import LISTED, TRAIN, Environment
+from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
-from trainyard_control.compiler import run_metadata
-from trainyard_control.kubeflow import run_pods
+from trainyard_control.cluster.explanation import Evidence, Finding, explain, refused
+from trainyard_control.compiler import compilation
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import (
     OVER,
@@ -37,6 +52,7 @@ from trainyard_control.kubeflow.run_view import (
     with_lost_attempts,
     with_podless,
 )
+from trainyard_control.planning.expectation import Expectation
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
@@ -44,6 +60,8 @@ _NOTE_SECONDS = 5.0  # chosen: the storage may be unreachable from here
 _LAUNCHER_LINES = 200  # chosen: more than Kubeflow's launcher writes after a step
 _PROMPT_SECONDS = 20  # chosen: a running controller ends a run within seconds
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
+_LOG_LINES = 200  # chosen: a Python traceback and the lines around it
+_WORKFLOWS = "apis/argoproj.io/v1alpha1"
 
 
 class KubeflowRuns:
@@ -108,10 +126,9 @@ class KubeflowRuns:
         view, now = self._without_steps(run), datetime.now(UTC)
         overdue, cached = None, set[str]()
         try:
-            pods, jobs, workflows = run_pods.run_objects(self.cluster, run_id)
-            findings = run_pods.findings(self.cluster, pods, jobs, view.expected, workflows)
-            findings += run_pods.uncreated_steps(workflows)
-            views_by_pod, overdue, cached = steps(findings, now), argo.overdue(workflows), argo.cached(workflows)
+            pods, jobs, workflows = run_objects(self.cluster, run_id)
+            found = findings(self.cluster, pods, jobs, view.expected, workflows) + uncreated_steps(workflows)
+            views_by_pod, overdue, cached = steps(found, now), argo.overdue(workflows), argo.cached(workflows)
         except (ConfigurationError, InfrastructureError):
             views_by_pod = ()
         # By default Argo deletes pods an hour after the run, and a cached step has none.
@@ -149,7 +166,7 @@ class KubeflowRuns:
 
         tail: number of last lines, not counting those of Kubeflow's launcher and of Argo.
         """
-        pods, _, _ = run_pods.run_objects(self.cluster, run_id)
+        pods, _, _ = run_objects(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
         chief = [pod for pod, task in zip(pods, tasks, strict=True) if task == PodTask(step, worker="0")]
         candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
@@ -176,8 +193,8 @@ class KubeflowRuns:
         heartbeats: set[str] = set()
         while True:
             # Argo kills a launcher before it can delete its gang, so delete it here.
-            pods, jobs, _ = run_pods.run_objects(self.cluster, run_id)
-            heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
+            pods, jobs, _ = run_objects(self.cluster, run_id)
+            heartbeats |= {uri for job in jobs if (uri := launcher_heartbeat(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):
                     self.cluster.delete(self.cluster.path("jobs", name_of(job), JOBS))
@@ -241,7 +258,7 @@ class KubeflowRuns:
             time.sleep(_POLL_SECONDS)
 
     def _without_steps(self, run: Any) -> RunView:
-        metadata = run_metadata.from_run(run)
+        metadata = compilation.metadata_from_run(run)
         created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         last = _end(run)
         return RunView(
@@ -261,9 +278,9 @@ class KubeflowRuns:
 
         by_task: the steps that Kubeflow knows, for their durations.
         """
-        metadata, environment = run_metadata.from_run(run), self.environment
-        ours = metadata != run_metadata.UNKNOWN
-        if ours and metadata.environment != run_metadata.metadata_for("", environment).environment:
+        metadata, environment = compilation.metadata_from_run(run), self.environment
+        ours = metadata != compilation.UNKNOWN_METADATA
+        if ours and metadata.environment != compilation.metadata_for("", environment).environment:
             return views
         if metadata.trains_on in environment.pools:
             environment = environment.model_copy(
@@ -287,7 +304,7 @@ class KubeflowRuns:
         if state != "FAILED" or any(str(status.state) == "CANCELING" for status in run.state_history or []):
             return "CANCELED" if state == "FAILED" else state
         with suppress(TrainyardError, OSError):
-            if any(argo.cancelled(workflow) for workflow in run_pods.workflows(self.cluster, str(run.run_id))):
+            if any(argo.cancelled(workflow) for workflow in workflows(self.cluster, str(run.run_id))):
                 return "CANCELED"
         with suppress(TrainyardError, OSError), storage.deadline(_NOTE_SECONDS):
             return "CANCELED" if storage.read_text(self._note(run)) is not None else state
@@ -295,7 +312,7 @@ class KubeflowRuns:
 
     def _note(self, run: Any) -> str:
         """Return the path of the note that `cancel` writes."""
-        return keys.cancellation(self._folder(run_metadata.from_run(run).recipe, str(run.run_id)))
+        return keys.cancellation(self._folder(compilation.metadata_from_run(run).recipe, str(run.run_id)))
 
     def _folder(self, recipe: str, run_id: str) -> str:
         return keys.run_folder(self.environment.storage, recipe, run_id)
@@ -355,3 +372,173 @@ def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
         if step.state == "waiting" and step.since
     ]
     return max(waiting, key=lambda wait: wait[0], default=None)
+
+
+def workflows(cluster: Cluster, run_id: str) -> list[Manifest]:
+    """Return the Workflow of the run, while Argo keeps it."""
+    return cluster.items("workflows", selector=f"{labels.KUBEFLOW_RUN}={run_id}", group=_WORKFLOWS)
+
+
+def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
+    """Return the Jobs that belong to any of `owners`, and the Jobs of their input workers."""
+    jobs = cluster.items("jobs", selector=f"{labels.APPLICATION}=trainyard", group=JOBS)
+    own = _owned(jobs, owners)
+    return own + _owned(jobs, own)
+
+
+def run_objects(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
+    """Return the run's pods (gangs included, oldest first), the Jobs of its gangs, and its Workflow."""
+    flows, pods = workflows(cluster, run_id), cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
+    jobs = gangs(cluster, [*flows, *pods])
+    for job in jobs:
+        pods += pods_of_job(cluster, name_of(job))
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])), jobs, flows
+
+
+def _owned(jobs: list[Manifest], owners: list[Manifest]) -> list[Manifest]:
+    uids = {owner["metadata"]["uid"] for owner in owners}
+    return [job for job in jobs if uids & owner_uids(job)]
+
+
+def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:
+    """Return the pods of one Job."""
+    return cluster.items("pods", selector=f"{labels.JOB}={job}")
+
+
+def launcher_heartbeat(job: Manifest) -> str:
+    """Return the URI of the launcher's heartbeat, '' if it has none."""
+    return variable(job["spec"]["template"]["spec"], settings.LAUNCHER_HEARTBEAT)
+
+
+def evidence(
+    cluster: Cluster,
+    pods: list[Manifest],
+    expected: Expectation | None = None,
+    workflows: Sequence[Manifest] = (),
+    jobs: Sequence[Manifest] = (),
+) -> list[Evidence]:
+    """Collect the evidence on each of `pods`, as far as the caller may read it."""
+    ends = next((text for workflow in workflows if (text := argo.run_ends(workflow))), "")
+    stop_reasons = argo.stop_reasons(workflows)
+    replacing = {name_of(job): job for job in jobs if _replaces(job)}
+    retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
+    unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
+    nodes = _allowed(cluster, "/api/v1/nodes")
+    silent_nodes = {name_of(node) for node in nodes or () if "Ready" not in conditions(node)}
+    everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
+    return [
+        Evidence(
+            pod=pod,
+            events=_events(cluster, pod["metadata"]["uid"]),
+            nodes=nodes,
+            pods=everything,
+            log=_log(cluster, pod, silent_nodes),
+            expected=expected,
+            run_ends=ends,
+            stop_reason=stop_reasons.get(argo.node_id(pod), ""),
+            again=_again(pod, replacing, retried),
+            cancelled=_ended_with_run(pod, workflows, cancelled),
+        )
+        for pod in pods
+    ]
+
+
+def findings(
+    cluster: Cluster,
+    pods: list[Manifest],
+    jobs: list[Manifest],
+    expected: Expectation | None = None,
+    workflows: Sequence[Manifest] = (),
+) -> list[Finding]:
+    """Explain every pod, and every Job of `jobs` that lacks pods."""
+    explained = [explain(pod_evidence) for pod_evidence in evidence(cluster, pods, expected, workflows, jobs)]
+    for job in jobs:
+        name = name_of(job)
+        own = sum(name == pod["metadata"]["labels"].get(labels.JOB) for pod in pods)
+        if own < int(job["spec"].get("parallelism", 1)):
+            missing = refused(task_of(job), name, _events(cluster, job["metadata"]["uid"]))
+            explained += [missing] if missing else []
+    return explained
+
+
+def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
+    """Explain steps whose pods Argo could not create, such as by an exceeded quota."""
+    uncreated = []
+    for workflow in workflows:
+        for node in (workflow.get("status", {}).get("nodes") or {}).values():
+            if node.get("type") == "Pod" and node.get("phase") == "Pending" and node.get("message"):
+                name = str(node.get("displayName", node.get("templateName", "step")))
+                finding = refused(PodTask(name), name, (), str(node["message"]))
+                uncreated += [finding] if finding and finding.cause in ("quota", "pod-security") else []
+    return uncreated
+
+
+def _again(pod: Manifest, jobs: dict[str, Manifest], nodes: set[str]) -> str:
+    """Return a sentence on what restarts the work of a failed pod: its gang's Job, or Argo."""
+    job = jobs.get(pod["metadata"].get("labels", {}).get(labels.JOB))
+    if job and not _ends_job(job, pod):
+        resumes = ", and training resumes from its last checkpoint" if task_of(pod).step == TRAIN else ""
+        return f"Its Job replaces it{resumes}"
+    return "It is retried" if argo.node_id(pod) in nodes else ""
+
+
+def _ends_job(job: Manifest, pod: Manifest) -> bool:
+    """Return True if the Job's podFailurePolicy fails the Job at this exit code. The first matching rule decides.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+    """
+    disrupted, end = "DisruptionTarget" in conditions(pod), diagnose(pod).exit
+    for rule in job["spec"].get("podFailurePolicy", {}).get("rules", []):
+        if "onPodConditions" in rule and disrupted:
+            return bool(rule["action"] == "FailJob")
+        codes = rule.get("onExitCodes")
+        if codes and end and (end.code in codes["values"]) == (codes["operator"] == "In"):
+            return bool(rule["action"] == "FailJob")
+    return False
+
+
+def _ended_with_run(pod: Manifest, workflows: Sequence[Manifest], nodes: set[str]) -> bool:
+    """Return True if the pod ended because its run was cancelled: it is one of `nodes`, or a failed driver.
+
+    A killed driver has no message: Argo's executor in it ends with exit code 64.
+    """
+    failed_driver = task_of(pod).step == DRIVER and pod.get("status", {}).get("phase") == "Failed"
+    return argo.node_id(pod) in nodes or (failed_driver and any(argo.cancelled(workflow) for workflow in workflows))
+
+
+def _replaces(job: Manifest) -> bool:
+    """Return True if the Job replaces a failed pod, which it does until it has ended."""
+    ended = conditions(job).keys() & {"Failed", "FailureTarget", "Complete"}
+    return not job["metadata"].get("deletionTimestamp") and not ended
+
+
+def _events(cluster: Cluster, uid: str) -> list[Manifest]:
+    events = cluster.items("events", fields=f"involvedObject.uid={uid}")
+    return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+
+
+def _log(cluster: Cluster, pod: Manifest, silent_nodes: set[str]) -> str:
+    """Return the end of the log of a pod that trains or failed, '' for any other.
+
+    silent_nodes: nodes that do not answer, so that their logs cannot be read.
+    """
+    states = [status.get("state", {}) for status in pod.get("status", {}).get("containerStatuses", [])]
+    trains = task_of(pod).step == TRAIN and any("running" in state for state in states)
+    if not trains and not any((state.get("terminated") or {}).get("exitCode") for state in states):
+        return ""
+    if pod["spec"].get("nodeName") in silent_nodes:
+        return ""
+    ended = diagnose(pod).exit
+    container = WAIT if ended and ended.container == WAIT else main_container(pod)
+    try:
+        return cluster.log(name_of(pod), container, _LOG_LINES)
+    except TransientError:  # Kubernetes takes 40 s to notice that a node is silent
+        return ""
+
+
+def _allowed(cluster: Cluster, path: str) -> list[Manifest] | None:
+    try:
+        listed = cluster.get(path)
+    except InfrastructureError:  # a user of one namespace may not read the whole cluster
+        return None
+    return list(listed["items"]) if listed else None

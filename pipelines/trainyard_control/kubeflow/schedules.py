@@ -25,7 +25,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import Environment
 from trainyard.spec.schedule import When
-from trainyard_control.compiler import compilation, run_metadata
+from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER
@@ -191,7 +191,7 @@ class Schedules:
         return [
             self._recurring(run)
             for run in runs
-            if (name := run_metadata.from_run(run).schedule) and schedule in ("", name)
+            if (name := compilation.metadata_from_run(run).schedule) and schedule in ("", name)
         ]
 
     def perform(self, action: Action, schedule: Schedule | None = None, submission: Submission | None = None) -> None:

@@ -1,25 +1,32 @@
-"""Takes a recipe through every step on this machine: each step in a separate process of this Python environment."""
+"""Takes a recipe through every step on this machine: each step in a separate process of this Python environment.
+
+A journal beside the run's logs lets other terminals watch it, and the run's files explain how it ended.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 from trainyard import child_process, errors, events, memory
 from trainyard.contract import keys, weights
+from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.gang import check_input_workers, check_one_cpu, elastic_gang, to_parameter
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.version import Champion
 from trainyard.contract.window import day_of
-from trainyard.errors import ExitCode, TrainyardError
+from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, did_you_mean, known_code
 from trainyard.graph import OUTPUTS, STEPS, is_from
-from trainyard.report import summary
+from trainyard.report import local_runs, summary
+from trainyard.report.local_runs import JOURNAL, LocalRunView, recipes_by_run
 from trainyard.runtime import step as steps
 from trainyard.spec import devices, plain_yaml
 from trainyard.spec.environment import TRAIN, Environment
@@ -27,7 +34,12 @@ from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, disk, storage
+from trainyard_control.cluster.explanation import advice, verdict
 from trainyard_control.local.step_process import Stop, step_process
+
+_HAPPENINGS = ("step_started", "step_event", "step_ended", "step_skipped")
+_PASSING = ("progress", "epoch")  # events of which only the newest is of interest
+_POLL_SECONDS = 0.3  # chosen: a person does not see it, a processor hardly
 
 
 class Listener(Protocol):
@@ -279,3 +291,129 @@ class _Log:
             action()
         except OSError as error:
             self.fault = self.fault or disk.fault(error, self.path)
+
+
+class Journal:
+    """Passes on to `listener` what happens, and writes it down in the run's `folder`, a JSON list a line.
+
+    The file is locked as long as the journal is open, so that readers know if the run is active: the system frees it
+    when the process is killed. It is not written into a bucket, which takes no line more in a file, nor on a full disk.
+    """
+
+    def __init__(self, folder: str, listener: Listener) -> None:
+        self._folder, self._listener = folder, listener
+        self._stream: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if not storage.is_bucket(self._folder):
+            folder = Path(self._folder)
+            new = folder / f".{JOURNAL}"
+            with suppress(OSError):  # the run tells of it when it writes something that matters
+                folder.mkdir(parents=True, exist_ok=True)
+                self._stream = new.open("w", encoding="utf-8")
+                fcntl.flock(self._stream, fcntl.LOCK_EX)
+                new.rename(folder / JOURNAL)  # nobody sees it without its lock
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            if self._stream:
+                self._stream.close()
+
+    def step_started(self, step: str) -> None:
+        """A step begins."""
+        self._note("step_started", step)
+        self._listener.step_started(step)
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        """The step wrote an event."""
+        self._note("step_event", step, event)
+        self._listener.step_event(step, event)
+
+    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
+        """The step's output is there."""
+        self._note("step_ended", step, seconds, reused)
+        self._listener.step_ended(step, seconds, reused)
+
+    def step_skipped(self, step: str, why: str) -> None:
+        """The step is left out."""
+        self._note("step_skipped", step, why)
+        self._listener.step_skipped(step, why)
+
+    def _note(self, *happening: Any) -> None:
+        with suppress(OSError):
+            if self._stream:
+                self._stream.write(json.dumps(happening) + "\n")
+                self._stream.flush()
+
+
+def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
+    """Tell `listener` what has happened in `run`, and what happens until it ends, and return it as it is then.
+
+    Raises `TransientError` if it was killed, `ConfigurationError` if it wrote nothing down.
+    """
+    path = Path(run.folder) / JOURNAL
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{run.name}: there is nothing to watch it by: its storage is a bucket, or it is of an older version. "
+            f"See `trainyard runs show {run.name}`."
+        )
+    with path.open(encoding="utf-8") as stream:
+        rest, over, first = "", False, True
+        while not over:
+            over = not local_runs.is_written(stream)  # asked before reading, so that the last lines are not missed
+            *lines, rest = (rest + stream.read()).split("\n")
+            happenings = [json.loads(line) for line in lines]
+            for number, (method, *arguments) in enumerate(happenings, 1):
+                passed = first and number < len(happenings) and method == "step_event"
+                if method in _HAPPENINGS and not (passed and arguments[1].get("event") in _PASSING):
+                    getattr(listener, method)(*arguments)
+            first = False
+            if not over:
+                time.sleep(_POLL_SECONDS)
+    ended = local_runs.view(root, run.recipe, run.name)
+    if not ended.record:
+        raise TransientError(f"{run.name}: was killed. Run the same command again: it resumes.")
+    return ended
+
+
+def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
+    """Return one sentence on the run `run` below the storage `root`, the newest if it is '', and its exit code.
+
+    Raises `ConfigurationError` if there is no such run.
+    """
+    folders = {name: storage.join(root, recipe, "runs", name) for name, recipe in sorted(recipes_by_run(root).items())}
+    if not folders or (run and run not in folders):
+        newest = ", ".join(list(folders)[-5:]) or "none"
+        raise ConfigurationError(f"no run '{run or 'at all'}' in {root}. There: {newest}.{did_you_mean(run, folders)}")
+    name = run or list(folders)[-1]
+    record = storage.read_json(storage.join(folders[name], "run.json"))
+    if record and not record.get("failure") and not record.get("exit_code"):
+        refused = recorded_refusal(record)
+        ended = f"has ended: {REFUSED} ({refused})" if refused else "has succeeded"
+        return f"{name} {ended}. Report: {record['report']}", ExitCode.DONE
+    sentence, code = _failure(name, folders[name], str(record.get("failure") or ""), record.get("exit_code"))
+    return f"{sentence} Report: {record['report']}" if record.get("report") else sentence, code
+
+
+def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple[str, ExitCode]:
+    """Return the sentence of the last step that wrote a log, with what to do."""
+    files = set(storage.children(folder))
+    steps = [step for step in OUTPUTS if f"{step}.log" in files]
+    if not steps and not sentence:
+        return f"{name} has not begun a step", ExitCode.TRANSIENT
+    event = None
+    if steps:
+        log = storage.join(folder, f"{steps[-1]}.log")
+        text = storage.read_text(log, errors="replace") or ""
+        event = events.failure(text)
+        if event:
+            number, sentence = event.code, event.message
+        if not sentence:
+            pace = verdict(text, one_machine=True).sentence
+            pace_note = f" ({pace})" if pace else ""
+            return f"{name} is in {steps[-1]}{pace_note}, or was killed there; log: {log}", ExitCode.TRANSIENT
+    code = known_code(number, ExitCode.BUG)
+    place = f" in {steps[-1]}" if event else ""
+    parts = [f"{name} failed{place}: {sentence.rstrip('.')}", advice(code, "run again")]
+    return ". ".join(filter(None, parts)) + ".", code

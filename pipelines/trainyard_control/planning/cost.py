@@ -23,7 +23,7 @@ from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
 from trainyard_control.planning.data import DataSummary
-from trainyard_control.planning.roofline import ExampleCost
+from trainyard_control.planning.hardware import ExampleCost
 
 _COUNTS = "parameters, operations, activations, kept, head"  # fields of a cached cost
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()

@@ -11,8 +11,7 @@ from trainyard.errors import TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, data
-from trainyard_control.planning.history import read_history
-from trainyard_control.planning.learning import Estimate
+from trainyard_control.planning.history import Estimate, read_history
 from trainyard_control.planning.plan import Candidate, candidates
 
 

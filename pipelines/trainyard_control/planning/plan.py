@@ -1,4 +1,4 @@
-"""The plan: the forecast of a training on every pool."""
+"""The plan: the forecast of a training on every pool and on a list of them, and the choice with a reason for each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,22 @@ from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool, WorkerRange, nearest_that_trains, placement
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning import learning
+from trainyard.spec.train import Train
+from trainyard_control.planning import history
 from trainyard_control.planning.data import DataSummary
-from trainyard_control.planning.hardware import THIS_MACHINE, Hardware, local_hardware, pool_hardware
-from trainyard_control.planning.learning import Estimate, Observation
-from trainyard_control.planning.roofline import ExampleCost, max_bytes, needed_bytes, step_seconds
+from trainyard_control.planning.hardware import (
+    THIS_MACHINE,
+    ExampleCost,
+    Hardware,
+    local_hardware,
+    max_bytes,
+    needed_bytes,
+    pool_hardware,
+    step_seconds,
+)
+from trainyard_control.planning.history import Estimate, Observation
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
-
 # Upper limits in hours of the classes of duration.
 CLASSES: dict[Class, float] = {"minutes": 1, "hours": 24, "days": 7 * 24, "week": 28 * 24, "month": math.inf}
 ADVICE: dict[Class, str] = {
@@ -37,6 +45,7 @@ START_SECONDS = 10
 POD_SECONDS = 20
 # Images of 224 pixels that one core decodes a second. Measured here: 0.6 of the 2,800 of a bare libjpeg-turbo loop.
 DECODED_PIXELS = 0.6 * 2800 * 224 * 224
+ALIKE = 1.05  # chosen: a smaller speedup does not justify more devices
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ def _predicted(
             "raise train.accumulation_steps if its memory runs out"
         )
     model = recipe.model.name or recipe.name
-    learned = learning.factor(hardware.name, model, observations)
+    learned = history.factor(hardware.name, model, observations)
     base = step_seconds(work, batch, hardware, slices)
     ceiling = decoded_per_second(data, hardware)
     speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
@@ -195,7 +204,7 @@ def _predicted(
         feasible=True,
         examples_per_second=speed,
         hours=hours,
-        errors=tuple(learning.past_errors(model, hardware.name, observations)),
+        errors=tuple(history.past_errors(model, hardware.name, observations)),
         why="; ".join(filter(None, [_input_note(hardware, speed.expected, ceiling), *notes])),
     )
 
@@ -267,3 +276,221 @@ def _rounded(values: Estimate | None, digits: int) -> dict[str, float] | None:
     if values is None:
         return None
     return {name: round(getattr(values, name), digits) for name in ("low", "expected", "high")}
+
+
+def choose(candidates: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
+    """Choose at most one candidate: the cheapest that meets deadline (hours) and budget (USD).
+
+    Without limits, choose the cheapest whose training takes minutes or hours, otherwise the fastest. A pool without a
+    price is chosen only if no pool with a price qualifies, and never against a budget; such pools are ranked by speed.
+    """
+    feasible = [candidate for candidate in candidates if candidate.feasible]
+    within_limits = [candidate for candidate in feasible if not _objection(candidate, deadline, budget)]
+    within_a_day = [candidate for candidate in within_limits if candidate.duration in ("minutes", "hours")]
+    if deadline is not None or budget is not None:
+        best = _cheapest(within_limits)
+        why = f"{_compared('cheapest', within_limits)} within {_limits(deadline, budget)}"
+    elif within_a_day:
+        best = _cheapest(within_a_day)
+        why = f"{_compared('cheapest', within_a_day)} whose training takes minutes or hours"
+    else:
+        best, why = _fastest(within_limits), f"{_compared('fastest', within_limits)}; none takes less than a day"
+    if best and best.cost_usd is None:
+        why = _compared("fastest", within_limits) + ("" if best.pool == THIS_MACHINE else "; it has no price")
+    unpriced = [candidate for candidate in feasible if candidate.cost_usd is None]
+    unpriced.sort(key=lambda candidate: candidate.expected_hours)
+
+    def judged(candidate: Candidate) -> Candidate:
+        if not candidate.feasible:
+            return candidate
+        if candidate is best:
+            late = deadline is not None and candidate.hours is not None and candidate.hours.high > deadline
+            reasons = [why, "may miss the deadline" if late else "", candidate.why]
+            return replace(candidate, chosen=True, why="; ".join(filter(None, reasons)))
+        against = _objection(candidate, deadline, budget) or _against(candidate, best, unpriced)
+        return replace(candidate, why="; ".join(filter(None, [against, candidate.why])))
+
+    return [judged(candidate) for candidate in candidates]
+
+
+def _objection(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
+    """Return the limit that the candidate misses, as a sentence, '' if it misses none."""
+    if deadline is not None and candidate.expected_hours > deadline:
+        return f"takes {_number(candidate.expected_hours)} h, the deadline is {deadline:g} h"
+    if budget is not None and candidate.cost_usd is None:
+        return "no price, so the budget cannot be held: set price_per_hour"
+    if budget is not None and candidate.cost_usd is not None and candidate.cost_usd > budget:
+        return f"costs {usd(candidate.cost_usd)} USD, the budget is {budget:g}"
+    return ""
+
+
+def _against(candidate: Candidate, best: Candidate | None, unpriced: list[Candidate]) -> str:
+    if best is None:
+        return ""
+    if candidate.cost_usd is None:
+        speed = _speed(candidate, best)
+        if best.cost_usd is None:  # no pool has a price: speed alone decides
+            return speed
+        rank = (
+            f", number {unpriced.index(candidate) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""
+        )
+        return f"no price, {speed}{rank}: set price_per_hour to have its cost compared"
+    if best.cost_usd is not None and candidate.cost_usd >= best.cost_usd:
+        faster = best.expected_hours / candidate.expected_hours
+        return f"costs {usd(candidate.cost_usd - best.cost_usd)} USD more" + (
+            f", {faster:.1f} times as fast" if faster > 1.05 else ""
+        )
+    return "cheaper, but slower"
+
+
+def _speed(candidate: Candidate, best: Candidate) -> str:
+    times = best.expected_hours / candidate.expected_hours
+    if 1 / ALIKE <= times <= ALIKE:
+        return f"about as fast as {best.pool}" + (" with more devices" if candidate.devices > best.devices else "")
+    return (
+        f"{times:.3g} times as fast as {best.pool}" if times > 1 else f"{1 / times:.3g} times slower than {best.pool}"
+    )
+
+
+def usd(amount: float) -> str:
+    """Format an amount in USD, with two significant digits below ten cents."""
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
+
+
+def _cheapest(pools: list[Candidate]) -> Candidate | None:
+    """Return the cheapest pool with a price, otherwise the fastest."""
+    if priced := _with_price(pools):
+        return min(priced, key=lambda candidate: (candidate.cost_usd or 0.0, candidate.expected_hours))
+    return _fastest(pools)
+
+
+def _fastest(pools: list[Candidate]) -> Candidate | None:
+    """Return the fastest pool; of similar ones, the one with the fewest devices."""
+    limit = ALIKE * min((candidate.expected_hours for candidate in pools), default=0.0)
+    return min(
+        (candidate for candidate in pools if candidate.expected_hours <= limit),
+        key=lambda candidate: (candidate.devices, candidate.expected_hours),
+        default=None,
+    )
+
+
+def _with_price(pools: list[Candidate]) -> list[Candidate]:
+    return [candidate for candidate in pools if candidate.cost_usd is not None]
+
+
+def _number(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _compared(adjective: str, pools: list[Candidate]) -> str:
+    """Describe the pools that the choice was compared with; prices compare only pools that have one."""
+    compared = _with_price(pools) if adjective == "cheapest" else pools
+    with_price = " with a price" if len(compared) < len(pools) else ""
+    return (
+        f"the only pool{with_price}" if len(compared) == 1 else f"the {adjective} of {len(compared)} pools{with_price}"
+    )
+
+
+def _limits(deadline: float | None, budget: float | None) -> str:
+    parts = [f"{deadline:g} h" if deadline is not None else "", f"{budget:g} USD" if budget is not None else ""]
+    return " and ".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Stay:
+    """The expected part of a training on one pool: hours on it with lost work, and preemptions."""
+
+    pool: str
+    hours: float
+    preemptions: float
+
+
+def with_list(
+    forecasts: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float
+) -> list[Candidate]:
+    """Return `forecasts` and the one of train's list of pools, at `rate` preemptions per Spot node and hour.
+
+    A preempted worker is replaced at once; the gang loses half of the time between checkpoints and that of a start.
+    Raises `ConfigurationError` if train has no list.
+    """
+    if environment.target != "kubeflow" or not isinstance(environment.placement.get(TRAIN), list):
+        raise ConfigurationError(
+            f"{environment.name}: --preemption-rate needs a list of pools, and placement.{TRAIN} is not a list. "
+            f"Write it as {TRAIN}: [spot-pool, other-pool], or leave --preemption-rate out."
+        )
+    names = environment.pool_names(TRAIN)
+    first = {row.pool: row for row in reversed(forecasts)}  # of a pool with a range of workers, the one with the most
+    rows = [first[name] for name in names]
+    row = replace(rows[0], pool=", then ".join(names), chosen=False, errors=(), price=None, selector=(), tolerations=())
+    if bad := next((candidate for candidate in rows if candidate.hours is None), None):
+        return [*forecasts, replace(row, hours=None, cost_usd=None, feasible=False, why=f"{bad.pool}: {bad.why}")]
+    stays = {bound: _stays(bound, rows, recipe, environment, data, rate) for bound in ("low", "expected", "high")}
+    prices = [usd_per_hour(environment, environment.pools[name]) for name in names]
+    costs = [price and stay.hours * price for price, stay in zip(prices, stays["expected"], strict=True)]
+    parts = [
+        f"{stay.pool} {stay.hours:.3g} h" + (f" with {stay.preemptions:.2g} preemptions" if stay.preemptions else "")
+        for stay in stays["expected"]
+    ]
+    why = f"at {rate:g} preemptions per Spot node and hour: {', '.join(parts)}; nodes are assumed to come at once"
+    low, expected, high = (sum(stay.hours for stay in stays[bound]) for bound in ("low", "expected", "high"))
+    cost = None if any(one is None for one in costs) else sum(one or 0.0 for one in costs)
+    return [*forecasts, replace(row, hours=Estimate(low, expected, high), cost_usd=cost, feasible=True, why=why)]
+
+
+def _stays(
+    bound: str, rows: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float
+) -> list[Stay]:
+    """Return the stays on the pools of `rows` if each takes the hours at the `bound` of its interval."""
+    pools = []
+    for row in rows:
+        pool, last = environment.pools[row.pool], row is rows[-1]
+        speed = row.examples_per_second.expected if row.examples_per_second else math.inf
+        lost = (checkpoint_seconds(recipe.train, data.train, speed) / 2 + POD_SECONDS + START_SECONDS) / 3600
+        allowed = None if last else pool.allowed_preemptions(last)
+        frequency = rate * pool.max_workers if pool.spot else 0.0
+        times = None if allowed is None else allowed * pool.max_workers
+        pools.append((row.pool, float(getattr(row.hours, bound)), frequency, lost, times))
+    return expected_stays(pools)
+
+
+def checkpoint_seconds(train: Train, examples: int, speed: float) -> float:
+    """Return the seconds between checkpoints of a training with `speed` examples per second; their cost is ignored."""
+    from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS, steps_between  # NumPy
+
+    every, steps = train.checkpoints.every_steps, math.ceil(examples / train.batch_size)
+    seconds = steps_between(every, steps) * train.batch_size / speed
+    return seconds if every or seconds >= CHECKPOINT_SECONDS else examples / speed
+
+
+def expected_stays(pools: list[tuple[str, float, float, float, int | None]]) -> list[Stay]:
+    """Return the expected stay on each of `pools`; the training moves to the next when a budget is spent.
+
+    pools: name, hours of the whole training there, preemptions per hour of all its nodes, hours that each costs, and
+    how many are allowed, None for any number. Preemptions are a Poisson process over the hours of training. The work
+    that is left for a pool is taken at its mean.
+
+    >>> expected_stays([("spot", 10, 0.1, 1, None), ("calm", 10, 0, 1, None)])[0].hours
+    11.0
+    """
+    stays, left = [], 1.0
+    for name, hours, rate, lost, allowed in pools:
+        work = left * hours
+        done = work if allowed is None or not rate else _until_spent(work, rate, allowed + 1)
+        preemptions = rate * done
+        stays.append(Stay(name, done + preemptions * lost, preemptions))
+        left -= done / hours if hours else left
+    return stays
+
+
+def _until_spent(hours: float, rate: float, count: int) -> float:
+    """Return the expected hours until the `count`-th preemption, at most `hours`.
+
+    The mean of min(hours, Gamma(count, rate)): the sum over k < count of P(more than k preemptions in `hours`) / rate.
+    """
+    mean, at_most, term = rate * hours, 0.0, math.exp(-rate * hours)
+    total = 0.0
+    for number in range(count):
+        at_most += term
+        total += max(0.0, 1.0 - at_most)
+        term *= mean / (number + 1)
+    return min(hours, total / rate)

@@ -16,12 +16,19 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware.catalog import catalog, chips, named
 from trainyard.spec.recipe import Recipe
-from trainyard_control.planning import history, learning
+from trainyard_control.planning import history
 from trainyard_control.planning.data import DataSummary
-from trainyard_control.planning.hardware import UNKNOWN_NETWORK, Hardware, local_hardware, pool_hardware
-from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.hardware import (
+    UNKNOWN_NETWORK,
+    ExampleCost,
+    Hardware,
+    communication_seconds,
+    local_hardware,
+    pool_hardware,
+    step_seconds,
+)
+from trainyard_control.planning.history import Observation
 from trainyard_control.planning.plan import decoded_per_second
-from trainyard_control.planning.roofline import ExampleCost, communication_seconds, step_seconds
 
 STEPS = 200  # simulated at each number of workers; chosen: another seed moves no efficiency by half a point
 # Seconds of one message between neighbors of a ring, which sends 2 (n - 1) of them one after the other. Chosen: TCP
@@ -115,7 +122,7 @@ def plan(
     if trainings:
         parts = measured_parts(max(trainings, key=lambda training: training.finished))
     else:
-        factor = learning.factor(hardware.name, model, observations).expected
+        factor = history.factor(hardware.name, model, observations).expected
         decoding = decoded_per_second(data, replace(hardware, workers=1, input_cores=None))
         parts = predicted_parts(work, batch, recipe.train.accumulation_steps, hardware, factor, decoding)
     known = catalog().accelerators.get(hardware.name)

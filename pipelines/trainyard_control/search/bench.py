@@ -32,9 +32,8 @@ from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.local.step_process import Stop, forked
 from trainyard_control.planning import cost, data
-from trainyard_control.planning.hardware import local_hardware, pool_hardware
+from trainyard_control.planning.hardware import local_hardware, needed_bytes, pool_hardware
 from trainyard_control.planning.history import last_preprocessed
-from trainyard_control.planning.roofline import needed_bytes
 from trainyard_control.search.bench_report import BenchmarkReport, Speed, interval, quotient
 from trainyard_control.search.search_space import override
 

@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.contract.document import FrozenModel
 from trainyard.report.pages import in_iframe
-from trainyard_control.search.chart import Chart, Mark, chart, page
+from trainyard.report.plots import Figure, Mark, chart, page
 
 MAX_ROUNDS = 10
 _WAITS = 0.1  # chosen: less is noise of a busy machine
@@ -99,9 +99,6 @@ class BenchmarkReport(FrozenModel):
         ]
         names = tuple(speed.setting for speed in speeds)
         whisker = "the 95 % interval of the rounds" if speeds[0].rounds else "the range of the epochs"
-        speeds_chart = chart(
-            f"Speed, with {whisker}", ("setting", "examples/s"), marks, categories=names, from_zero=True
-        )
         devices = ", ".join(f"{device.name} ({device.product})" for device in self.devices)
         notes = [
             f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
@@ -121,14 +118,15 @@ class BenchmarkReport(FrozenModel):
             ]
             for speed in speeds
         ]
-        charts, tables = [speeds_chart], [(head, rows)]
+        charts = {f"Speed, with {whisker}": chart(("setting", "examples/s"), marks, categories=names, bars=True)}
+        tables = [(head, rows)]
         if speeds[0].pool:
             tables.append(_pool_table(speeds))
         elif points := scaling_points(speeds):
-            charts.append(scaling_chart(points))
+            charts["Speed and workers"] = scaling_chart(points)
             tables.append(scaling_table(points))
         if self.inputs:
-            charts.append(input_chart(self.inputs, speeds[0].input_examples_per_second))
+            charts["Input alone"] = input_chart(self.inputs, speeds[0].input_examples_per_second)
             tables.append(input_table(self.inputs))
         return page(f"{self.recipe}: how fast it trains", notes, charts, tables)
 
@@ -285,7 +283,7 @@ def scaling_points(speeds: Sequence[Speed]) -> list[ScalingPoint]:
     return curve
 
 
-def scaling_chart(points: Sequence[ScalingPoint]) -> Chart:
+def scaling_chart(points: Sequence[ScalingPoint]) -> Figure:
     """Draw the scaling curve, compared with perfect scaling."""
     one = points[0].speed.examples_per_second
     marks = [
@@ -296,7 +294,7 @@ def scaling_chart(points: Sequence[ScalingPoint]) -> Chart:
     measured = [(mark.x, mark.y) for mark in marks]
     ideal = [(float(point.speed.workers), one * point.speed.workers) for point in points]
     lines = {"measured": measured, "perfect": ideal}
-    return chart("Speed and workers", ("workers", "examples/s"), marks, lines, log_x=True, log_y=True)
+    return chart(("workers", "examples/s"), marks, lines, log_x=True, log_y=True)
 
 
 def scaling_table(points: Sequence[ScalingPoint]) -> tuple[list[str], list[list[str]]]:
@@ -369,7 +367,7 @@ def input_sentence(inputs: Sequence[InputSpeed], model: float, cpu: bool) -> str
     return f"{verdict}: {text}{'. On a CPU they share the cores' if cpu else ''}."
 
 
-def input_chart(inputs: Sequence[InputSpeed], model: float) -> Chart:
+def input_chart(inputs: Sequence[InputSpeed], model: float) -> Figure:
     """Draw a bar for each source, and the model's speed as a line."""
     marks = [
         Mark(index, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", speed.used, speed.low, speed.high)
@@ -377,7 +375,7 @@ def input_chart(inputs: Sequence[InputSpeed], model: float) -> Chart:
     ]
     across = {"what the model takes": [(-0.5, model), (len(inputs) - 0.5, model)]}
     names = tuple(speed.source for speed in inputs)
-    return chart("Input alone", ("source", "examples/s"), marks, across, categories=names, from_zero=True)
+    return chart(("source", "examples/s"), marks, across, categories=names, bars=True)
 
 
 def input_table(inputs: Sequence[InputSpeed]) -> tuple[list[str], list[list[str]]]:

@@ -23,14 +23,13 @@ from trainyard.measured import duration_text
 from trainyard.storage import storage
 from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled_benchmark
+from trainyard_control.kubeflow.kubeflow_api import submit
 from trainyard_control.kubeflow.run_view import RunView, StepView
 from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
-from trainyard_control.kubeflow.submit import submit
 from trainyard_control.search.bench import find_training
-from trainyard_control.search.result import Result
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import Slot, SweepListener, in_slots, require_possible, result, write_winner
-from trainyard_control.search.trials import Pruned, Trial, as_pruned, judge_new, with_training
+from trainyard_control.search.trials import Pruned, Result, Trial, as_pruned, judge_new, with_training
 
 PREPROCESS = OUTPUTS[0]
 _POLL_SECONDS = 1.0

@@ -16,10 +16,10 @@ from trainyard.errors import ConfigurationError
 from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import in_iframe
+from trainyard.report.plots import chart, page
 from trainyard.spec import plain_yaml
 from trainyard.spec.trees import has_setting
 from trainyard.storage import storage
-from trainyard_control.search.chart import chart, page
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,10 +92,10 @@ class Comparison:
         """Render the comparison as a page of HTML."""
         names, titles = self.names, {"eval_loss": "Eval loss", "train_loss": "Training loss", "metric": "Eval metric"}
         curves = {name: curve for name, curve in zip(names, self.curves, strict=True) if curve}
-        charts = []
+        charts = {}
         for key, title in titles.items() if curves else ():
             lines = {name: [(epoch.epoch, getattr(epoch, key)) for epoch in curve] for name, curve in curves.items()}
-            charts.append(chart(title, ("epoch", title.lower()), [], lines))
+            charts[title] = chart(("epoch", title.lower()), [], lines)
         parts = [("setting", self.settings), ("metric, test split", self.metrics)]
         parts += [("training", self.training), ("exported file", self.exports)]
         tables = [([title, *names], [[row.name, *row.cells] for row in rows]) for title, rows in parts if rows]

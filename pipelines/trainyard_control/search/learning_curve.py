@@ -15,12 +15,12 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
 from trainyard.measured import metric_text
+from trainyard.report.plots import Mark, chart, page
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.gates import SMALLER_IS_BETTER
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
-from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.search_space import override
 
 _DRAWS = 2000  # chosen: each end of a 95 % interval then rests on 50 samples
@@ -176,10 +176,10 @@ def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, er
     samples = [(examples, *law.error(examples)) for examples in along]
     band = [(x, low) for x, _, low, _ in samples] + [(x, high) for x, _, _, high in reversed(samples)]
     line = [(x, value) for x, value, _, _ in samples]
-    curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
+    curve = chart(("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [
         [f"{row.fraction:g}", f"{row.examples:,}", *(metric_text(value) for value in (row.error, row.low, row.high))]
         for row in points
     ]
-    return page(f"{name}: how far data goes", [text], [curve], [(head, rows)])
+    return page(f"{name}: how far data goes", [text], {"Error and examples": curve}, [(head, rows)])

@@ -34,10 +34,9 @@ from trainyard_control.planning import data
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.history import last_preprocessed
 from trainyard_control.search import trials
-from trainyard_control.search.result import Result
 from trainyard_control.search.search_space import BlockSpace
 from trainyard_control.search.study import Study, Sweep
-from trainyard_control.search.trials import Trial
+from trainyard_control.search.trials import Result, Trial
 
 _DRAWS = 50  # chosen: networks timed for one trial before it is skipped
 _MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # caused by the variant, not by the machine

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -20,6 +19,8 @@ from trainyard_control.cli.options import (
     RecipeName,
     RunName,
     Wait,
+    print_answer,
+    write_page,
 )
 
 if TYPE_CHECKING:

@@ -11,8 +11,16 @@ import typer
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import metric_text
-from trainyard_control.cli.answers import print_answer, say, write_file, write_page
-from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
+from trainyard_control.cli.options import (
+    HtmlPage,
+    Label,
+    Output,
+    OutputFormat,
+    print_answer,
+    say,
+    write_file,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from trainyard.contract.statistics.drift import Movement

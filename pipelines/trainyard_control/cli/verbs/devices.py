@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.errors import ExitCode, TrainyardError
-from trainyard_control.cli.answers import print_answer, print_lines, say, say_table
-from trainyard_control.cli.options import Output, OutputFormat
+from trainyard_control.cli.options import Output, OutputFormat, print_answer, print_lines, say, say_table
 
 if TYPE_CHECKING:
     from trainyard.steps.export.devices import DeviceSummary

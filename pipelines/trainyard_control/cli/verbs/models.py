@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import print_answer, say, say_table
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat, VersionName
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    Output,
+    OutputFormat,
+    VersionName,
+    print_answer,
+    say,
+    say_table,
+)
 
 if TYPE_CHECKING:
     from trainyard_control.api.versions import Version, VersionDiff, Versions

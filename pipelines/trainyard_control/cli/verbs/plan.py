@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import print_answer
-from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.options import (
+    LOCAL,
+    EnvironmentName,
+    Output,
+    OutputFormat,
+    Overrides,
+    RecipeName,
+    print_answer,
+)
 
 if TYPE_CHECKING:
     from trainyard.contract.artifacts.export import ExportedFile
@@ -100,7 +107,7 @@ def plan(
 def _write_choice(name: str, environment: Environment, chosen: Candidate) -> None:
     """Write the recommended pool, and a timeout if there is none, to the environment's file."""
     from trainyard.spec.environment import DEFAULT
-    from trainyard_control.planning.environment_file import ROOM, set_train_pool, timeout
+    from trainyard_control.api.forecast import ROOM, set_train_pool, timeout
 
     high = chosen.hours.high if chosen.hours else 0.0
     named = environment.timeout_seconds.get("train", environment.timeout_seconds.get(DEFAULT))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.errors import TrainyardError
-from trainyard_control.cli.answers import print_answer
-from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
+from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, print_answer
 
 if TYPE_CHECKING:
     from trainyard.kubernetes.client import Cluster

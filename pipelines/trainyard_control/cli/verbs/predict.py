@@ -1,4 +1,4 @@
-"""`trainyard predict`: predict with a pushed model."""
+"""The verbs that answer with a pushed model: `trainyard predict`, `evaluate` and `serve`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import typer
 from trainyard import events
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.graph import PREDICT
-from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
     EnvironmentName,
+    HtmlPage,
+    Label,
+    ModelName,
     Output,
     OutputFormat,
     PendingLimit,
     RunName,
     Wait,
+    print_answer,
+    write_page,
 )
 
 if TYPE_CHECKING:
+    from trainyard.serving.server import Addresses
+    from trainyard.serving.versions import ServingVersion
     from trainyard.steps.predict.prediction import PredictionSummary
+    from trainyard_control.api.evaluation import LabelledEvaluation
 
 _ModelName = Annotated[
     str,
@@ -152,3 +159,91 @@ def _show(summary: PredictionSummary) -> None:
         table.add_row("ignored", markup(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
     table.add_row("written", markup(f"{summary.predicted:,} answers in {summary.out}"))
     table_console().print(table)
+
+
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Recipe, version such as digits@3, folder of versions, or run.")
+    ],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Table with the label, or folder with a folder of images per class.")
+    ],
+    environment: EnvironmentName = LOCAL,
+    label: Label = None,
+    html: HtmlPage = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Evaluate a pushed model on new labelled data.
+
+    Metrics, slices and worst mistakes are compared with the model's test split. Inputs without a known label are left
+    out and counted.
+    """
+    from trainyard_control.api.evaluation import evaluate as evaluated
+
+    found = evaluated(model, data, label=label, environment=environment)
+    write_page(html, found.page)
+    print_answer(output, found.document(), lambda: _show_evaluation(found))
+
+
+def _show_evaluation(found: LabelledEvaluation) -> None:
+    from trainyard_control.api.drawing import counts_text, key_value_table, markup, plain_table, table_console
+    from trainyard_control.cli.screen import metrics_table, print_rows
+
+    fields = key_value_table()
+    fields.add_row("model", markup(f"{found.version.name}, {found.version.folder}"))
+    fields.add_row("data", markup(f"{found.examples:,} examples of {found.data}"))
+    if found.left_out:
+        fields.add_row("[yellow]left out[/]", markup(counts_text(found.left_out)))
+    console = table_console()
+    console.print(fields)
+    console.print(metrics_table(found.metrics, found.intervals, "new data"))
+    is_marked = print_rows(console, ["test split", "new data"], {"metrics": found.rows, "slices": found.slice_rows})
+    if found.worst:
+        table = plain_table("worst mistakes", "label", "predicted", "loss")
+        for item in found.worst:
+            table.add_row(markup(item.key), markup(item.label), markup(item.predicted), f"{item.loss:.4g}")
+        console.print(table)
+    if is_marked:
+        console.print("* the 95 % intervals do not overlap", style="dim")
+    for note in found.notes:
+        console.print(markup(f"! {note}"))
+
+
+def serve(
+    model: _ModelName,
+    environment: EnvironmentName = LOCAL,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for a free one.")] = 8080,
+    name: ModelName = None,
+    reload_seconds: Annotated[
+        float, typer.Option("--reload-seconds", min=0.1, help="How often to look for another version.")
+    ] = 10.0,
+    request_mib: Annotated[
+        int, typer.Option("--request-mib", min=1, max=1024, help="Maximum size of a request in MiB.")
+    ] = 16,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", min=0, max=65535, help="Also serve gRPC, on this port; 0 for a free one."),
+    ] = None,
+) -> None:
+    """Serve a pushed model over HTTP and gRPC.
+
+    REST API of TensorFlow Serving, Open Inference Protocol, Prometheus metrics, and a page to try it.
+    """
+    from trainyard_control.api.model import serve as serve_model
+
+    def started(addresses: Addresses, serving: ServingVersion) -> None:
+        served = f"✓ version {serving.model.number} of {serving.model.pushed.folder} serves at {addresses.url}"
+        typer.echo(served + (f", gRPC at {addresses.rpc}" if addresses.rpc else ""), err=True)
+
+    serve_model(
+        model,
+        environment=environment,
+        host=host,
+        port=port,
+        name=name,
+        reload_seconds=reload_seconds,
+        request_bytes=request_mib << 20,
+        grpc_port=grpc_port,
+        started=started,
+    )

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import print_answer, say, say_table
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, ModelName, Output, OutputFormat, VersionName
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    ModelName,
+    Output,
+    OutputFormat,
+    VersionName,
+    print_answer,
+    say,
+    say_table,
+)
 
 if TYPE_CHECKING:
     from trainyard_control.api.publish import Published

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import say, write_file
-from trainyard_control.cli.options import Label, Overrides, RecipeName
+from trainyard_control.cli.options import Label, Overrides, RecipeName, say, write_file
 
 app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
 
@@ -76,7 +75,7 @@ def new(
     """Write an example recipe, or draft one from data."""
     from trainyard import escape, uris
     from trainyard.spec import plain_yaml
-    from trainyard_control.api import draft
+    from trainyard_control.api import arguments
 
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
@@ -90,20 +89,20 @@ def new(
             verb.split()[-1]: plain_yaml.comment(f"trainyard {verb} {escape.shell(str(file))}", indent=3)
             for verb in ("recipe validate", "run")
         }
-        name = draft.recipe_name(file.stem)
+        name = arguments.recipe_name(file.stem)
         text = _TEMPLATE.format(**commands, name=name, kind=kind) + (_TABLE if table else _IMAGES)
     write_file(text, file, mode="x")
 
 
 def _draft(file: Path, source: str, label: str | None, table: bool) -> str:
     """Draft the recipe for `source`, to be saved as `file`, and print the guesses."""
-    from trainyard_control.api import draft
+    from trainyard_control.api import arguments
 
     if table:
         raise ConfigurationError("--table: not used with --from. Leave one of them out.")
     if file.exists():
         raise ConfigurationError(f"{file}: already exists. Name another file.")
-    text, guesses = draft.draft(source, file, label)
+    text, guesses = arguments.draft(source, file, label)
     for guess in guesses:
         say(f"  {guess}", err=True)
     return text

@@ -8,8 +8,18 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import ConfigurationError, ExitCode, GateRefused
-from trainyard_control.cli.answers import print_answer, write_file
-from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Label, Output, OutputFormat, Overrides, Step
+from trainyard_control.cli.options import (
+    LOCAL,
+    Day,
+    EnvironmentName,
+    Label,
+    Output,
+    OutputFormat,
+    Overrides,
+    Step,
+    print_answer,
+    write_file,
+)
 
 
 def run(
@@ -67,14 +77,14 @@ def run(
 def _recipe_or_draft(recipe: str, label: str | None) -> str:
     """Return `recipe`; if it names data, draft a recipe, print and save it, and return its file."""
     from trainyard import escape
-    from trainyard_control.api import draft
+    from trainyard_control.api import arguments
 
-    if not draft.is_data(recipe):
+    if not arguments.is_data(recipe):
         if label is not None:
             raise ConfigurationError(f"--label {label}: {recipe} is a recipe and names its label. Leave --label out.")
         return recipe
-    file = draft.recipe_file(recipe)
-    text, _ = draft.draft(recipe, file, label)
+    file = arguments.recipe_file(recipe)
+    text, _ = arguments.draft(recipe, file, label)
     if not file.exists():
         write_file(text, file, mode="x")
     elif file.read_text(encoding="utf-8") != text:

@@ -1,25 +1,38 @@
-"""`trainyard runs`: list, follow, compare and cancel runs."""
+"""`trainyard runs`: list, follow, compare and cancel runs; `trainyard prune`: delete old ones and unused outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
 from trainyard.measured import duration_text, metric_text
-from trainyard_control.cli.answers import print_answer, say, say_table, write_page
 from trainyard_control.cli.follow import follow
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    HtmlPage,
+    Output,
+    OutputFormat,
+    print_answer,
+    print_lines,
+    say,
+    say_table,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from trainyard.report.local_runs import LocalRunView
     from trainyard_control.kubeflow.run_view import RunView
     from trainyard_control.kubeflow.runs import KubeflowRuns
+    from trainyard_control.local.retention import Removal
     from trainyard_control.search.comparison import Comparison
 
 app = typer.Typer(no_args_is_help=True, help="List, follow, compare, note and cancel runs.")
-
 _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 
 
@@ -176,7 +189,7 @@ def _watch_local(root: str, name: str) -> int:
     """Follow a local run, and return its exit code."""
     from trainyard.report import local_runs
     from trainyard_control.api.progress import Screen
-    from trainyard_control.local import journal
+    from trainyard_control.local import local_run
 
     run = local_runs.find(root, name) if name else next(iter(local_runs.newest(root, 1)), None)
     if run is None:
@@ -184,7 +197,7 @@ def _watch_local(root: str, name: str) -> int:
     typer.echo(f"· {run.name} of {run.recipe}", err=True)
     try:
         with Screen() as screen:
-            run = journal.watch(root, run, screen)
+            run = local_run.watch(root, run, screen)
     except KeyboardInterrupt:
         typer.echo(f"! the run continues without this command: trainyard runs watch {run.name}", err=True)
         return ExitCode.INTERRUPTED
@@ -219,7 +232,7 @@ def _show_view(view: RunView) -> None:
 
 def _cost_text(view: RunView) -> str:
     """Format the cost of the run, and that of its training compared with the plan; '' if nothing is known."""
-    from trainyard_control.planning.choice import usd
+    from trainyard_control.planning.plan import usd
 
     cost = view.cost
     if cost is None:
@@ -285,3 +298,66 @@ def _runs(environment: str) -> KubeflowRuns:
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     return KubeflowRuns(environments.load(environment))
+
+
+def prune(
+    recipe: Annotated[str, typer.Argument(help="Recipe name. Default: all recipes in the storage.")] = "",
+    environment: EnvironmentName = LOCAL,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Number of newest runs of each recipe to keep.")] = 10,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Delete old runs and unused outputs.
+
+    Outputs that no kept run uses and abandoned attempts are deleted. The champion and versions with an alias are kept,
+    with their runs and everything that they were made from.
+    """
+    from trainyard.report import index
+    from trainyard.spec import environment as environments
+    from trainyard_control.cli.screen import size
+    from trainyard_control.local import retention
+
+    place = environments.load(environment)
+    root = place.storage
+    notes: list[str] = []
+
+    def over(runs: list[str]) -> set[str]:
+        """Return the runs that have ended without a record, according to Kubeflow if the environment has one."""
+        from trainyard_control.kubeflow.runs import KubeflowRuns
+
+        try:
+            return KubeflowRuns(place).over(runs) if place.target == "kubeflow" else set()
+        except TrainyardError as error:
+            notes.append(str(error))
+            return set()
+
+    plan = retention.plan(root, keep, recipe, over=over)
+    notes += plan.notes
+
+    def removals() -> Iterator[Removal]:
+        for removal in plan.removals:
+            if not dry_run and (reason := retention.remove(root, removal)):
+                notes.append(reason)
+            else:
+                yield removal
+
+    removed = print_lines(output, removals(), _line)
+    if removed and not dry_run:
+        index.write(root)
+    total = sum(removal.bytes for removal in removed)
+
+    def show() -> None:
+        folders = "1 folder" if len(removed) == 1 else f"{len(removed):,} folders"
+        typer.echo(f"{size(total):>10}  {'would be deleted' if dry_run else 'deleted'}, {folders} of {root}")
+        for note in notes:
+            say(f"! {note}", err=True)
+
+    answer = {"removed": list(map(asdict, removed)), "bytes": total, "dry_run": dry_run, "notes": notes}
+    print_answer(output, answer, show)
+
+
+def _line(removal: Removal) -> str:
+    from trainyard_control.cli.screen import size
+
+    more = " (abandoned attempts)" if removal.kind == "attempt" else ""
+    return f"{size(removal.bytes):>10}  {removal.recipe}/{removal.name}{more}"

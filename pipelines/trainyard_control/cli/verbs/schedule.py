@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ExitCode
-from trainyard_control.cli.answers import print_answer
-from trainyard_control.cli.options import DryRun, EnvironmentName, Output, OutputFormat
+from trainyard_control.cli.options import DryRun, EnvironmentName, Output, OutputFormat, print_answer
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.compilation import Submission
