@@ -8,7 +8,7 @@ import pyarrow as pa
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.tables.columns import judged_rows
+from trainyard.steps.preprocess.readers.tables import judged_rows
 
 
 def judged(path: str | Path, recipe: Recipe, piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow]:

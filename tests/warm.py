@@ -36,7 +36,7 @@ from typing import Any
 from trainyard.contract.provenance import provenance
 from trainyard.graph import STEPS
 from trainyard.spec import recipe as recipes
-from trainyard.steps.train.engines import probe
+from trainyard.steps.train import devices
 from trainyard.steps.train.gang import supervisor
 
 COMMON = [
@@ -50,10 +50,10 @@ COMMON = [
     "tensorboard.summary",
 ]
 JAX = {"TRAINYARD_ENGINE": "jax", "KERAS_BACKEND": "jax"}
-IMPORTED_FOR_JAX = [*COMMON, "trainyard.steps.train.engines.jax.jax_engine"]
+IMPORTED_FOR_JAX = [*COMMON, "trainyard.steps.train.engines.jax_engine"]
 IMPORTED = [
     *COMMON,
-    "trainyard.steps.train.engines.tensorflow.tensorflow_engine",
+    "trainyard.steps.train.engines.tensorflow_engine",
     "apache_beam",
     "tensorflow_transform.beam",
     "trainyard.steps.preprocess.prepare",
@@ -372,7 +372,7 @@ def _prepare() -> None:
     recipe = recipes.load("digits")
     for step in STEPS:
         provenance(recipe, step)
-    probe._SECONDS, probe.SIZES["CPU"] = 0.01, (64, 1 << 20)
+    devices._SECONDS, devices.SIZES["CPU"] = 0.01, (64, 1 << 20)
 
 
 def _main() -> None:

@@ -181,7 +181,7 @@ def _lists(batch: Any) -> Any:
 def batches(path: Path, _: Path) -> None:
     """Read the table as the step does."""
     from trainyard.readers.table_file import TableFile
-    from trainyard.steps.preprocess.readers.tables.columns import judged_rows
+    from trainyard.steps.preprocess.readers.tables import judged_rows
 
     for _batch in judged_rows(TableFile(str(path), path.name), _recipe(path)):
         pass
@@ -199,7 +199,7 @@ def rows(path: Path, output: Path) -> None:
 
 def imports(path: Path, _: Path) -> None:
     """Import what `batches` and `rows` do."""
-    from trainyard.steps.preprocess.readers.tables import columns  # noqa: F401
+    from trainyard.steps.preprocess.readers import tables  # noqa: F401
 
     _recipe(path)
 

@@ -39,7 +39,7 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.engines.network import network
-from trainyard.steps.train.engines.tensorflow.steps import TensorFlowSteps
+from trainyard.steps.train.engines.tensorflow_engine import TensorFlowSteps
 from trainyard.steps.train.input.input import InMemory
 
 SEEDS = (1, 2, 3)

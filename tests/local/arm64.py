@@ -21,8 +21,8 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data import trained
 from trainyard.data.examples import open_examples
 from trainyard.steps.export.formats import keras_predictor
-from trainyard.steps.export.gate import MAX_FURTHEST, MAX_NOISE
 from trainyard.steps.export.lite import LiteModel
+from trainyard.steps.export.parity import MAX_FURTHEST, MAX_NOISE
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "locks/device.txt"

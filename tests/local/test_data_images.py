@@ -17,7 +17,7 @@ from trainyard.errors import DataError
 from trainyard.quality.decoding import PixelForm
 from trainyard.readers.rows import BadRow
 from trainyard.steps.export.on_device.images import image_input
-from trainyard.steps.predict.reading.images import checked
+from trainyard.steps.predict.images import checked
 from trainyard.steps.preprocess.readers.images import ImageLimits, Store, check_image
 from trainyard.steps.preprocess.readers.records import BadRecord
 

@@ -12,14 +12,13 @@ from trainyard.quality.tables.columns import Numbers
 from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
+from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.records import record_batch
 from trainyard.steps.preprocess.split import assign, draw, split_by_class
-from trainyard.steps.preprocess.statistics import quality
-from trainyard.steps.preprocess.statistics.expectation import conformity
-from trainyard.steps.preprocess.statistics.summary import SplitSummary, Summary, Texts
+from trainyard.steps.preprocess.statistics import SplitSummary, Summary, Texts, conformity
 from trainyard.steps.preprocess.task_store import TaskStore
 
 RECIPE = Recipe.model_validate(

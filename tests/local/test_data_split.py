@@ -15,7 +15,7 @@ from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.records import Record, record_batch
 from trainyard.steps.preprocess.shards import count_shards, plan_layout
 from trainyard.steps.preprocess.split import assign, assign_splits, order_keys
-from trainyard.steps.preprocess.statistics.summary import SplitSummary
+from trainyard.steps.preprocess.statistics import SplitSummary
 from trainyard.steps.preprocess.task_store import TaskStore
 
 CONTENTS = st.binary(min_size=1, max_size=64)

@@ -24,9 +24,9 @@ from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import TableFile
 from trainyard.readers.tf_examples import DamagedRecord, masked, read_records
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.predict.columns import read_rows
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.source import find_source
-from trainyard.steps.predict.reading.tables import read_rows
+from trainyard.steps.predict.source import find_source
 from trainyard.steps.preprocess.readers.files import Files, find_files
 from trainyard.steps.preprocess.readers.sources import Reader
 from trainyard.steps.preprocess.readers.tfds import Dataset, read_dataset

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
 from test_values import NAMES, WRITINGS
 
 from trainyard.spec.formula import as_lists, parse
-from trainyard.steps.export.browser import demo
+from trainyard.steps.export import demo
 from trainyard.steps.export.on_device.columns import Preprocessing
 from trainyard.steps.export.on_device.images import image_input
 from trainyard.values.zones import time_zone

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from trainyard.contract.artifacts.export import EdgeTpu
-from trainyard.steps.export import edge_tpu, gate
+from trainyard.steps.export import edge_tpu, parity
 
 # Source: https://github.com/google-coral/edgetpu/issues/342
 MOSTLY_UNMAPPED = """
@@ -146,7 +146,7 @@ def test_a_file_whose_multiply_adds_are_not_known_is_refused_and_says_so() -> No
         mapped_multiply_adds=None,
         first_unmapped="",
     )
-    threshold = gate.judge_mapping(mapping, 0.1)
+    threshold = parity.judge_mapping(mapping, 0.1)
     assert not threshold.passed and threshold.value is None
     assert threshold.note == "the multiply-adds in its loops cannot be counted"
 
@@ -181,7 +181,7 @@ def test_a_compiler_on_the_path_compiles_the_file_and_its_log_is_read(
     mapping = edge_tpu.map_file(model, tmp_path / "edge_tpu")
     assert (mapping.source, mapping.operations, mapping.mapped_operations) == ("compiler", 11, 0)
     assert mapping.first_unmapped == "CONV_2D, operation 1 of 11: Operation not supported"
-    assert not gate.judge_mapping(mapping, 0.01).passed
+    assert not parity.judge_mapping(mapping, 0.01).passed
     assert (tmp_path / "edge_tpu/model_int8_edgetpu.log").exists()
 
 

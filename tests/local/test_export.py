@@ -35,8 +35,7 @@ from trainyard.errors import ConfigurationError, GateRefused, TransientError
 from trainyard.spec import devices, documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
 from trainyard.steps.evaluate.trained_model import thresholds_of
-from trainyard.steps.export import formats, lite, onnx_file, parity, run, served, signature, skew
-from trainyard.steps.export.browser import demo
+from trainyard.steps.export import demo, formats, lite, onnx_file, parity, run, served, signature, skew
 from trainyard.steps.push import run as push_step
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest

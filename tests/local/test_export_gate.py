@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainyard.contract.artifacts.export import ExportedFile, Latency
-from trainyard.steps.export.gate import judge
-from trainyard.steps.export.parity import ParityFigures
+from trainyard.steps.export.parity import ParityFigures, judge
 
 
 def measured(

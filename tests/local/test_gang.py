@@ -70,7 +70,7 @@ def test_one_and_two_workers_end_with_the_same_losses_and_weights(
 
 
 def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:
-    module = "trainyard.steps.train.engines.tensorflow"
+    module = "trainyard.steps.train.engines"
     program = f"import trainyard.data; from {module} import strategy; strategy.create_strategy()"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         addresses = [f"127.0.0.1:{listener.getsockname()[1]}", "127.0.0.1:1"]

@@ -148,15 +148,15 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(fill
 
 
 def test_archives_in_a_bucket_give_the_examples_of_archives_in_a_folder(bucket, tmp_path, monkeypatch):
-    from trainyard.steps.preprocess.readers import tar
+    from trainyard.steps.preprocess.readers import files
 
-    monkeypatch.setattr(tar, "PIECE_BYTES", 8 << 10)  # so that there are several
+    monkeypatch.setattr(files, "PIECE_BYTES", 8 << 10)  # so that there are several
     made_imagenet.write(tmp_path / "data", "archives", 12, 4, 16, 2)
     for path in (tmp_path / "data").iterdir():
         put(bucket, path.name, path.read_bytes())
     outer = f"{bucket}/ILSVRC2012_img_train.tar"
-    local_pieces = tar.tar_pieces(str(tmp_path / "data" / "ILSVRC2012_img_train.tar"), "train")
-    assert tar.tar_pieces(outer, "train") == local_pieces and len(local_pieces) == 2
+    local_pieces = files.tar_pieces(str(tmp_path / "data" / "ILSVRC2012_img_train.tar"), "train")
+    assert files.tar_pieces(outer, "train") == local_pieces and len(local_pieces) == 2
     split = {"format": "image_folder", "split": {"by": "folder", "eval": 0.3}}
     local, remote = (
         Examples.read(preprocess(recipe(split, source), tmp_path / name))

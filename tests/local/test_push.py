@@ -29,7 +29,7 @@ from trainyard.errors import ConfigurationError, DataError, GateRefused, Transie
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import run, versions
-from trainyard.steps.push.rollback import Rollback, rollback
+from trainyard.steps.push.versions import Rollback, rollback
 from trainyard.storage import storage
 
 RECIPE = "name: table\ndata: {format: csv, path: x.csv, features: {x: {type: numeric}}}\nmodel: {name: mlp}\n"

@@ -26,9 +26,8 @@ from trainyard.contract.version import EXTRA, PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe
-from trainyard.steps.export.browser import demo
-from trainyard.steps.train.engines.objective import MultiLabel, Regression
-from trainyard.steps.train.engines.targets import TargetScale, require_above
+from trainyard.steps.export import demo
+from trainyard.steps.train.engines.objective import MultiLabel, Regression, TargetScale, require_above
 from trainyard.storage import storage
 
 ROWS = 700

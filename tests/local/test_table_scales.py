@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from preprocess_sources import preprocess
 
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.statistics.quantiles import quantiles
+from trainyard.steps.preprocess.statistics import quantiles
 
 ROWS = 400
 COLUMNS = {

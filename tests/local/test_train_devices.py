@@ -7,8 +7,8 @@ import json
 import pytest
 
 from trainyard.errors import InfrastructureError
-from trainyard.steps.train.engines.tensorflow import strategy
-from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
+from trainyard.steps.train.engines import strategy
+from trainyard.steps.train.engines.tensorflow_engine import TensorFlowEngine
 
 
 @pytest.mark.parametrize(

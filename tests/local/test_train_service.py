@@ -28,7 +28,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service import client
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
-from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream
+from trainyard.steps.train.peers.channel import SILENCE_SECONDS, MessageStream
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 

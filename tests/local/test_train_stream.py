@@ -16,8 +16,8 @@ from trainyard import events
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError, TransientError
 from trainyard.steps.train.input import input as training_input
-from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input
+from trainyard.steps.train.input.shard_ranges import Feed
 from trainyard.steps.train.peers.settings import Rank
 from trainyard.steps.train.process import train_in_process
 from trainyard.storage import cache, storage

@@ -22,7 +22,7 @@ from trainyard.models.costs.cost import cost
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
-from trainyard.steps.train.engines.phases import phases
+from trainyard.steps.train.engines.optimizer import phases
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 

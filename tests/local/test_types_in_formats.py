@@ -24,12 +24,12 @@ from trainyard.readers.rows import BadRow
 from trainyard.spec.data_schema import parse_schema
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
+from trainyard.steps.predict.columns import read_rows
+from trainyard.steps.predict.inputs import items_of
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.inputs import items_of
-from trainyard.steps.predict.reading.source import find_source
-from trainyard.steps.predict.reading.tables import read_rows
+from trainyard.steps.predict.source import find_source
 from trainyard.steps.preprocess.split import assign
-from trainyard.steps.preprocess.statistics.summary import Summary
+from trainyard.steps.preprocess.statistics import Summary
 from trainyard.steps.preprocess.transforming.encode import as_column, encode_examples
 from trainyard_control.api.evaluation import _judged, _Read
 

@@ -47,12 +47,12 @@ from trainyard.steps.evaluate.trained_model import UnknownCounts
 from trainyard.steps.export import device, signature
 from trainyard.steps.export.formats import FORMATS
 from trainyard.steps.export.lite import LiteConverter
+from trainyard.steps.predict.inputs import items_of
 from trainyard.steps.predict.prediction import Predictor
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
-from trainyard.steps.predict.reading.batches import InputBatch
-from trainyard.steps.predict.reading.inputs import items_of
+from trainyard.steps.predict.source import InputBatch
 from trainyard.steps.preprocess.split import assign
-from trainyard.steps.preprocess.statistics.summary import Summary
+from trainyard.steps.preprocess.statistics import Summary
 from trainyard.steps.preprocess.transforming.encode import as_column, encode_examples
 from trainyard.storage import storage
 from trainyard.values.text import canonical, canonical_list, column_name, day

@@ -20,7 +20,7 @@ import tensorflow as tf
 from trainyard.errors import ConfigurationError
 from trainyard.runtime import step
 from trainyard.spec import recipe
-from trainyard.steps.train.engines.tensorflow import strategy
+from trainyard.steps.train.engines import strategy
 from trainyard.steps.train.process import train_in_process
 
 

@@ -20,7 +20,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.custom_program import program
-from trainyard.steps.train.custom_program.program_record import ProgramRecord
+from trainyard.steps.train.custom_program.program import ProgramRecord
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard_control.kubeflow.doctor import examine

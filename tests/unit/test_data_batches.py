@@ -19,7 +19,7 @@ from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.records import ROW_HASH, BadRecord, batch_schema, record_batch
-from trainyard.steps.preprocess.readers.tables.rows import check_row
+from trainyard.steps.preprocess.readers.tables import check_row
 
 FEATURES = {
     "n": {"type": "numeric"},

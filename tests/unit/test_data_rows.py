@@ -18,7 +18,7 @@ from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.records import BadRecord
-from trainyard.steps.preprocess.readers.tables.rows import check_row
+from trainyard.steps.preprocess.readers.tables import check_row
 from trainyard.steps.preprocess.split import assign
 
 DATA = Data.model_validate(

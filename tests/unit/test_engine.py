@@ -15,16 +15,13 @@ def test_tensorflow_trains_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("TRAINYARD_ENGINE", raising=False)
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     assert engine.engine_name() == "tensorflow"
-    assert (
-        "trainyard.steps.train.engines.tensorflow.tensorflow_engine" in engine.prepare()
-        and "KERAS_BACKEND" not in os.environ
-    )
+    assert "trainyard.steps.train.engines.tensorflow_engine" in engine.prepare() and "KERAS_BACKEND" not in os.environ
 
 
 def test_keras_computes_in_the_engine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_ENGINE", "jax")
     monkeypatch.setenv("KERAS_BACKEND", "")
-    assert "trainyard.steps.train.engines.jax.jax_engine" in engine.prepare() and os.environ["KERAS_BACKEND"] == "jax"
+    assert "trainyard.steps.train.engines.jax_engine" in engine.prepare() and os.environ["KERAS_BACKEND"] == "jax"
 
 
 def test_an_unknown_engine_and_one_that_is_not_installed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.hardware.pools import Pool, device_variables
-from trainyard.steps.train.expected_devices import (
+from trainyard.steps.train.devices import (
     ExpectedDevices,
     Gpu,
     VisibleDevices,

@@ -82,7 +82,7 @@ def test_the_key_is_the_same_wherever_the_package_lies(package: Path, monkeypatc
         ("models/alexnet.py", []),  # digits trains another network
         ("models/cnn_small.py", ["train", "evaluate", "export", "push"]),
         ("steps/train/loop/loop.py", ["train", "evaluate", "export", "push"]),
-        ("steps/train/engines/jax/jax_steps.py", []),
+        ("steps/train/engines/jax_engine.py", []),
         ("steps/preprocess/split.py", list(OUTPUTS)),
         ("steps/evaluate/gate.py", ["evaluate", "push"]),
         ("steps/export/lite.py", ["export", "push"]),

@@ -13,7 +13,7 @@ from trainyard.errors import DataError
 from trainyard.quality import source as inspected
 from trainyard.readers.formats import FORMATS
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.predict.reading import source as predicted
+from trainyard.steps.predict import source as predicted
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.storage import listing
 from trainyard.storage.listing import list_files, open_file

@@ -21,9 +21,8 @@ from trainyard.steps.evaluate.metrics.bootstrap import intervals
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import METRICS, each_statistic, measure
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema
-from trainyard.steps.preprocess.readers.tables.columns import ColumnValidator
-from trainyard.steps.preprocess.readers.tables.rows import check_row
-from trainyard.steps.preprocess.statistics.summary import Summary
+from trainyard.steps.preprocess.readers.tables import ColumnValidator, check_row
+from trainyard.steps.preprocess.statistics import Summary
 from trainyard_control.search.learning_curve import _point
 
 

@@ -23,10 +23,10 @@ from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Data
 from trainyard.steps.export.on_device import bundle
 from trainyard.steps.export.on_device.columns import Preprocessing, _as_read, computed
+from trainyard.steps.predict.columns import table_items
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.columns import table_items
 from trainyard.steps.preprocess.readers.records import BadRecord
-from trainyard.steps.preprocess.readers.tables.rows import typed_text
+from trainyard.steps.preprocess.readers.tables import typed_text
 from trainyard.values.text import UTC, day
 
 PREPROCESS = {"columns": bundle.COLUMNS, "images": bundle.IMAGES}

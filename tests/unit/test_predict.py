@@ -29,11 +29,10 @@ from trainyard.quality.decoding import PixelForm
 from trainyard.readers import csv_rows
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import TableFile
-from trainyard.steps.predict import prediction, pushed_model, results
+from trainyard.steps.predict import columns, images, prediction, pushed_model, results, source
+from trainyard.steps.predict.inputs import items_of
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading import images, source, tables
-from trainyard.steps.predict.reading.batches import InputBatch
-from trainyard.steps.predict.reading.inputs import items_of
+from trainyard.steps.predict.source import InputBatch
 from trainyard.storage import storage
 from trainyard.values.text import number
 
@@ -70,7 +69,7 @@ def test_a_table_whose_only_column_is_called_image_is_no_image(tmp_path: Path, d
 
 
 def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[BadRow]]:
-    items = list(tables.read_rows(source.find_source(str(path), images=False), model, key))
+    items = list(columns.read_rows(source.find_source(str(path), images=False), model, key))
     batches = [item for item in items if isinstance(item, InputBatch)]
     joined: dict[str, list[Any]] = {"key": [key for batch in batches for key in batch.keys.to_pylist()]}
     for name in batches[0].inputs if batches else ():

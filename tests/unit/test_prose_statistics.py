@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from trainyard.steps.preprocess.statistics.summary import Summary
+from trainyard.steps.preprocess.statistics import Summary
 
 MAILS = ["Dear Ann Miller, my number is 555-1234.", "", "dear all: the (number) is wrong", "tags;are;cut"]
 

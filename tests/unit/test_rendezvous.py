@@ -24,8 +24,8 @@ from trainyard import ports, uris
 from trainyard.errors import TransientError
 from trainyard.steps.train.gang import rendezvous, supervisor
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
-from trainyard.steps.train.peers import handshake
-from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
+from trainyard.steps.train.peers import channel
+from trainyard.steps.train.peers.channel import SILENCE_SECONDS, MessageStream, StallGuard
 
 TOKEN = "of this gang"
 LONG_SECONDS = 600.0  # what is not waited for
@@ -63,7 +63,7 @@ class Caller:
         if token is None:
             self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         else:
-            self._socket = handshake.connect("127.0.0.1", port, rendezvous_key(token), 60)
+            self._socket = channel.connect("127.0.0.1", port, rendezvous_key(token), 60)
         self._lines = self._socket.makefile("rb")
 
     def send(self, **message: Any) -> None:
@@ -140,16 +140,16 @@ def test_a_stranger_is_cut_off_and_the_meeting_goes_on(port: int, payload: bytes
 
 
 def test_a_pod_listens_on_ipv4_and_ipv6_and_a_port_taken_on_either_is_not_free() -> None:
-    key = handshake.derive_key(TOKEN, b"any")
+    key = channel.derive_key(TOKEN, b"any")
     for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
-        with handshake.listen("digits-0.digits", 0) as server, ThreadPoolExecutor(1) as threads:
-            calling = threads.submit(handshake.connect, host, server.getsockname()[1], key, 60.0)
-            with contextlib.closing(handshake.Acceptor(server, key)) as acceptor:
+        with channel.listen("digits-0.digits", 0) as server, ThreadPoolExecutor(1) as threads:
+            calling = threads.submit(channel.connect, host, server.getsockname()[1], key, 60.0)
+            with contextlib.closing(channel.Acceptor(server, key)) as acceptor:
                 while not (accepted := acceptor.accept(wait(acceptor.sockets(), timeout=60))):
                     pass
             accepted[0].close()
             calling.result().close()
-        with handshake.listen(host, 0) as local:
+        with channel.listen(host, 0) as local:
             assert local.getsockname()[0] == host and not ports.is_free(local.getsockname()[1])
 
 
@@ -158,7 +158,7 @@ def test_a_worker_follows_worker_0_to_the_address_that_its_name_has_after_its_po
 ) -> None:
     """DNS gives the old address once more, where nobody answers."""
     port, key, resolve = free_port(), rendezvous_key(TOKEN), socket.getaddrinfo
-    old, new = (handshake.Acceptor(handshake.listen(f"127.0.0.{host}", port), key) for host in (1, 2))
+    old, new = (channel.Acceptor(channel.listen(f"127.0.0.{host}", port), key) for host in (1, 2))
     answers, looked_up = ["127.0.0.1", "127.0.0.1", "127.0.0.2"], []
 
     def look_up(host: str, *arguments: Any, **options: Any) -> Any:
@@ -207,7 +207,7 @@ def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> No
 
         thread = threading.Thread(target=pass_on)
         thread.start()
-        handshake.connect("127.0.0.1", between.getsockname()[1], rendezvous_key(TOKEN), 60).close()
+        channel.connect("127.0.0.1", between.getsockname()[1], rendezvous_key(TOKEN), 60).close()
         thread.join()
     again = Caller(port, token=None)
     again.write(payload[0])
@@ -226,7 +226,7 @@ def test_who_stands_in_for_the_meeting_is_not_believed() -> None:
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(ConnectionRefusedError, match="not of this gang"):
-            handshake.connect("127.0.0.1", server.getsockname()[1], rendezvous_key(TOKEN), 60)
+            channel.connect("127.0.0.1", server.getsockname()[1], rendezvous_key(TOKEN), 60)
         thread.join()
 
 

@@ -18,8 +18,8 @@ from trainyard.readers.rows import BadRow
 from trainyard.serving import rpc
 from trainyard.serving.records import BadRequest, Records
 from trainyard.spec.columns import input_name
+from trainyard.steps.predict.columns import table_items
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
-from trainyard.steps.predict.reading.columns import table_items
 
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAGbEMhgAAAABJRU5ErkJggg==")
 COLUMNS = (

@@ -163,7 +163,7 @@ def test_what_runs_in_the_demo_page_is_pinned_by_its_hash_and_may_be_passed_on()
     (line,) = (ROOT / "locks/demo-runtime.sha512").read_text().splitlines()
     package = re.fullmatch(r"[0-9a-f]{128}  onnxruntime-web-([\d.]+)\.tgz", line)
     folder = ROOT / "components/trainyard/steps/export/browser"
-    source = ast.parse((folder / "demo.py").read_text())
+    source = ast.parse((folder.parent / "demo.py").read_text())
     values = {ast.unparse(node.targets[0]): node.value for node in source.body if isinstance(node, ast.Assign)}
     assert package and ast.literal_eval(values["VERSION"]) == package[1]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in ast.literal_eval(values["DIGESTS"]).values())

@@ -15,9 +15,8 @@ from trainyard.quality.source import find_source
 from trainyard.readers.rows import WHOLE, Piece
 from trainyard.spec import documents
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import find_files
+from trainyard.steps.preprocess.readers.files import find_files, names_in, tar_pieces
 from trainyard.steps.preprocess.readers.official import with_official
-from trainyard.steps.preprocess.readers.tar import names, tar_pieces
 from trainyard.storage import tar
 
 
@@ -126,7 +125,7 @@ def test_more_members_than_are_taken_end_the_walk(monkeypatch):
 
 
 def test_pieces_begin_at_whole_members(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainyard.steps.preprocess.readers.tar.PIECE_BYTES", 2048)
+    monkeypatch.setattr("trainyard.steps.preprocess.readers.files.PIECE_BYTES", 2048)
     path = tmp_path / "train.tar"
     path.write_bytes(archive([(f"n{number}.tar", archive([("x.jpg", b"1" * 100)])) for number in range(3)]))
     pieces = tar_pieces(str(path), "train.tar")
@@ -152,12 +151,12 @@ def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
 def test_an_archive_that_cannot_be_read_is_a_sentence(tmp_path):
     assert tar_pieces(str(tmp_path / "gone.tar"), "gone.tar") == [WHOLE]
     with pytest.raises(DataError, match=r"gone\.tar: cannot be read \(.*No such file.*\)\. Check its permissions"):
-        names(str(tmp_path / "gone.tar"))
+        names_in(str(tmp_path / "gone.tar"))
     noise = random.Random(1).randbytes(100_000)
     cut = gzip.compress(archive([("cat/1.jpg", noise)]))[:-200]
     (tmp_path / "cut.tar.gz").write_bytes(cut)
     with pytest.raises(DataError, match=r"cut\.tar\.gz: cannot be read \(Compressed file ended"):
-        names(str(tmp_path / "cut.tar.gz"))
+        names_in(str(tmp_path / "cut.tar.gz"))
 
 
 def data(path: Path, **split: object) -> Data:

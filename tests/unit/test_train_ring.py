@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from trainyard.errors import PeerLost
-from trainyard.steps.train.engines.tensorflow.ring import Ring
+from trainyard.steps.train.engines.ring import Ring
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])

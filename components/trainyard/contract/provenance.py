@@ -161,7 +161,7 @@ def recipe_module(path: str) -> bytes:
 
 
 def _other_engines(engine: str) -> frozenset[str]:
-    engines = {name: f"trainyard.steps.train.engines.{name}.{name}_engine" for name in get_args(EngineName)}
+    engines = {name: f"trainyard.steps.train.engines.{name}_engine" for name in get_args(EngineName)}
     return frozenset(module for name, module in engines.items() if name != engine)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from trainyard.errors import did_you_mean, listed
 from trainyard.readers.rows import BadRow
 from trainyard.spec.columns import input_name
+from trainyard.steps.predict.images import checked
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.images import checked
 from trainyard.values.patterns import MAX_FLOAT32
 from trainyard.values.text import canonical, canonical_list, day, json_number, json_object, number
 from trainyard.values.zones import time_zone

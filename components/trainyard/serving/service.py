@@ -18,7 +18,7 @@ from trainyard.errors import bug_sentence
 from trainyard.readers.rows import BadRow
 from trainyard.serving.records import BadRequest, Row
 from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
-from trainyard.steps.predict.reading.batches import Array
+from trainyard.steps.predict.source import Array
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -21,10 +21,10 @@ from trainyard.errors import TrainyardError, bug_sentence
 from trainyard.readers.rows import BadRow
 from trainyard.serving.records import Records, Row
 from trainyard.spec.columns import input_name
+from trainyard.steps.predict.images import IMAGES
 from trainyard.steps.predict.prediction import served_model
 from trainyard.steps.predict.pushed_model import PushedModel, open_model, version_folder
-from trainyard.steps.predict.reading.batches import Array, InputBatch
-from trainyard.steps.predict.reading.images import IMAGES
+from trainyard.steps.predict.source import Array, InputBatch
 from trainyard.storage import storage
 
 _MOST_ROWS = 1024  # of a batch of several requests; chosen: what costs once a batch is then little

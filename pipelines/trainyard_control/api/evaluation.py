@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
     from trainyard.steps.predict.pushed_model import PushedModel
-    from trainyard.steps.predict.reading.batches import InputBatch, Items
+    from trainyard.steps.predict.source import InputBatch, Items
 
 _SHOWN = 5  # names in a sentence; chosen
 
@@ -235,11 +235,11 @@ def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dic
 
 
 def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
-    from trainyard.steps.predict.reading.source import find_source
+    from trainyard.steps.predict.source import find_source
 
     source = find_source(path, images=pushed.pixels is not None)
     if pushed.pixels is None:
-        from trainyard.steps.predict.reading.tables import read_rows
+        from trainyard.steps.predict.columns import read_rows
 
         weight = [recipe.data.weight] if recipe.data.weight else []
         return read_rows(source, pushed, None, [*recipe.data.labels, *weight])
@@ -254,7 +254,7 @@ def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
     import pyarrow as pa
 
     from trainyard.readers.rows import BadRow
-    from trainyard.steps.predict.reading.inputs import source_items
+    from trainyard.steps.predict.inputs import source_items
 
     for item in source_items(source, pushed, None):
         if not isinstance(item, BadRow):

@@ -25,8 +25,8 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text
 from trainyard.report import index
 from trainyard.spec import environment as environments
-from trainyard.steps.push.rollback import Rollback
-from trainyard.steps.push.rollback import rollback as roll_back
+from trainyard.steps.push.versions import Rollback
+from trainyard.steps.push.versions import rollback as roll_back
 from trainyard.storage import disk, manifest, storage
 from trainyard.storage.manifest import STAGING
 from trainyard.storage.storage import Manifest

@@ -14,7 +14,7 @@ from trainyard.contract.version import VOCABULARIES
 from trainyard.data.trained import output_name
 from trainyard.spec.columns import Text, input_name
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export.outputs import Border
+from trainyard.steps.export.signature import Border
 
 _SIGNATURE, _EXAMPLES, _ROW = "signature.json", "examples", "row.json"
 _DAY, _WORDS = "2024-01-31", 3  # of the made row

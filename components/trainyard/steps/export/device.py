@@ -16,7 +16,7 @@ from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import signature
 from trainyard.steps.export.on_device import bundle
-from trainyard.steps.export.outputs import Border, target_outputs
+from trainyard.steps.export.signature import Border, target_outputs
 from trainyard.storage import storage
 
 _NUMBERS = {"mean", "std", "min", "max"}

@@ -26,8 +26,8 @@ from trainyard.errors import ConfigurationError, TrainyardError, TransientError,
 from trainyard.spec.recipe import Format, LiteFormat, Recipe
 from trainyard.steps.export import lite, onnx_file, parity, signature
 from trainyard.steps.export.lite import LiteConverter, LiteModel
-from trainyard.steps.export.outputs import Border
 from trainyard.steps.export.parity import ExportedModel, Predictor
+from trainyard.steps.export.signature import Border
 from trainyard.storage import storage
 
 

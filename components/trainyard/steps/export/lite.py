@@ -42,7 +42,7 @@ from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
 from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import LiteFormat
-from trainyard.steps.export.outputs import Border, Unit, answering, target_outputs
+from trainyard.steps.export.signature import Border, Unit, answering, target_outputs
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails

@@ -21,7 +21,7 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.trained import Tensors
 from trainyard.errors import ConfigurationError
 from trainyard.spec.columns import input_name
-from trainyard.steps.export.outputs import Border, answering, target_outputs
+from trainyard.steps.export.signature import Border, answering, target_outputs
 
 if TYPE_CHECKING:
     import onnx

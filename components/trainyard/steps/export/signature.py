@@ -1,13 +1,15 @@
-"""The served model: one SavedModel that takes raw inputs, with the transform inside it.
+"""Inputs and outputs of exported files: the SavedModel for servers, and the named outputs of files for devices.
 
-What is served is what was trained on: the transform graph that wrote the training examples is part of the file.
+The SavedModel takes raw inputs: the transform graph that wrote the training examples is part of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,14 +17,57 @@ from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from trainyard.contract.artifacts.evaluate import thresholds_by_id
-from trainyard.contract.artifacts.preprocess import Examples, RawFeature
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.decision import LIKELY
 from trainyard.contract.version import LABELS, TARGETS
 from trainyard.data.examples import Transform
-from trainyard.data.trained import Tensors, predictor
+from trainyard.data.trained import Tensors, output_name, predictor
 from trainyard.data.values import as_read
 from trainyard.spec.columns import input_name as input_name
 from trainyard.spec.recipe import Data
+
+Border = dict[str, dict[str, dict[str, Any]]]
+"""The `inputs` and `outputs` of a file by name: dtype, shape, and of integers for real numbers scale and zero_point."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """From a standardized target to an answer in its unit: exp(factor * target + offset) + after.
+
+    after: None if there is no exp, because the target was not learned on a logarithmic scale.
+    """
+
+    factor: float
+    offset: float
+    after: float | None = None
+
+
+def answering(model: keras.Model, document: Examples, units: Mapping[str, Unit]) -> Callable[[Tensors], Tensors]:
+    """Return the function that a file holds: what `model` answers, in `units` if there are any.
+
+    Several targets are separate outputs, each with its own scale in int8: in one tensor, a target of thousands
+    would leave no digits to one below ten.
+    """
+    predict = predictor(model, document.task)
+    names = target_outputs(document)
+
+    def answers(features: Tensors) -> Tensors:
+        outputs = predict(features)
+        named = dict(zip(names, tf.unstack(outputs, axis=1) if document.targets else [outputs], strict=True))
+        return named | {name: _in_unit(named[name], unit) for name, unit in units.items()}
+
+    return answers
+
+
+def _in_unit(standardized: tf.Tensor, unit: Unit) -> tf.Tensor:
+    answers = standardized * unit.factor + unit.offset
+    return answers if unit.after is None else tf.exp(answers) + unit.after
+
+
+def target_outputs(document: Examples) -> list[str]:
+    """Return the names of the outputs of a file, several targets in their order."""
+    return [f"prediction_{input_name(target)}" for target in document.targets] or [output_name(document.task)]
+
 
 RAW = "serving_default"
 SERIALIZED = "serving_examples"
@@ -87,7 +132,10 @@ class _Serving(tf.Module):
         self.model_variables = [variable.value for variable in model.weights]
         predict = predictor(model, document.task)
         labels, separator = document.labels, data.label_separator
-        specification = {feature.name: _parsing(feature) for feature in document.raw_features}
+        specification = {
+            feature.name: tf.io.FixedLenFeature((), feature.dtype, default_value=_MISSING.get(feature.dtype))
+            for feature in document.raw_features
+        }
 
         def respond(raw: Tensors) -> Tensors:
             outputs = predict(self.transform(as_read(raw, data)))
@@ -135,7 +183,3 @@ def _make_repeatable(folder: Path) -> None:
     fingerprint.ClearField("saved_model_checksum")  # of the file as TensorFlow wrote it; nothing reads it
     fingerprint.uuid = str(fingerprint.graph_def_program_hash)
     path.write_bytes(fingerprint.SerializeToString(deterministic=True))
-
-
-def _parsing(feature: RawFeature) -> tf.io.FixedLenFeature:
-    return tf.io.FixedLenFeature((), feature.dtype, default_value=_MISSING.get(feature.dtype))

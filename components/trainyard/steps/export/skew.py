@@ -20,9 +20,8 @@ from trainyard.data.values import as_read
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import served
 from trainyard.steps.export.formats import FORMATS
-from trainyard.steps.export.gate import MAX_SKEW
 from trainyard.steps.export.on_device import predict
-from trainyard.steps.export.parity import Array, ExportedModel, Predictor
+from trainyard.steps.export.parity import MAX_SKEW, Array, ExportedModel, Predictor
 
 RECORDS = 32
 """Of the eval split; chosen: all kinds of values are likely among them, and images answer in a moment."""

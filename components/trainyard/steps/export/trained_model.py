@@ -19,8 +19,7 @@ from trainyard.spec import devices as registered
 from trainyard.spec import trees
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import calling, device, devices, edge_tpu, gate, parity, served, skew
-from trainyard.steps.export.browser import demo
+from trainyard.steps.export import calling, demo, device, devices, edge_tpu, parity, served, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.steps.export.on_device.timing import machine
 from trainyard.storage import storage
@@ -62,14 +61,14 @@ def export_trained(
     replicas = Replicas(compared(network, float32), load)
     measured = parity.measure(replicas, folder, thresholds_by_id(thresholds, document.labels or []))
     are_exact = [name for name in written if FORMATS[name].exact]
-    verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
+    verdict = parity.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
     for name in filter(recipe.export.is_optional, written):
         if failed := [item for item in verdict.thresholds if item.name.startswith(f"{name} ") and not item.passed]:
             left_out[name] = f"it is too far from the trained model ({failed[0].name}, is {failed[0].value:.4g})"
             (output / FORMATS[name].path).unlink()
     if left_out:
         measured = [file for file in measured if file.export.format not in left_out]
-        verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
+        verdict = parity.judge(measured, recipe.task, recipe.export.max_accuracy_drop, are_exact)
     for name, reason in left_out.items():
         message = f"{name} is left out: {reason}. Name it in export.formats to have the run refuse instead."
         events.emit("warning", message=message)
@@ -80,12 +79,12 @@ def export_trained(
             mapping = edge_tpu.map_file(output / file.path, output / edge_tpu.FOLDER)
             exports[index] = file.model_copy(update={"edge_tpu": mapping})
             if recipe.export.min_mapped_share:
-                verdict = gate.extend(verdict, gate.judge_mapping(mapping, recipe.export.min_mapped_share))
+                verdict = parity.extend(verdict, parity.judge_mapping(mapping, recipe.export.min_mapped_share))
         for device_name, limits in recipe.export.devices.items():
             if limits.format == file.format and verdict.verdict == "blessed":  # otherwise nothing is pushed
                 timed = devices.measure(device_name, registered.find(device_name), output / file.path)
                 exports[index] = exports[index].model_copy(update={"devices": [*exports[index].devices, timed]})
-                verdict = gate.extend(verdict, *devices.judge(device_name, limits, file, timed))
+                verdict = parity.extend(verdict, *devices.judge(device_name, limits, file, timed))
     borders = {path: border(output / path) for name, path in files.items() if (border := FORMATS[name].border)}
     device.write(recipe, document, examples, borders, output, thresholds)
     calling.write(recipe, document, examples, files, borders, output, thresholds)
@@ -100,7 +99,7 @@ def export_trained(
         output, recipe, folder, left, replicas.first.float32, verdict.verdict == "blessed", spare
     )
     same = skew.threshold(paths)
-    verdict = gate.extend(verdict, same)
+    verdict = parity.extend(verdict, same)
     events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
     Exports(
         exports=exports,

@@ -15,11 +15,10 @@ from trainyard.contract.version import EXTRA
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.readers.rows import BadRow
+from trainyard.steps.predict.inputs import items_of, source_items
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Items
-from trainyard.steps.predict.reading.inputs import items_of, source_items
-from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Results, Sink, Table, rejected_file
+from trainyard.steps.predict.source import InputFiles, Items, find_source
 from trainyard.storage import storage
 from trainyard.values.columns import block_pandas_import
 

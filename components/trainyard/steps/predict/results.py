@@ -29,7 +29,7 @@ from trainyard.quality.tables.cells import UnknownCounter, Vocabulary
 from trainyard.readers.rows import BadRow
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, InputBatch
+from trainyard.steps.predict.source import Array, InputBatch
 from trainyard.storage import disk
 from trainyard.uris import is_bucket, path_error
 

@@ -20,11 +20,11 @@ from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.readers.rows import BadRow
 from trainyard.runtime import step
+from trainyard.steps.predict.inputs import source_items
 from trainyard.steps.predict.prediction import answer_all, nothing, served_model
 from trainyard.steps.predict.pushed_model import PushedModel, find_model
-from trainyard.steps.predict.reading.inputs import source_items
-from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Results, rejected_file
+from trainyard.steps.predict.source import InputFiles, find_source
 from trainyard.storage import storage
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.manifest import ATTEMPTS

@@ -12,9 +12,9 @@ from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Ker
 from trainyard.data.trained import UNREADABLE, reason
 from trainyard.errors import DataError
 from trainyard.readers.rows import BadRow
+from trainyard.steps.predict.images import decoded_by_pillow
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, InputBatch
-from trainyard.steps.predict.reading.images import decoded_by_pillow
+from trainyard.steps.predict.source import Array, InputBatch
 
 _SIGNATURE = "serving_default"
 _REFUSED = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)

@@ -31,16 +31,15 @@ from trainyard.errors import DataError
 from trainyard.quality.conformity import Conformity
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess import near_duplicates
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
+from trainyard.steps.preprocess.near_duplicates import with_hashes
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets, fixed_bytes
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import Limits, assign, assign_rows, class_limits, draw, split_by_class
-from trainyard.steps.preprocess.statistics import near_duplicates
-from trainyard.steps.preprocess.statistics.expectation import conformity
-from trainyard.steps.preprocess.statistics.near_duplicates import with_hashes
-from trainyard.steps.preprocess.statistics.summary import SplitSummary, Summary
+from trainyard.steps.preprocess.statistics import SplitSummary, Summary, conformity
 from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage.tar import is_archive
 

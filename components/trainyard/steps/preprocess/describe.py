@@ -24,9 +24,9 @@ from trainyard.contract.artifacts.preprocess import (
 from trainyard.contract.document import SPLITS, Split
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.shards import shard_name
-from trainyard.steps.preprocess.statistics import quality
 from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
 

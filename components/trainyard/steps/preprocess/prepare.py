@@ -12,6 +12,7 @@ from trainyard.contract.document import SPLITS
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, workspace
 from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
@@ -20,9 +21,7 @@ from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
-from trainyard.steps.preprocess.statistics import quality
-from trainyard.steps.preprocess.statistics.expectation import require_fitting
-from trainyard.steps.preprocess.statistics.quantiles import clip_limits
+from trainyard.steps.preprocess.statistics import clip_limits
 from trainyard.steps.preprocess.transforming.features import (
     column_preprocessing,
     image_preprocessing,
@@ -55,7 +54,7 @@ def _preprocess(
     collected = _collect(recipe, work, beam_options, day)
     collected_at = time.monotonic()
     quality.require_usable(collected, recipe)
-    require_fitting(collected.conformity, recipe.data)
+    quality.require_fitting(collected.conformity, recipe.data)
     image = _image_shape(collected, recipe)
     labels = quality.class_names(collected) if recipe.task != "regression" else None
     clips = clip_limits(recipe.data, collected.parts, collected.work) if image is None and custom is None else {}

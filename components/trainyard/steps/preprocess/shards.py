@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from trainyard.contract.document import Split
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, fixed_bytes, rows_between
-from trainyard.steps.preprocess.statistics.summary import SplitSummary
+from trainyard.steps.preprocess.statistics import SplitSummary
 from trainyard.steps.preprocess.task_store import TaskStore
 
 _IMAGE = "raw/image"

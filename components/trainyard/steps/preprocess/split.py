@@ -27,7 +27,7 @@ from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
 from trainyard.steps.preprocess.readers.records import ROW_HASH
-from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES
+from trainyard.steps.preprocess.readers.tables import SPLIT_NAMES
 from trainyard.steps.preprocess.task_store import TaskStore
 
 _DRAWS = 1 << 24  # chosen: draws of 8 bytes that are sorted at once, if no class has more

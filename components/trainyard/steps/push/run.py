@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,10 +54,10 @@ def run(
             f"{recipe.name}: {REFUSED} ({refused}). "
             "Train a better one, or change evaluate.gates or export.max_accuracy_drop in the recipe."
         )
-    overridden = Override(name=person(), time=now, reason=override) if refused else None
+    overridden = Override(name=versions.person(), time=now, reason=override) if refused else None
     outputs = _outputs(evaluation, judged, exports)
     record = _record(recipe, run_folder, outputs, judged, exports)
-    record = record.model_copy(update={"pushed": now, "by": person(), "override": overridden})
+    record = record.model_copy(update={"pushed": now, "by": versions.person(), "override": overridden})
     if dry_run:
         pushed = _plan(manifest, destination, overridden)
         events.emit("would_push", path=pushed.path, already=pushed.already)
@@ -137,11 +135,3 @@ def _cost(outputs: Outputs, run_folder: str, usd_per_hour: str) -> str:
     note = storage.read_json(f"{run_folder}/train.json") if run_folder else None
     costs = [attempt["cost_usd"] for attempt in (note or {}).get("attempts", [])]
     return f"about ${sum(costs):.2g}: its workers at the prices of their pools" if costs and None not in costs else ""
-
-
-def person() -> str:
-    """Return the name of this process's user, or its number in a container without names."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"user {os.getuid()}"

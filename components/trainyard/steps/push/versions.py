@@ -1,8 +1,9 @@
-"""The folder that a server polls: numbered versions, each of them whole from the moment it can be seen.
+"""The folder that a server polls: publishes numbered versions, each whole as soon as it can be seen, and rolls back.
 
 TensorFlow Serving lists the folder again and again, takes every child whose name is a number for a version, and loads
 the highest. Names that are no numbers, such as `.staging`, `champion.json` and the lock, mean nothing to it, nor does a
-version's `assets.extra/`.
+version's `assets.extra/`. A rollback is a new version too, with the files of an earlier one, so no version changes or
+disappears; `kubectl rollout undo` numbers revisions so, too.
 
 On a file system a version appears whole, by a rename. A bucket has none, so there saved_model.pb comes after all other
 files: a server that looks in between finds no SavedModel yet and, by its own default, tries again each minute, five
@@ -15,14 +16,19 @@ https://github.com/tensorflow/tensorflow/blob/master/tensorflow/python/saved_mod
 
 from __future__ import annotations
 
+import getpass
+import os
 import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.pushed_versions import version_numbers
-from trainyard.contract.version import CARD, PRODUCER, SERVED
+from trainyard.contract.pushed_versions import find_version, version_numbers
+from trainyard.contract.version import CARD, PRODUCER, SERVED, Champion, champion, set_champion
 from trainyard.contract.version import digest as model_digest
-from trainyard.errors import DataError
+from trainyard.contract.version import record as version_record
+from trainyard.errors import ConfigurationError, DataError
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
 
@@ -77,3 +83,112 @@ def _copy(source: Path, target: Path, expected: File) -> None:
         raise DataError(
             f"{source}: its content differs from its manifest's checksum. Run with --from export to write it again."
         )
+
+
+def person() -> str:
+    """Return the name of this process's user, or its number in a container without names."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"user {os.getuid()}"
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A rollback. restored: the version whose files it holds. replaced: the version that served before, if known.
+
+    changed: False if this model served already.
+    """
+
+    version: int
+    path: str
+    restored: int
+    replaced: int | None
+    changed: bool
+
+
+def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollback:
+    """Let an earlier version of `destination` serve again; with `dry_run` say what would be done.
+
+    name: its number or alias; by default the newest version before the serving version that has another model.
+
+    Raises before anything changes: `ConfigurationError` for an unknown version, or if no earlier one exists;
+    `DataError` if files of it are missing or changed; `TransientError` while a push or another rollback writes.
+    """
+    if dry_run:
+        return _plan(destination, name)[0]
+    with storage.lease(destination):
+        storage.remove_unfinished(destination)
+        plan, source, already = _plan(destination, name)
+        if not plan.changed:
+            return plan
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        if not already:
+            record = source.record.model_copy(update={"restored": plan.restored, "pushed": now, "by": person()})
+            files = {path: path for path in source.manifest.files}
+            publish(str(source.local), files, source.manifest, destination, plan.version, record)
+        set_champion(
+            destination,
+            Champion(
+                version=plan.version,
+                path=plan.path,
+                digest=model_digest(source.manifest),
+                metrics=source.record.metrics,
+                pushed=now,
+                override=source.record.override,
+            ),
+        )
+    return plan
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The version to restore: its record, its manifest, and a local folder with its files."""
+
+    record: VersionRecord
+    manifest: Manifest
+    local: Path
+
+
+def _plan(destination: str, name: str) -> tuple[Rollback, _Source, bool]:
+    """Return the plan of a rollback, the version that it restores, and whether the newest version is that already."""
+    best = _champion(destination, name)
+    restored = find_version(destination, name) if name else _before(destination, best)
+    source = _whole(storage.join(destination, str(restored)))
+    number, already = place(destination, model_digest(source.manifest))
+    changed = not (already and best is not None and best.version == number)
+    path = storage.join(destination, str(number))
+    return Rollback(number, path, restored, best.version if best else None, changed), source, already
+
+
+def _champion(destination: str, name: str) -> Champion | None:
+    """Return the champion, None if its pointer is damaged and a version is named, because a rollback replaces it."""
+    try:
+        return champion(destination)
+    except DataError:
+        if not name:
+            raise
+        return None
+
+
+def _before(destination: str, best: Champion | None) -> int:
+    """Return the newest version before `best` that holds another model."""
+    if best is None:
+        raise ConfigurationError(f"{destination}: no version serves, so there is no earlier one. Name a version.")
+    for number in reversed(version_numbers(destination)):
+        if number < best.version:
+            manifest = storage.committed(storage.join(destination, str(number)))
+            if manifest is not None and model_digest(manifest) != best.digest:
+                return number
+    raise ConfigurationError(
+        f"{destination}: version {best.version} serves, and no earlier version has another model. Name a version."
+    )
+
+
+def _whole(folder: str) -> _Source:
+    """Return the version in `folder`, all of whose files are as they were pushed."""
+    try:
+        record, local = version_record(folder), storage.local(folder, "push")
+        return _Source(record, storage.require(folder, "push"), local)
+    except DataError as error:
+        raise DataError(f"{folder}: cannot serve, and nothing was changed.", *error.args) from error

@@ -40,8 +40,8 @@ def train_in_process(
     engine.prepare()
     from trainyard.steps.train import session
     from trainyard.steps.train.input import input as inputs
-    from trainyard.steps.train.input.feed import Feed
     from trainyard.steps.train.input.service.client import InputService
+    from trainyard.steps.train.input.shard_ranges import Feed
     from trainyard.steps.train.loop.goodput import Past
 
     import_seconds = time.perf_counter() - start_of_import

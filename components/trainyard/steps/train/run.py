@@ -10,8 +10,8 @@ from trainyard.spec import documents
 from trainyard.spec.environment import MAX_INPUT_WORKERS
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.devices import check_devices
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.expected_devices import check_devices
 from trainyard.steps.train.process import train_in_process
 
 

@@ -36,17 +36,22 @@ from trainyard.models.costs.cost import cost
 from trainyard.models.weights import load_weights
 from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
-from trainyard.steps.train.engines import teacher as teachers
+from trainyard.steps.train.engines import pushed_models
 from trainyard.steps.train.engines.engine import Engine
 from trainyard.steps.train.engines.network import deployable, network
-from trainyard.steps.train.engines.objective import class_weights, objective
+from trainyard.steps.train.engines.objective import (
+    UNSCALED,
+    Moments,
+    TargetScale,
+    class_weights,
+    learned_targets,
+    objective,
+)
 from trainyard.steps.train.engines.steps import Steps
-from trainyard.steps.train.engines.targets import UNSCALED, Moments, TargetScale, learned_targets
-from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
+from trainyard.steps.train.input.shard_ranges import Feed
 from trainyard.steps.train.loop import speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
@@ -97,7 +102,7 @@ def train(
             published = keys.published_weights(checkpoints) if durable else ""
             load_weights(recipe.model, steps.model, document.labels, published)
         if champion:
-            warm_start.load_champion(champion, steps.model, examples, document.labels, recipe.train.target.scale)
+            pushed_models.load_champion(champion, steps.model, examples, document.labels, recipe.train.target.scale)
         seconds["build"] = time.perf_counter() - start
         _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
         writer = tf.summary.create_file_writer(str(output / "tensorboard"))
@@ -189,7 +194,7 @@ def prepare(
     def build() -> keras.Model:
         return network(recipe, document, targets, precision)
 
-    load_teacher = partial(teachers.load, recipe, folder.uri, document)
+    load_teacher = partial(pushed_models.load_teacher, recipe, folder.uri, document)
     return data, engine.steps(build, recipe, data.steps_per_epoch, minimized, precision, load_teacher)
 
 

@@ -25,8 +25,7 @@ from trainyard.spec.gates import require_classes
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.network import in_original_units, in_target_units
-from trainyard.steps.train.engines.objective import class_weights
-from trainyard.steps.train.engines.targets import UNSCALED, Moments, TargetScale, learned_targets
+from trainyard.steps.train.engines.objective import UNSCALED, Moments, TargetScale, class_weights, learned_targets
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.summary import write_summary
 

@@ -13,8 +13,15 @@ import numpy as np
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.predictions import Floats
-from trainyard.steps.evaluate.metrics.registry import Answers, Metric, each_statistic, metrics_of
-from trainyard.steps.evaluate.metrics.resampled import MOST_WHOLE, Resampleable, Resampled
+from trainyard.steps.evaluate.metrics.registry import (
+    MOST_WHOLE,
+    Answers,
+    Metric,
+    Resampleable,
+    Resampled,
+    each_statistic,
+    metrics_of,
+)
 
 CONFIDENCE = 0.95
 

@@ -1,9 +1,11 @@
-"""Finds and opens the files of a source, in a folder or in a bucket, and reads no more of one than is allowed."""
+"""Finds and opens the files of a source, in a folder or in a bucket, and cuts tar archives into pieces."""
 
 from __future__ import annotations
 
 import fnmatch
+import gzip
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import IO, Literal
@@ -11,15 +13,15 @@ from typing import IO, Literal
 from trainyard.contract import image_formats, window
 from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import DataError, listed
-from trainyard.readers.rows import BadRow
+from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece
 from trainyard.spec.columns import ENDINGS, TableName, hint, holds_rows
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
-from trainyard.storage.listing import SourceFile
+from trainyard.storage.listing import SourceFile, unreadable
 from trainyard.storage.listing import open_file as open_file
-from trainyard.storage.tar import as_folder, is_archive
+from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, not_an_archive
 from trainyard.uris import is_bucket
 
 _DESCRIPTIONS = ("*.json", "*.labels.txt", "*.txt")  # of a prepared data set, beside its shards
@@ -232,3 +234,50 @@ def read_text(path: str, limit: int = 64 << 20) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}). Check it, or copy it again from its origin.") from error
+
+
+def tar_pieces(path: str, name: str) -> list[Piece]:
+    """Return the pieces of the archive at `path` that can be read apart: of about 64 MiB, each of whole members.
+
+    One in a bucket is cut if it holds archives; otherwise its headers would take as long to read as all of it. One that
+    cannot be read is one piece, whose reader says why. Raises `DataError` if it, or an archive in it, is none.
+    """
+    starts = [0]
+    try:
+        with open_file(path, BLOCK * 2 if is_bucket(path) else None) as stream:
+            for number, member in enumerate(members(stream)):
+                if not number and member.reason in ("broken_archive", "truncated_archive"):
+                    raise not_an_archive(f"data.path: {name}")
+                if is_archive(member.name) and not member.reason:
+                    _require_archive(stream, member, name)
+                elif is_bucket(path):
+                    break
+                if path.endswith(".gz"):
+                    break
+                if member.header - starts[-1] >= PIECE_BYTES:
+                    starts.append(member.header)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise not_an_archive(f"data.path: {name}") from error
+    except OSError:
+        return [WHOLE]
+    ends = [*starts[1:], None]
+    return [Piece(start, end) for start, end in zip(starts, ends, strict=True)]
+
+
+def names_in(path: str) -> list[str]:
+    """Return the names of the images in the archive at `path`, and of archives in it as folders, with a slash.
+
+    The latter are not looked into: those of ImageNet have a million headers. Raises `DataError` if it cannot be read.
+    """
+    try:
+        with open_file(path) as stream:
+            good = [member.name for member in members(stream) if not member.reason]
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(f"data.path: {path}", error) from error
+    return [f"{as_folder(name)}/" if is_archive(name) else name for name in good]
+
+
+def _require_archive(stream: IO[bytes], member: Member, name: str) -> None:
+    first = next(inside(stream, member), None)
+    if first is not None and first.reason == "broken_archive":
+        raise not_an_archive(f"data.path: {name}/{member.name}")

@@ -220,7 +220,7 @@ def _by_pillow(encoded: bytes, image: Image.Image, limits: ImageLimits) -> Check
     orientation = image.getexif().get(ORIENTATION, 1)  # Pillow has turned a TIFF by now
     pixels = _pixels(encoded, image, depth, limits.form)
     upright = pixels.transpose(_TURNS[orientation]) if orientation in _TURNS else pixels
-    level = _highest(pixels) if depth > 8 and limits.form.white_level is None else None
+    level = int(np.asarray(pixels).max()) if depth > 8 and limits.form.white_level is None else None
     size = limits.store.size(upright.height, upright.width)
     if size is None and _is_stored_as_it_came(encoded, image, depth, limits.form):
         return CheckedImage(encoded, upright.height, upright.width, is_constant(pixels), level)
@@ -245,10 +245,6 @@ def _pixels(encoded: bytes, image: Image.Image, depth: int, form: PixelForm) -> 
         except tf.errors.InvalidArgumentError:  # libpng refuses what Pillow reads
             pass
     return in_eight_bits(image, form, depth)
-
-
-def _highest(pixels: Image.Image) -> int:
-    return int(np.asarray(pixels).max())
 
 
 def _is_stored_as_it_came(encoded: bytes, image: Image.Image, depth: int, form: PixelForm) -> bool:

@@ -14,8 +14,7 @@ from typing import Literal
 from trainyard.contract import image_formats
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.readers.files import Files, Official, image_stem, open_file, read_text
-from trainyard.steps.preprocess.readers.tar import names as names_in
+from trainyard.steps.preprocess.readers.files import Files, Official, image_stem, names_in, open_file, read_text
 from trainyard.steps.preprocess.readers.tfds import SHARD
 from trainyard.storage import tar
 from trainyard.storage.tar import as_folder, is_archive

@@ -18,12 +18,17 @@ from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import Files, image_limit, read_at_most, table_format, too_many_bytes
+from trainyard.steps.preprocess.readers.files import (
+    Files,
+    image_limit,
+    read_at_most,
+    table_format,
+    tar_pieces,
+    too_many_bytes,
+)
 from trainyard.steps.preprocess.readers.images import image_limits, image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, in_batches
-from trainyard.steps.preprocess.readers.tables.columns import judged_rows
-from trainyard.steps.preprocess.readers.tables.rows import typed_label
-from trainyard.steps.preprocess.readers.tar import tar_pieces
+from trainyard.steps.preprocess.readers.tables import judged_rows, typed_label
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source

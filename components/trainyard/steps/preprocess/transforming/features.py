@@ -18,7 +18,7 @@ from trainyard.data.images import decode_image
 from trainyard.data.values import day_text, days_since_1970, lower_tensor
 from trainyard.spec.columns import Category, Date, Numeric, Text, date_names
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.statistics.quantiles import Limits
+from trainyard.steps.preprocess.statistics import Limits
 from trainyard.values.patterns import BETWEEN_WORDS, DATE, TIME_OF_DAY, WORD_OF_ITS_OWN
 
 Tensors = dict[str, tf.Tensor]

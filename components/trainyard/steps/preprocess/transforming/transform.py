@@ -39,7 +39,7 @@ from trainyard.runtime import step
 from trainyard.spec.gates import Task
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
-from trainyard.steps.preprocess.statistics.summary import labels_apart
+from trainyard.steps.preprocess.statistics import labels_apart
 from trainyard.steps.preprocess.task_store import TaskStore, remove_unfinished
 from trainyard.steps.preprocess.transforming.encode import Column, as_column, encode_examples
 from trainyard.storage import storage

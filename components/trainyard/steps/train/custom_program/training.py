@@ -25,8 +25,8 @@ from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
-from trainyard.steps.train.custom_program.program_record import ProgramRecord
-from trainyard.steps.train.engines.teacher import shapes_text
+from trainyard.steps.train.custom_program.program import ProgramRecord
+from trainyard.steps.train.engines.pushed_models import shapes_text
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import launcher_heartbeat

@@ -14,8 +14,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, EngineName
 
 if TYPE_CHECKING:
-    from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
-    from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
+    from trainyard.steps.train.engines.jax_engine import JaxEngine
+    from trainyard.steps.train.engines.tensorflow_engine import TensorFlowEngine
 
 Engine: TypeAlias = "TensorFlowEngine | JaxEngine"
 """The devices of the gang, as one framework drives them."""
@@ -41,10 +41,10 @@ def prepare() -> list[str]:
     common = ["trainyard.data", "tensorflow", "keras", "trainyard.steps.train.session"]
     match engine_name():
         case "tensorflow":
-            return [*common, "trainyard.steps.train.engines.tensorflow.tensorflow_engine"]
+            return [*common, "trainyard.steps.train.engines.tensorflow_engine"]
         case "jax":
             os.environ["KERAS_BACKEND"] = "jax"
-            return [*common, "trainyard.steps.train.engines.jax.jax_engine"]
+            return [*common, "trainyard.steps.train.engines.jax_engine"]
         case name:
             assert_never(name)
 
@@ -53,11 +53,11 @@ def create_engine() -> Engine:
     """Return the chosen engine, not started."""
     match engine_name():
         case "jax":
-            from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
+            from trainyard.steps.train.engines.jax_engine import JaxEngine
 
             return JaxEngine()
         case "tensorflow":
-            from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
+            from trainyard.steps.train.engines.tensorflow_engine import TensorFlowEngine
 
             return TensorFlowEngine()
         case name:

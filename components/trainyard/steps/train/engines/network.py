@@ -15,7 +15,7 @@ from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.engines.targets import Moments
+from trainyard.steps.train.engines.objective import Moments
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 

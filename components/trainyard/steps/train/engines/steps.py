@@ -17,9 +17,9 @@ from keras import ops
 
 from trainyard.spec.train import Train
 from trainyard.steps.train.engines.objective import Objective, Tensor, top5
-from trainyard.steps.train.engines.phases import Phases
+from trainyard.steps.train.engines.optimizer import Phases
+from trainyard.steps.train.engines.pushed_models import TeacherModel
 from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import TeacherModel
 
 STEP = "loop/step"
 LOSS_SUM = "loop/loss_sum"

@@ -26,8 +26,8 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.peers import handshake
-from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
+from trainyard.steps.train.peers import channel
+from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
 
 _LOST = "worker 0 was lost, and started again"
@@ -71,7 +71,7 @@ _MAX_NUMBER = 1 << 53  # limit of whole numbers in a message
 
 def rendezvous_key(token: str) -> bytes:
     """Return the handshake key of the supervisors of the gang with `token`."""
-    return handshake.derive_key(token, b"rendezvous")
+    return channel.derive_key(token, b"rendezvous")
 
 
 @dataclass
@@ -133,17 +133,17 @@ class Rendezvous:
         Raises `TransientError` if the port is taken.
         """
         try:
-            listener = handshake.listen(self.host, self.port)
+            listener = channel.listen(self.host, self.port)
         except OSError as error:
             raise TransientError(
                 f"train: worker 0 cannot listen on port {self.port} ({error.strerror}). Run the same command again."
             ) from error
-        acceptor = handshake.Acceptor(listener, rendezvous_key(self.token))
+        acceptor = channel.Acceptor(listener, rendezvous_key(self.token))
         thread = threading.Thread(target=self._run, args=(acceptor,), daemon=True, name="rendezvous")
         thread.start()
         return thread
 
-    def _run(self, acceptor: handshake.Acceptor) -> None:
+    def _run(self, acceptor: channel.Acceptor) -> None:
         try:
             self._serve(acceptor)
         except Exception:  # noqa: BLE001 - whatever it is: without the rendezvous the gang would wait for nothing
@@ -152,7 +152,7 @@ class Rendezvous:
         finally:
             acceptor.close()
 
-    def _serve(self, acceptor: handshake.Acceptor) -> None:
+    def _serve(self, acceptor: channel.Acceptor) -> None:
         self._past = _read_past(self.past_uri, self.token)
         self._past.max_workers = self.workers if len(self.counts) > 1 else 0
         stall_guard = StallGuard()

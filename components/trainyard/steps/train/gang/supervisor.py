@@ -27,9 +27,9 @@ from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.rendezvous import Rendezvous
 from trainyard.steps.train.gang.training_process import TrainingProcess
 from trainyard.steps.train.loop.watchdog import call_seconds
-from trainyard.steps.train.peers import handshake, launcher_heartbeat, settings
+from trainyard.steps.train.peers import channel, launcher_heartbeat, settings
+from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, Message, MessageStream, StallGuard
 from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
-from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 10.0  # chosen: time for a checkpoint after SIGTERM; a Spot node gives 15
@@ -138,7 +138,7 @@ class Supervisor:
             if storage.committed(self.options["output"]) is not None:
                 return ExitCode.DONE
             try:
-                stream = MessageStream(handshake.connect(*self.membership.rendezvous, key, _CALL_SECONDS))
+                stream = MessageStream(channel.connect(*self.membership.rendezvous, key, _CALL_SECONDS))
             except OSError as error:
                 problem = str(error)
                 time.sleep(0.2)

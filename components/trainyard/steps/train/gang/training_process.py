@@ -20,7 +20,7 @@ from trainyard.errors import ExitCode, PeerLost, failure_fields, known_code
 from trainyard.heartbeat import Heartbeat
 from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.steps.train.peers import settings
-from trainyard.steps.train.peers.messages import Message
+from trainyard.steps.train.peers.channel import Message
 from trainyard.storage import cache
 
 _HEARTBEAT_SECONDS = 5.0  # chosen

@@ -28,9 +28,8 @@ from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input.augment import AugmentedImages, RandomParams
-from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
-from trainyard.steps.train.input.shard_ranges import PARALLEL, ShardRanges, count_shard_ranges, no_autograph
+from trainyard.steps.train.input.shard_ranges import PARALLEL, Feed, ShardRanges, count_shard_ranges, no_autograph
 from trainyard.steps.train.peers.settings import Rank
 from trainyard.storage import storage
 

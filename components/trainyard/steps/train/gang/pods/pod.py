@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard.runtime import step, task
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.expected_devices import check_devices
+from trainyard.steps.train.devices import check_devices
 from trainyard.steps.train.gang import supervisor
 from trainyard.steps.train.peers import liveness, settings
 

@@ -18,8 +18,8 @@ from trainyard import events
 from trainyard.errors import ConfigurationError, PeerLost, TransientError
 from trainyard.runtime.step import end_with
 from trainyard.steps.train.input.shard_ranges import no_autograph
-from trainyard.steps.train.peers import handshake, settings
-from trainyard.steps.train.peers.messages import Message, MessageStream, StallGuard
+from trainyard.steps.train.peers import channel, settings
+from trainyard.steps.train.peers.channel import Message, MessageStream, StallGuard
 
 _CALL_SECONDS = 2.0  # chosen: for one attempt to reach an input worker
 # Chosen: share of an input worker's memory limit for prefetched batches.
@@ -30,7 +30,7 @@ _Element = TypeVar("_Element")
 
 def service_key(token: str) -> bytes:
     """Return the handshake key of a training and its input workers in the gang with `token`."""
-    return handshake.derive_key(token, b"input")
+    return channel.derive_key(token, b"input")
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _connect_worker(turn: Turn, address: str, token: str, end: float) -> InputWo
     start, problem = time.monotonic(), "no answer"
     while time.monotonic() < end:
         try:
-            stream = MessageStream(handshake.connect(host, int(port), service_key(token), _CALL_SECONDS))
+            stream = MessageStream(channel.connect(host, int(port), service_key(token), _CALL_SECONDS))
         except OSError as error:
             problem = str(error)
             time.sleep(0.2)

@@ -25,8 +25,8 @@ from trainyard import events, memory, uris
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, failure_fields
 from trainyard.steps.train.input.service.client import service_key
-from trainyard.steps.train.peers import handshake, settings
-from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream
+from trainyard.steps.train.peers import channel, settings
+from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, Message, MessageStream
 from trainyard.storage import cache, storage
 from trainyard.uris import is_bucket
 
@@ -71,14 +71,14 @@ def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) ->
     First fetches the training split of `examples` if it is in a bucket; clients that connect meanwhile wait.
     """
     host, _, port = address.rpartition(":")
-    acceptor = handshake.Acceptor(handshake.listen(host, int(port)), service_key(token))
+    acceptor = channel.Acceptor(channel.listen(host, int(port)), service_key(token))
     servers = _Servers.start(host, int(port))
     with ThreadPoolExecutor(1) as pool:
         _serve_clients(acceptor, lambda: pool.submit(_fetch_examples, examples, servers), lambda: pool.submit(ended))
 
 
 def _serve_clients(
-    acceptor: handshake.Acceptor, prepare: Callable[[], Future[Message]], look: Callable[[], Future[bool]]
+    acceptor: channel.Acceptor, prepare: Callable[[], Future[Message]], look: Callable[[], Future[bool]]
 ) -> None:
     """Send every client the prepared data set and heartbeats, until a `look` says that the training has ended.
 

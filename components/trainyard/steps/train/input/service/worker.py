@@ -18,7 +18,7 @@ from trainyard import events
 from trainyard.child_process import LAST_LINES_SECONDS, describe_exit, end_with_parent, start_program
 from trainyard.errors import ExitCode, TransientError, failure_fields
 from trainyard.steps.train.peers import liveness, settings
-from trainyard.steps.train.peers.messages import SILENCE_SECONDS
+from trainyard.steps.train.peers.channel import SILENCE_SECONDS
 
 _LOOK_SECONDS = 0.2  # chosen: how often a pod calls `poll`
 _LONGEST_LOOK = 1.0  # chosen: a longer gap between two checks means that the checker itself was paused

@@ -34,7 +34,8 @@ FILE = "demo.html"
 VERSION = "1.30.0"
 """Of onnxruntime-web, whose files `make demo-runtime` puts into `RUNTIME`."""
 
-RUNTIME = Path(__file__).parent / "runtime"
+_FOLDER = Path(__file__).parent / "browser"
+RUNTIME = _FOLDER / "runtime"
 DIGESTS = {
     "ort.wasm.bundle.min.mjs": "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
@@ -44,7 +45,6 @@ DIGESTS = {
 SOURCES_DIGEST = "4cf4caab4d38becc434d181db20c9a069bcd9f893bcc84fd7cb3f9743126b5ee"
 """SHA-256 of the template and the scripts, so that the keys of exports change with them; a test holds it."""
 
-_FOLDER = Path(__file__).parent
 _MODEL = "model.onnx"
 _PATTERNS = ("NUMBER", "WHOLE", "EXPONENT", "TIMESTAMP", "TIME", "DAY", "TRUE", "FALSE")
 _MORE_PATTERNS = ("SPACE", "LINE_BREAK", "MISSING", "MAX_FLOAT32")

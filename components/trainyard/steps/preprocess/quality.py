@@ -1,4 +1,4 @@
-"""Judges what was collected before anything is trained, and describes it: statistics, warnings, quarantine."""
+"""Judges what was collected, also by the schema, before anything is trained, and describes it: statistics, warnings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError, listed
+from trainyard.quality.conformity import Conformity, anomalies
 from trainyard.quality.findings import FEW_LEVELS, HALF, alike_names, constant_images, little_of_the_range
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.readers.rows import BadRow
@@ -21,7 +23,7 @@ from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 
-_SHOWN = 5
+_SHOWN, _ANOMALIES_SHOWN = 5, 20
 
 
 def _more_for_split(split: SplitRows) -> str:
@@ -56,6 +58,18 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
     _require_weights(collected, recipe.data.weight)
     if recipe.task != "regression":
         _require_classes(collected, recipe.data)
+
+
+def require_fitting(conformity: Conformity, data: Data) -> None:
+    """Raise `DataError` with every anomaly if what was found does not fit the recipe's schema."""
+    schema = data.expected
+    if schema is None:
+        return
+    found: list[Anomaly] = anomalies(schema, conformity)
+    if found:
+        count = f"{len(found)} {'anomaly' if len(found) == 1 else 'anomalies'}"
+        sentences = (f"{entry.sentence}." for entry in found[:_ANOMALIES_SHOWN])
+        raise DataError(f"data.schema: the data do not fit, {count}:", *sentences)
 
 
 def class_names(collected: Collected) -> list[str]:

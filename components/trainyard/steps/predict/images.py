@@ -20,8 +20,7 @@ from trainyard.readers import jpeg, png
 from trainyard.readers.rows import BadRow, batched
 from trainyard.readers.tf_examples import read_image_examples
 from trainyard.spec.recipe import Data
-from trainyard.steps.predict.reading.batches import InputBatch, Items
-from trainyard.steps.predict.reading.source import InputFiles
+from trainyard.steps.predict.source import InputBatch, InputFiles, Items
 from trainyard.storage.listing import SourceFile
 
 IMAGES = 128

@@ -1,9 +1,12 @@
-"""Counts and statistics of a split, gathered part by part and mergeable, so that any number of workers can share it."""
+"""Counts, statistics and conformity of rows, gathered part by part, so that any number of workers can share it.
+
+The quantiles are exact for columns of any length, in whatever order their rows come.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,11 +14,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import is_common, top_values
+from trainyard.quality.conformity import Conformity, Rows, check_rows
 from trainyard.quality.tables.columns import Numbers
+from trainyard.spec.columns import Numeric
+from trainyard.spec.data_schema import ImageSchema, TableSchema
+from trainyard.spec.recipe import Data
+from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.readers.records import LABELS_APART
+from trainyard.steps.preprocess.task_store import TaskStore
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
@@ -237,3 +247,86 @@ def _apart(label: str) -> list[str]:
 def _counts(values: pa.Array) -> Counter[str]:
     counted = pc.value_counts(values)
     return Counter(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
+
+
+_BITS = 16  # of a number are counted at once
+_SIGN = np.uint64(1 << 63)
+
+Limits = Mapping[str, tuple[float, float]]
+"""The lowest and the highest number that a column keeps, by its name."""
+
+
+def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
+    """Return the quantiles of the training split that each feature with `clip` is limited to."""
+    named = {name: feature.clip for name, feature in data.features.items() if isinstance(feature, Numeric)}
+    columns = {f"{'measure' if name in data.derive else 'raw'}/{name}": clip for name, clip in named.items() if clip}
+
+    def batches() -> Iterable[pa.RecordBatch]:
+        return (rows for part in parts for rows in part.batches(work, "train"))
+
+    found = quantiles(batches, columns)
+    return {name.partition("/")[2]: (low, high) for name, (low, high) in found.items()}
+
+
+def quantiles(
+    batches: Callable[[], Iterable[pa.RecordBatch]], shares: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Return for each column of `shares` the two numbers with these shares of the numbers below them.
+
+    They are the sorted numbers nearest to the share, as NumPy's method `nearest` takes them; NaN does not count.
+    batches: read four times, 16 bits of the numbers each, so that memory does not grow with the rows.
+    """
+    prefixes = {(name, share): np.uint64(0) for name, pair in shares.items() for share in pair}
+    ranks: dict[tuple[str, float], int] = {}
+    for shift in range(64 - _BITS, -1, -_BITS) if shares else ():
+        counts = {key: np.zeros(1 << _BITS, np.int64) for key in prefixes}
+        for rows in batches():
+            for name in shares:
+                keys = _sortable(rows[name].to_numpy(zero_copy_only=False))
+                for share in shares[name]:
+                    inside = keys if not ranks else keys[keys >> np.uint64(shift + _BITS) == prefixes[name, share]]
+                    digits = (inside >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
+                    counts[name, share] += np.bincount(digits.astype(np.int64), minlength=1 << _BITS)
+        if not ranks:
+            ranks = {(name, share): int(np.rint(share * (counts[name, share].sum() - 1))) for name, share in prefixes}
+        for key, rank in ranks.items():
+            ends = np.cumsum(counts[key])
+            digit = int(np.searchsorted(ends, rank, "right"))
+            ranks[key] = rank - int(ends[digit] - counts[key][digit])
+            prefixes[key] = prefixes[key] << np.uint64(_BITS) | np.uint64(digit)
+    return {name: (_number(prefixes[name, low]), _number(prefixes[name, high])) for name, (low, high) in shares.items()}
+
+
+def _sortable(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """Return unsigned integers in the order of the numbers, NaN left out."""
+    bits = (numbers[~np.isnan(numbers)] + 0.0).view(np.uint64)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def _number(key: np.uint64) -> float:
+    return float(np.where(key & _SIGN, key ^ _SIGN, ~key).astype(np.uint64).view(np.float64))
+
+
+def conformity(rows: pa.RecordBatch, data: Data) -> Conformity:
+    """Compare `rows` with the schema of `data`; without a schema nothing is compared."""
+    schema = _schema(data, rows.schema.names) if data.schema_ else None
+    if schema is None or not rows.num_rows:
+        return Conformity()
+    columns = {name.removeprefix("raw/"): rows[name] for name in rows.schema.names if name.startswith("raw/")}
+    if isinstance(schema, ImageSchema):
+        columns = {name: rows[name] for name in ("measure/height", "measure/width")} | {"label": rows["label"]}
+    elif not data.label_separator:
+        labels = pc.split_pattern(rows["label"], LABELS_APART)
+        columns |= {name: pc.list_element(labels, index) for index, name in enumerate(data.labels)}
+    sources = rows["source"]
+    return check_rows(schema, Rows(rows.num_rows, columns, lambda index: sources[index].as_py()))
+
+
+def _schema(data: Data, names: list[str]) -> TableSchema | ImageSchema | None:
+    """Return the schema of what is read: the columns that the recipe leaves out are not."""
+    schema = data.expected
+    if schema is None or isinstance(schema, ImageSchema):
+        return schema
+    labels = [] if data.label_separator else data.labels  # a cell of several classes is no value that a schema lists
+    read = {name: column for name, column in schema.columns.items() if f"raw/{name}" in names or name in labels}
+    return schema.model_copy(update={"columns": read, "other_columns": "allowed"})

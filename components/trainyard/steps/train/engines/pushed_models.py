@@ -1,20 +1,34 @@
-"""Warm start: initializes a training with the weights of the champion."""
+"""Training from pushed models: warm start from the champion's weights, and knowledge distillation from a teacher.
+
+A teacher's outputs are learned beside the labels, and both models get the same augmented batch. Sources: G. Hinton et
+al., Distilling the Knowledge in a Neural Network, arXiv:1503.02531; L. Beyer et al., Knowledge distillation: A good
+teacher is patient and consistent, arXiv:2106.05237.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 
 from trainyard import events
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import TARGET_INVERSE
 from trainyard.contract.version import EXTRA, LABELS, names
+from trainyard.contract.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.train import Teacher
+from trainyard.steps.train.engines.objective import Objective, Tensor
 from trainyard.storage import storage
 
 _VOCABULARIES = "transform/transform_fn/assets/"
 _PUSHED_VOCABULARIES = f"{EXTRA}/vocabularies/"
-_FIELD = "train.warm_start"
-_ADVICE = "Leave train.warm_start out of the recipe to train from first weights."
+_START = "train.warm_start"
+_DROP_START = "Leave train.warm_start out of the recipe to train from first weights."
 
 
 def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None, scale: str) -> None:
@@ -24,12 +38,12 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
     because the weights would mean something else, or if it learned its targets on another scale than `scale`. Raises
     as `trained.load_pushed`.
     """
-    require_same_ids(champion, examples, labels, _FIELD, _ADVICE)
+    require_same_ids(champion, examples, labels, _START, _DROP_START)
     pushed_model = trained.load_pushed(champion)
     inverse = [layer.name for layer in pushed_model.layers if layer.name in TARGET_INVERSE]
     if len(inverse) != ("none", "log", "log1p").index(scale):
         raise ConfigurationError(
-            f"{_FIELD}: {champion} learned its targets on another scale than train.target.scale: {scale}. {_ADVICE}"
+            f"{_START}: {champion} learned its targets on another scale than train.target.scale: {scale}. {_DROP_START}"
         )
     pushed = {variable.path: variable for variable in pushed_model.weights}
     variables = {variable.path: variable for variable in model.weights}
@@ -39,8 +53,8 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
         )
         if shape != pushed_shape:
             raise ConfigurationError(
-                f"{_FIELD}: {champion} is another model: its variable '{name}' is {pushed_shape}, and "
-                f"{shape} in this one. {_ADVICE}"
+                f"{_START}: {champion} is another model: its variable '{name}' is {pushed_shape}, and "
+                f"{shape} in this one. {_DROP_START}"
             )
     for name, variable in variables.items():
         variable.assign(pushed[name].numpy())
@@ -74,3 +88,51 @@ def _files(folder: str, made_by: str, prefix: str) -> dict[str, storage.File]:
     """Return size and checksum of each file below `prefix`."""
     files = storage.require(folder, made_by).files
     return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
+
+
+_TEACHER_ADVICE = "Name a version that was pushed from the same data, or leave train.teacher out."
+
+
+@dataclass(frozen=True)
+class TeacherModel:
+    """The frozen teacher model and its settings."""
+
+    model: keras.Model
+    settings: Teacher
+
+    def loss(self, objective: Objective, outputs: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
+        """Return float32 (batch,): the weighted sum of the distance to the teacher's `answers` and the training loss.
+
+        outputs, answers: (batch, classes) logits, or (batch, targets) predictions.
+        """
+        share, temperature = self.settings.share, self.settings.temperature
+        distance = objective.distance(outputs, answers, temperature)
+        return share * distance + (1 - share) * objective.train_loss(outputs, labels)
+
+
+def load_teacher(recipe: Recipe, examples: str, document: Examples) -> TeacherModel | None:
+    """Return the recipe's teacher, or None.
+
+    examples: the folder of `document`. Raises `ConfigurationError` if features, classes or vocabularies differ from
+    those of the examples, and as `trained.load_pushed`.
+    """
+    settings = recipe.train.teacher
+    if settings is None:
+        return None
+    model = trained.in_float32(trained.load_pushed(settings.model))
+    model.trainable = False
+    require_same_ids(settings.model, examples, document.labels, TEACHER, _TEACHER_ADVICE)
+    inputs: Any = model.input
+    expected = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    own = {feature.name: feature.shape for feature in document.features}
+    if expected != own:
+        raise ConfigurationError(
+            f"{TEACHER}: {settings.model} takes {shapes_text(expected)}, and these examples are "
+            f"{shapes_text(own)}. {_TEACHER_ADVICE}"
+        )
+    return TeacherModel(model, settings)
+
+
+def shapes_text(shapes: Mapping[str, tuple[int | None, ...]]) -> str:
+    """Return feature names with their shapes for a message."""
+    return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))

@@ -1,20 +1,61 @@
-"""Finds what the input of a prediction is, by the names of its files and else by their first bytes."""
+"""The files of a prediction's input, known by their names or first bytes, and the batches that are read from them."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import IO, Literal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+
+import numpy.typing as npt
+import pyarrow as pa
 
 from trainyard import uris
 from trainyard.contract.image_formats import ENDINGS as IMAGE_ENDINGS
 from trainyard.errors import DataError
 from trainyard.readers import tf_examples
+from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, table_of
 from trainyard.storage import listing
 from trainyard.storage.listing import SourceFile, open_file
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class InputBatch:
+    """Inputs for the model: `keys` (n,), and `inputs` (n,) by their name in the serving signature.
+
+    extras: the columns (n,) that were read beside them, such as the label.
+    """
+
+    keys: pa.Array
+    inputs: dict[str, Array]
+    extras: dict[str, pa.Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the inputs."""
+        arrays = self.inputs.values()
+        objects = (sum(map(sys.getsizeof, values)) for values in arrays if values.dtype == object)
+        return sum(values.nbytes for values in arrays) + sum(objects)
+
+    def halves(self) -> tuple[InputBatch, InputBatch]:
+        """Return the first and the second half."""
+        middle = len(self) // 2
+        first = InputBatch(self.keys.slice(0, middle), {name: values[:middle] for name, values in self.inputs.items()})
+        return first, InputBatch(
+            self.keys.slice(middle), {name: values[middle:] for name, values in self.inputs.items()}
+        )
+
+
+Items = Iterator[InputBatch | BadRow]
+
 
 Kind = Literal["images", TableName]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.retry import retry
-from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers import channel
 
 _SMALL_BYTES = 32 << 10  # chosen: below, the number of messages dominates; above, their size
 _CHUNK_NUMBERS = 64 << 10  # chosen: a quarter of a MB fits a core's cache
@@ -76,7 +76,7 @@ class Ring:
             agreed = all_reduce(values)
             session = agreed[workers:].tobytes()
             # The key names the called worker, so that another worker's connection is not accepted.
-            keys = [handshake.derive_key(token, b"ring", session, b"%d" % called) for called in (following, index)]
+            keys = [channel.derive_key(token, b"ring", session, b"%d" % called) for called in (following, index)]
             end = time.monotonic() + seconds
             try:
                 with ThreadPoolExecutor(1) as threads:
@@ -210,7 +210,7 @@ def _aligned(size: int) -> Vector:
 def _listen(host: str, ports: range) -> socket.socket:
     for port in ports:
         with suppress(OSError):
-            return handshake.listen(host, port)
+            return channel.listen(host, port)
     raise ConfigurationError(
         f"ports {ports.start} to {ports.stop - 1} are all taken. Name other ports for the workers."
     )
@@ -219,7 +219,7 @@ def _listen(host: str, ports: range) -> socket.socket:
 def _connect(host: str, port: int, key: bytes, end: float) -> socket.socket:
     """Connect to the next worker."""
     return retry(
-        lambda: handshake.connect(host, port, key, _CALL_SECONDS),
+        lambda: channel.connect(host, port, key, _CALL_SECONDS),
         lambda error: isinstance(error, OSError),
         seconds=end - time.monotonic(),
         first_pause=0.1,
@@ -229,7 +229,7 @@ def _connect(host: str, port: int, key: bytes, end: float) -> socket.socket:
 
 def _accept(server: socket.socket, key: bytes, end: float) -> socket.socket:
     """Accept the connection of the previous worker."""
-    with closing(handshake.Acceptor(server, key)) as acceptor:
+    with closing(channel.Acceptor(server, key)) as acceptor:
         while time.monotonic() < end:
             for client in acceptor.accept(connection.wait(acceptor.sockets(), timeout=0.2)):
                 return client

@@ -18,10 +18,9 @@ from trainyard.quality.decoding import PixelForm
 from trainyard.readers.parquet_rows import require_readable
 from trainyard.readers.rows import BadRow, unreadable_rows
 from trainyard.spec.columns import column_names
+from trainyard.steps.predict.columns import read_rows, require_columns, table_items
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, Items
-from trainyard.steps.predict.reading.columns import require_columns, table_items
-from trainyard.steps.predict.reading.source import InputFiles, find_source
+from trainyard.steps.predict.source import Array, InputFiles, Items, find_source
 
 _IMAGES = "a path, a list of paths, or uint8 images (n, height, width) or (n, height, width, channels)"
 _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
@@ -30,10 +29,8 @@ _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 def source_items(source: InputFiles, model: PushedModel, key: str | None) -> Items:
     """Yield the contents of `source`'s files. Raises `ConfigurationError` if no column is called `key`."""
     if model.pixels is None:
-        from trainyard.steps.predict.reading.tables import read_rows
-
         return read_rows(source, model, key)
-    from trainyard.steps.predict.reading.images import read_images
+    from trainyard.steps.predict.images import read_images
 
     _no_key(key, source.path)
     return read_images(source, model.pixels)
@@ -73,14 +70,14 @@ def _files(paths: Sequence[str | os.PathLike[str]], model: PushedModel, key: str
     sources = [find_source(os.fspath(path), images=model.pixels is not None) for path in paths]
     if model.pixels is None:
         return itertools.chain.from_iterable(source_items(source, model, key) for source in sources)
-    from trainyard.steps.predict.reading.images import read_all
+    from trainyard.steps.predict.images import read_all
 
     _no_key(key, "a list of images")
     return read_all(sources, model.pixels)
 
 
 def _images(inputs: Any, form: PixelForm) -> Items:
-    from trainyard.steps.predict.reading.images import batches, checked
+    from trainyard.steps.predict.images import batches, checked
 
     is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
     if not is_list or getattr(inputs, "ndim", 4) not in (3, 4):

@@ -1,1 +1,0 @@
-"""A page that runs the exported model in a browser."""

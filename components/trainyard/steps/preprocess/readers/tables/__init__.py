@@ -1,1 +1,0 @@
-"""Rows of tables: read in batches from CSV and Parquet files, and judged by column or one by one."""

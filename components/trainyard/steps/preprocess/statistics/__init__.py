@@ -1,1 +1,0 @@
-"""Statistics and quality of the data in preprocess."""
