@@ -218,7 +218,7 @@ def _work(way: str, recipe: Recipe, examples: str, pipe: Connection) -> None:
 
 
 def _trainyard(recipe: Recipe, folder: ExampleFolder, turns: Turns, output: Path) -> None:
-    train, write_summary = TensorFlowSteps.train, session._write_summary
+    train, write_summary = TensorFlowSteps.train, session.write_summary
 
     def timed(self: TensorFlowSteps, *arguments: Any) -> list[float]:
         # After the last epoch the loop measures a step on one batch over and over.
@@ -234,7 +234,7 @@ def _trainyard(recipe: Recipe, folder: ExampleFolder, turns: Turns, output: Path
         write_summary(*arguments)
         turns.pass_on()
 
-    with mock.patch.object(TensorFlowSteps, "train", timed), mock.patch.object(session, "_write_summary", ended):
+    with mock.patch.object(TensorFlowSteps, "train", timed), mock.patch.object(session, "write_summary", ended):
         training = session.train(recipe, folder.uri, f"{output}/checkpoints", "benchmark", output)
     print(training.seconds, file=sys.stderr)
 
