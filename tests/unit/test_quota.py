@@ -149,6 +149,33 @@ def test_a_queue_that_cannot_admit_for_other_reasons_says_them() -> None:
     ]
     check = admission("cpu", pod("1"), 1, local("research"), quotas)
     assert check.verdict == "bad" and "admits nothing: Can't admit new workloads: is stopped." in check.sentence
+    held = local("research")
+    held["spec"]["stopPolicy"] = "Hold"
+    check = admission("cpu", pod("1"), 1, held, quotas)
+    assert check.verdict == "bad" and check.sentence.endswith("Change its stopPolicy from Hold to None")
+
+
+@pytest.mark.parametrize(
+    ("selector", "verdicts"),
+    [
+        (None, ("bad", "bad")),  # Kueue's default selects no namespace
+        ({}, ("good", "good")),
+        ({"matchLabels": {"team": "research"}}, ("good", "good")),
+        ({"matchLabels": {"team": "other"}}, ("bad", "good")),
+        ({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["research"]}]}, ("bad", "good")),
+    ],
+    ids=str,
+)
+def test_a_cluster_queue_admits_only_from_the_namespaces_that_it_selects(
+    selector: dict[str, Any] | None, verdicts: tuple[str, str]
+) -> None:
+    """The second verdict is without permission to read the labels of the namespace."""
+    queue = cluster_queue("research", ("red", TEN))
+    queue["spec"]["namespaceSelector"] = selector
+    quotas = Quotas([queue], [], [flavor("red")])
+    for labels, verdict in zip(({"team": "research"}, None), verdicts, strict=True):
+        check = admission("cpu", pod("1"), 1, local("research"), quotas, labels)
+        assert check.verdict == verdict and (verdict == "good" or "namespaceSelector" in check.sentence)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,15 @@ from trainyard.spec.environment import DEFAULT, LISTED, Environment
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard.steps.train.gang.pods.pods import gang
-from trainyard_control.cluster.scheduling import amount, capacity, find_obstacle, matches_labels, requests, untolerated
+from trainyard_control.cluster.scheduling import (
+    amount,
+    capacity,
+    find_obstacle,
+    matches_labels,
+    requests,
+    selects,
+    untolerated,
+)
 
 Verdict = Literal["good", "bad", "unknown"]
 SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, ExitCode.INFRASTRUCTURE: 3}
@@ -311,10 +319,22 @@ class Quotas:
     flavors: list[Manifest]
 
 
-def admission(pool: str, pod: Manifest, count: int, local_queue: Manifest, quotas: Quotas) -> Check:
-    """Check that the quota behind `local_queue` can ever hold `count` pods like `pod` of the pool."""
+def admission(
+    pool: str,
+    pod: Manifest,
+    count: int,
+    local_queue: Manifest,
+    quotas: Quotas,
+    namespace_labels: dict[str, str] | None = None,
+) -> Check:
+    """Check that the quota behind `local_queue` can ever hold `count` pods like `pod` of the pool.
+
+    namespace_labels: the labels of the queue's namespace, None if they are unknown.
+    """
     name, cluster_queue = name_of(local_queue), local_queue["spec"].get("clusterQueue", "")
     label = f"quota of queue {name}"
+    if (policy := local_queue["spec"].get("stopPolicy", "None")) != "None":
+        return bad(label, f"the LocalQueue is stopped and admits nothing. Change its stopPolicy from {policy} to None")
     queue = next((found for found in quotas.queues if name_of(found) == cluster_queue), None)
     if queue is None:
         return bad(
@@ -323,6 +343,12 @@ def admission(pool: str, pod: Manifest, count: int, local_queue: Manifest, quota
     if (inactive := conditions(queue, "False").get("Active")) is not None:
         why = str(inactive.get("message") or inactive.get("reason")).rstrip(".")
         return bad(label, f"ClusterQueue '{cluster_queue}' admits nothing: {why}. Correct it")
+    if not selects(queue["spec"].get("namespaceSelector"), namespace_labels):
+        return bad(
+            label,
+            f"ClusterQueue '{cluster_queue}' admits nothing from this namespace, which its namespaceSelector does not "
+            "select. Change the selector; {} selects all namespaces",
+        )
     asked = {resource: value * count for resource, value in requests(pod["spec"]).items()} | {"pods": float(count)}
     groups = queue["spec"].get("resourceGroups", [])
     covered = {resource for group in groups for resource in group["coveredResources"]}
@@ -341,7 +367,7 @@ def admission(pool: str, pod: Manifest, count: int, local_queue: Manifest, quota
         return unknown(
             label,
             f"ClusterQueue '{cluster_queue}' covers no {', '.join(missing)}: Kueue admits {pods} of pool '{pool}' only "
-            "if its configuration excludes that resource. Add it to the ClusterQueue",
+            "if its configuration excludes or ignores that resource. Add it to the ClusterQueue",
         )
     return good(label, f"ClusterQueue '{cluster_queue}' can hold {pods} of pool '{pool}'")
 

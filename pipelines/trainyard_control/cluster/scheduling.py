@@ -114,11 +114,12 @@ def _terms(spec: Manifest) -> list[Term]:
     )
     choices = affinity.get("nodeSelectorTerms", [])
     if len(choices) == 1:
-        expressions = choices[0].get("matchExpressions", [])
-        terms += [
-            (expression["key"], expression["operator"], expression.get("values") or []) for expression in expressions
-        ]
+        terms += [_term(expression) for expression in choices[0].get("matchExpressions", [])]
     return terms
+
+
+def _term(expression: Manifest) -> Term:
+    return expression["key"], expression["operator"], expression.get("values") or []
 
 
 def _matches(node: Manifest, term: Term) -> bool:
@@ -208,6 +209,15 @@ def matches_labels(spec: Manifest, labels: dict[str, str]) -> bool:
     """Return True if nodes with `labels` can have the labels that `spec` requires; other labels are not known."""
     node = {"metadata": {"labels": labels}}
     return all(_matches(node, term) for term in _terms(spec) if term[0] in labels)
+
+
+def selects(selector: Manifest | None, labels: dict[str, str] | None) -> bool:
+    """Return True if a label selector can match `labels` (None: unknown); without a selector nothing matches."""
+    if selector is None or labels is None:
+        return selector is not None
+    terms: list[Term] = [(key, "In", [value]) for key, value in selector.get("matchLabels", {}).items()]
+    terms += [_term(expression) for expression in selector.get("matchExpressions", [])]
+    return all(_matches({"metadata": {"labels": labels}}, term) for term in terms)
 
 
 def untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:

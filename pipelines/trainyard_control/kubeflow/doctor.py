@@ -182,12 +182,14 @@ def _queues(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     if any(listed is _REFUSED for listed in lists):
         yield unknown("quotas of queues", "ClusterQueues, Cohorts and ResourceFlavors may not be read")
         return
+    namespace = _allowed(cluster, f"/api/v1/namespaces/{environment.namespace}") or {}
+    labels = namespace.get("metadata", {}).get("labels")
     quotas = Quotas(*(list((listed or {}).get("items", [])) for listed in lists))
     for name, queue in pools.items():
         local_queue = found.get(queue)
         if local_queue and local_queue is not _REFUSED:
             count = checks.queued_pods(environment, name)
-            yield admission(name, pool_pod(environment, name), count, local_queue, quotas)
+            yield admission(name, pool_pod(environment, name), count, local_queue, quotas, labels)
 
 
 def _kueue(cluster: Cluster, path: str) -> Manifest | None:
