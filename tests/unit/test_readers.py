@@ -29,7 +29,7 @@ def test_only_its_reader_and_the_registries_know_a_format():
     spoken = {
         path for folder in CODE for path in folder.rglob("*.py") if re.search("[\"']parquet[\"']", path.read_text())
     }
-    registries = {"quality/source.py", "readers/formats.py", "reading/source.py", "spec/columns.py"}
+    registries = {"quality/source.py", "readers/formats.py", "predict/source.py", "spec/columns.py"}
     assert {"/".join(path.parts[-2:]) for path in spoken} <= registries
 
 
