@@ -81,7 +81,6 @@ def render(
 
     seconds: wall time of each step. usd_per_hour: as in `summary.write`.
     """
-
     training, evaluation = outputs.training, outputs.evaluation
     page: str = _template().render(
         title=title,
