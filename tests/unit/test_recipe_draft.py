@@ -345,8 +345,9 @@ def test_many_different_numbers_as_classes_are_asked_about(tmp_path: Path) -> No
 def test_images_without_classes_or_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     folder = images(tmp_path, "RGB")
     drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(folder)))[0])
-    (folder / "dog" / "0.png").write_bytes(b"no image")
-    with pytest.raises(TrainyardError, match=r"1 of 12 images cannot be read, such as dog/0.png \(no image\)"):
+    for name in ("0.png", "1.png"):
+        (folder / "dog" / name).write_bytes(b"no image")
+    with pytest.raises(TrainyardError, match=r"2 of 12 images cannot be read, such as dog/0.png \(no image\)\. Rep"):
         check_first(drafted)
     for file in (folder / "dog").iterdir():
         file.unlink()

@@ -172,9 +172,12 @@ def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     step = max(1, len(source.files) // _IMAGES)
     files = list(islice(source.files, 0, None, step))[:_IMAGES]
     measured = [(file.name, measure(source, file)) for file in files]
-    broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, SizedImage)]
+    broken = [(why, name) for name, why in measured if not isinstance(why, SizedImage)]
     if len(broken) > recipe.data.max_bad_fraction * len(files):
-        shown = ", ".join(broken[:_SUCH_AS])
+        first: dict[str, str] = {}  # the first file with each fault
+        for why, name in broken:
+            first.setdefault(why, name)
+        shown = ", ".join([f"{name} ({why})" for why, name in first.items()][:_SUCH_AS])
         parts = f"{len(broken):,} of {len(files):,} images"
         faults.append(f"data.path: {parts} cannot be read, such as {shown}. Repair them.")
     about = "" if source.is_whole else "about "
