@@ -10,6 +10,7 @@ import gang_processes
 import numpy as np
 import pytest
 from gang_processes import Gang, start
+from ports import free_port
 
 pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
@@ -26,8 +27,14 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
-    gang = start(tmp_path_factory.mktemp("unkilled"), examples, 2, epochs=EPOCHS, **JAX)
+    """The chief of a gang of pods that met by IPv6 where this machine has it."""
+    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("unkilled"), workers=2, epochs=EPOCHS)
+    ports = [free_port(), free_port()]
+    gang, other = (
+        gang_processes.supervisor(folder, examples, worker, ports, host=gang_processes.IPV6, **JAX) for worker in (0, 1)
+    )
     gang.finish()
+    other.finish()
     assert gang.training.gang.restarts == []
     return gang
 
