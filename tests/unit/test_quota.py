@@ -224,14 +224,14 @@ def test_doctor_asks_for_the_quota_in_each_version_of_kueues_api(version: str) -
         f"{api}/cohorts": {"items": []},
         f"{api}/resourceflavors": {"items": [flavor("red")]},
     }
-    present, checked = _queues(Cluster(Server(answers), environment.namespace), environment)
+    present, checked = _queues(Cluster(Server(answers), environment.namespace), environment, {})
     assert (present.name, present.verdict) == ("queue team", "good")
     assert checked.verdict == "bad" and "the 2 pods of pool 'gpu-l4', which ask for 12 cpu" in checked.sentence
     answers[f"{api}/cohorts"] = 403
-    _, checked = _queues(Cluster(Server(answers), environment.namespace), environment)
+    _, checked = _queues(Cluster(Server(answers), environment.namespace), environment, {})
     assert checked.verdict == "unknown" and "may not be read" in checked.sentence
-    (absent,) = _queues(Cluster(Server({}), environment.namespace), environment)
+    (absent,) = _queues(Cluster(Server({}), environment.namespace), environment, {})
     queued_step = environment.model_copy(update={"placement": environment.placement | {"export": "gpu-l4"}})
-    _, integration, _ = _queues(Cluster(Server(answers), environment.namespace), queued_step)
+    _, integration, _ = _queues(Cluster(Server(answers), environment.namespace), queued_step, {})
     assert (integration.name, integration.verdict) == ("Kueue's pod integration", "unknown")
     assert absent.verdict == "bad" and absent.sentence.startswith("does not exist. Install Kueue")

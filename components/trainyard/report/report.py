@@ -269,7 +269,7 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     """
     if training.gang.workers == 1 or len(training.gang.worker_counts) > 1 or not training.speed.examples_per_second:
         return None
-    batch = _batch(training)
+    batch = training.speed.batch_size
     parent, own = keys.split(folder)
     by_batch: dict[bool, Training] = {}
     for name in storage.children(parent):
@@ -279,8 +279,8 @@ def scaling(training: Training, folder: str) -> Scaling | None:
                 continue
             other = Training.read(path)
             steady = other.gang.workers == 1 and len(other.gang.worker_counts) < 2
-            if steady and _alike(other, training) and _batch(other) in (batch, batch // training.gang.workers):
-                by_batch[_batch(other) != batch] = other
+            if steady and _alike(other, training) and other.speed.batch_size in (batch, batch // training.gang.workers):
+                by_batch[other.speed.batch_size != batch] = other
     if not by_batch:
         return None
     same_part = True in by_batch
@@ -288,10 +288,6 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     return Scaling(
         training.gang.workers, training.speed.examples_per_second / training.gang.workers / one, one, same_part
     )
-
-
-def _batch(training: Training) -> int:
-    return round(training.speed.examples_per_second * training.speed.step_ms / 1000)
 
 
 def _alike(one: Training, other: Training) -> bool:

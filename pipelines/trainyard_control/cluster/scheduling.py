@@ -62,9 +62,9 @@ def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest
         return Obstacle("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
     fitting = nodes
     for term in _terms(spec):
-        if not any(_matches(node, term) for node in nodes):
+        if not any(_matches(_labels(node), term) for node in nodes):
             return _label_obstacle(term, nodes)
-        fitting = [node for node in fitting if _matches(node, term)]
+        fitting = [node for node in fitting if _matches(_labels(node), term)]
     if not fitting:
         selectors = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
         return Obstacle("label", f"no single node has {selectors}", "Correct the pool's nodeSelector, or label a node")
@@ -122,9 +122,13 @@ def _term(expression: Manifest) -> Term:
     return expression["key"], expression["operator"], expression.get("values") or []
 
 
-def _matches(node: Manifest, term: Term) -> bool:
+def _labels(node: Manifest) -> dict[str, str]:
+    return dict(node["metadata"].get("labels", {}))
+
+
+def _matches(labels: dict[str, str], term: Term) -> bool:
     key, operator, values = term
-    value = node["metadata"].get("labels", {}).get(key)
+    value = labels.get(key)
     known = {"In": value in values, "NotIn": value not in values, "Exists": value is not None}
     return known.get(operator, value is None if operator == "DoesNotExist" else True)
 
@@ -132,7 +136,7 @@ def _matches(node: Manifest, term: Term) -> bool:
 def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
     key, _, values = term
     selector = f"{key}={'|'.join(values)}" if values else key
-    labels = [node["metadata"].get("labels", {}) for node in nodes]
+    labels = [_labels(node) for node in nodes]
     values_there = sorted({label[key] for label in labels if key in label})
     if values_there:
         near = did_you_mean(values[0], values_there) if values else ""
@@ -207,8 +211,7 @@ def _closed(node: Manifest) -> str:
 
 def matches_labels(spec: Manifest, labels: dict[str, str]) -> bool:
     """Return True if nodes with `labels` can have the labels that `spec` requires; other labels are not known."""
-    node = {"metadata": {"labels": labels}}
-    return all(_matches(node, term) for term in _terms(spec) if term[0] in labels)
+    return all(_matches(labels, term) for term in _terms(spec) if term[0] in labels)
 
 
 def selects(selector: Manifest | None, labels: dict[str, str] | None) -> bool:
@@ -217,7 +220,7 @@ def selects(selector: Manifest | None, labels: dict[str, str] | None) -> bool:
         return selector is not None
     terms: list[Term] = [(key, "In", [value]) for key, value in selector.get("matchLabels", {}).items()]
     terms += [_term(expression) for expression in selector.get("matchExpressions", [])]
-    return all(_matches({"metadata": {"labels": labels}}, term) for term in terms)
+    return all(_matches(labels, term) for term in terms)
 
 
 def untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
@@ -258,7 +261,7 @@ class Nodes:
 def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
     """Count the nodes that serve the pool, with room computed beside all `pods`."""
     spec = pod_spec(pool, platform)
-    labeled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
+    labeled = [node for node in nodes if all(_matches(_labels(node), term) for term in _terms(spec))]
     matching = [node for node in labeled if not untolerated(node, spec)]
     ready = [node for node in matching if not _closed(node)]
     room = sum(capacity(spec, node, pods) > 0 for node in ready)

@@ -97,7 +97,7 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
         yield good("namespace", f"{environment.namespace} exists")
         yield checks.pod_security(space)
     yield from _rights(cluster, environment)
-    yield from _objects(cluster, environment)
+    yield from _objects(cluster, environment, space)
     yield from _pools(cluster, environment)
     yield _controller(cluster, environment.kubeflow.namespace)
     path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
@@ -148,7 +148,7 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         yield good("launcher's rights", f"the account '{account}' may launch gangs")
 
 
-def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
+def _objects(cluster: Cluster, environment: Environment, namespace: Manifest) -> Iterator[Check]:
     """Check that accounts, Secrets, the volume, queues and priority classes of the environment exist."""
     space = f"/api/v1/namespaces/{environment.namespace}"
     accounts = environment.service_accounts
@@ -161,12 +161,12 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))
     pools = [environment.pools[name] for name in checks.used_pools(environment)]
-    yield from _queues(cluster, environment)
+    yield from _queues(cluster, environment, namespace)
     for name in dict.fromkeys(pool.priority_class for pool in pools if pool.priority_class):
         yield _exists(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", f"priority class {name}")
 
 
-def _queues(cluster: Cluster, environment: Environment) -> Iterator[Check]:
+def _queues(cluster: Cluster, environment: Environment, namespace: Manifest) -> Iterator[Check]:
     """Check that the LocalQueues of the pools exist, and that their quota can hold a gang or a step of the pool."""
     pools = {name: environment.pools[name].queue for name in checks.used_pools(environment)}
     queues = dict.fromkeys(filter(None, pools.values()))
@@ -182,7 +182,6 @@ def _queues(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     if any(listed is _REFUSED for listed in lists):
         yield unknown("quotas of queues", "ClusterQueues, Cohorts and ResourceFlavors may not be read")
         return
-    namespace = _allowed(cluster, f"/api/v1/namespaces/{environment.namespace}") or {}
     labels = namespace.get("metadata", {}).get("labels")
     quotas = Quotas(*(list((listed or {}).get("items", [])) for listed in lists))
     for name, queue in pools.items():

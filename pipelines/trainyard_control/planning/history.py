@@ -153,8 +153,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
         saved,
         backbone_share=training.costs.backbone_share,
     )
-    batch = round(training.speed.examples_per_second * training.speed.step_ms / 1000)
-    predicted = step_seconds(work, batch, hardware) - communication_seconds(work, hardware)
+    predicted = step_seconds(work, training.speed.batch_size, hardware) - communication_seconds(work, hardware)
     measured = (training.speed.step_ms - training.speed.all_reduce_ms) / 1000
     if measured > 0:
         yield Observation(hardware.name, training.model, measured / predicted, training.finished, training.xla)

@@ -212,4 +212,4 @@ def measured_parts(training: Training) -> Parts:
 
 def _examples(training: Training) -> int:
     """Return the examples in one worker's step."""
-    return round(training.speed.examples_per_second * training.speed.step_ms / 1000 / training.gang.workers)
+    return round(training.speed.batch_size / training.gang.workers)

@@ -140,6 +140,11 @@ class TrainingSpeed(FrozenModel):
     checkpoint_write_seconds: float = 0.0
     input_workers: int = 0
 
+    @property
+    def batch_size(self) -> int:
+        """The examples in a step of all workers."""
+        return round(self.examples_per_second * self.step_ms / 1000)
+
 
 class Gang(FrozenModel):
     """The workers that trained, their replicas in all, and the bytes of gradients that a step sums.
@@ -172,7 +177,7 @@ class Machine(FrozenModel):
 
 
 class ExampleCosts(FrozenModel):
-    """The costs of one example, for the planner: flops_per_example are the operations of a step as step_ms has it.
+    """The costs of one example, for the planner. flops_per_example: the operations of the steps that step_ms measures.
 
     activations: the numbers that the layers put out; saved_activations: those of them that the backward pass reads
     (0: not counted). backbone_share: 1 if all layers learn in such a step, 0 if the last one alone does.

@@ -239,7 +239,7 @@ class Numbers:
         return 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else self.least_digits
 
     def document(self) -> dict[str, Any]:
-        """Return the statistics to six digits, for the rest depends on the order of the additions.
+        """Return the statistics to six digits, because the rest depends on the order of the additions.
 
         Extremes have as many more as tell a hundredth of the standard deviation apart, the mean where float32 can.
         """
