@@ -20,6 +20,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tests.ports import free_port
 
+from trainyard.uris import with_port
+
 FAULTS = ("503", "429", "reset", "lost answer", "truncated")
 STALL_SECONDS = 600.0  # at most, see `Store.calm`
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
@@ -188,10 +190,11 @@ def forget_clients() -> None:
 def _proxied(scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1") -> Iterator[Store]:
     store = Store(scheme, "trainyard-test", "", {})
     handler = type("Proxy", (_Proxy,), {"store": store, "upstream": upstream})
-    server = ThreadingHTTPServer((host, 0), handler)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    server = type("Server", (ThreadingHTTPServer,), {"address_family": family})((host, 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    store.address = f"http://{host}:{server.server_port}"
+    store.address = f"http://{with_port(host, server.server_port)}"
     forget_clients()
     try:
         yield store
