@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -223,3 +224,12 @@ def test_a_line_that_never_ends_takes_no_memory_of_its_length(tmp_path: Path) ->
     with pytest.raises(CommandFailed, match=r"ended with exit status 3: x{300}"):
         program.run([sys.executable, "-c", endless], tmp_path, {**os.environ}, Lengths(Past(), 1, "")).check()
     assert sum(Lengths.lengths) == 4_000_000 and max(Lengths.lengths) <= 1 << 20
+
+
+def test_a_program_starts_before_tensorflow_is_imported() -> None:
+    code = (
+        "import trainyard.steps.train.custom_program.training, sys\n"
+        "print([name for name in ('tensorflow', 'keras', 'sklearn') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "[]\n"

@@ -9,30 +9,29 @@ import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import keras
 from pydantic import Field, TypeAdapter, ValidationError
 
 from trainyard.contract import version
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Gang, Goodput, Machine, Training, TrainingSpeed, TrainingStart
 from trainyard.contract.version import EXTRA
-from trainyard.data import probabilities
-from trainyard.data.trained import load_foreign
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
 from trainyard.steps.train.custom_program.program import ProgramRecord
-from trainyard.steps.train.engines.pushed_models import shapes_text
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.settings import Rank, current_rank, gang_addresses
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
+
+if TYPE_CHECKING:
+    import keras
 
 _MODEL: dict[Literal["keras", "folder"], str] = {"keras": "model.keras", "folder": version.FOLDER}
 """The program's result by `train.result`, under the same name in the step's output."""
@@ -155,8 +154,6 @@ def _check_result(recipe: Recipe, examples: str, output: Path) -> tuple[str, int
     if recipe.train.result == "folder":
         return _MODEL["folder"], 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # imports TensorFlow, which only this check needs
-
     model = check_model(output / _MODEL["keras"], Examples.read(examples))
     return model.name, model.count_params()
 
@@ -207,6 +204,11 @@ def check_model(path: Path, examples: Examples) -> keras.Model:
     Raises `ConfigurationError` if it does not map a dict of the features of `examples` to logits (batch, classes), or
     to (batch, targets) in their units for a regression, and as `load_foreign`.
     """
+    # With TensorFlow, whose seconds and memory the program does not share.
+    from trainyard.data import probabilities
+    from trainyard.data.trained import load_foreign
+    from trainyard.steps.train.engines.pushed_models import shapes_text
+
     model = _name_input(load_foreign(path), path, examples)
     outputs = examples.outputs
     expected = {feature.name: (None, *feature.shape) for feature in examples.features}
@@ -225,6 +227,8 @@ def check_model(path: Path, examples: Examples) -> keras.Model:
 
 def _name_input(model: keras.Model, path: Path, examples: Examples) -> keras.Model:
     """Return `model` with a dict of inputs. Raises `ConfigurationError` unless it has one, or a single input."""
+    import keras
+
     tensors: Any = getattr(model, "input", None)
     if isinstance(tensors, dict):
         return model
