@@ -173,14 +173,12 @@ def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None
     except DataError as error:
         caution = str(error)
     else:
-        last = max(numbers, default=0)
-        serving = best.version if best else 0
+        serving, last = best.version if best else -1, max(numbers, default=-1)
         if last > serving:
             caution = (
                 f"TensorFlow Serving loads version {last}, and {f'version {serving}' if best else 'no version'} "
                 f"is in champion.json: a push was killed, or another program wrote it. Push or roll back again."
             )
-        serving = best.version if best else -1
     recent = numbers if newest is None else numbers[-newest:]
     listed = [number for number in numbers if number in {*recent, serving, *named.values()}]
     return [_version(folder, number, number == serving, named, kind) for number in reversed(listed)], caution

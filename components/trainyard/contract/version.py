@@ -26,7 +26,7 @@ EXTRA = "assets.extra"
 
 PRODUCER = producer("push")
 PREPROCESSING = "preprocessing.json"
-"""The folder in a version, below `assets.extra/`, of the files that export writes beside the SavedModel."""
+"""The document of the inputs of a model and how they are computed, which export writes beside the SavedModel."""
 
 METRICS = "metrics.json"
 """Metrics of a custom program for the folder that it returned, as {name: number}; beside that folder."""
@@ -48,6 +48,7 @@ FOLDER = "model"
 
 _SERVED = ("saved_model/", f"{FOLDER}/")
 _NOT_SERVED = "exports.json"
+_REMOVE = "Remove it; the next push or `trainyard models rollback` writes it again."
 
 
 def names(folder: str, file: str) -> list[str] | None:
@@ -109,9 +110,6 @@ def record(folder: str) -> VersionRecord:
         return VersionRecord.model_validate(pushed.origin)
     except ValidationError as error:
         raise DataError(f"{folder}: another version of Trainyard wrote its record. Push the model again.") from error
-
-
-_REMOVE = "Remove it; the next push or `trainyard models rollback` writes it again."
 
 
 class Champion(FrozenModel):

@@ -36,6 +36,28 @@ _MOST_CONFIG_BYTES = 64 << 20  # chosen: the largest networks of Keras have some
 _EXPANSION, _ROOM_BYTES = 4, 64 << 20  # chosen: Keras compresses nothing, others half of it
 
 _FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes its own functions, such as an activation
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tf.errors.OpError,
+)
+"""Of Keras, HDF5, zipfile and TensorFlow."""
+
+_LONGEST = 200  # characters; chosen
+Model = TypeVar("Model")
+Batch = TypeVar("Batch")
+Answer = TypeVar("Answer")
 
 
 def load(uri: str) -> keras.Model:
@@ -256,35 +278,9 @@ def _foreign(config: Any) -> Iterator[str]:
             yield from _foreign(value)
 
 
-UNREADABLE = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    RuntimeError,
-    MemoryError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    tf.errors.OpError,
-)
-"""Of Keras, HDF5, zipfile and TensorFlow."""
-
-_LONGEST = 200  # characters; chosen
-
-
 def reason(error: BaseException) -> str:
     """Return the first line of `error` for a sentence."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_LONGEST]
-
-
-Model = TypeVar("Model")
-Batch = TypeVar("Batch")
-Answer = TypeVar("Answer")
 
 
 class Replicas(Generic[Model]):

@@ -13,6 +13,7 @@ WIDTH = 24
 """Bars of a histogram. Chosen: they fit into a line of a table."""
 
 _FAR = 0.005  # chosen: the share at either end that would press all other bars together
+_PAGE_BARS = 32
 
 
 def bars(histogram: Histogram, width: int = WIDTH) -> list[int]:
@@ -55,9 +56,6 @@ def format_value(value: float | None, kind: str) -> str:
     if kind == "date":
         return (datetime.date(1970, 1, 1) + datetime.timedelta(days=round(value))).isoformat()
     return f"{value:,.0f}" if kind == "integer" or 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
-_PAGE_BARS = 32
 
 
 def page(profile: Profile) -> str:

@@ -39,6 +39,22 @@ SAMPLED = 20_000
 _MOST_PIXELS = 50_000_000  # chosen, as data.max_image_pixels
 _SHEET, _SIDE = 48, 96  # images of the contact sheet, and their longer side in pixels; chosen
 _SUCH_AS = 5
+NEAR = 7
+"""Bits of the 128 in which the hashes of the same image differ at most.
+
+Chosen: by the pigeonhole principle such hashes have at least one of 8 bands of 16 bits in common.
+"""
+
+_BANDS = 8
+_PLAIN = 12  # chosen: with fewer bits set (or unset) the image is plain, and looks like any other plain one
+_CROWD = 500  # chosen: of a larger group with a band in common, only neighbors by the rest of the bits are compared
+_MAX_PAIRS = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
+_SHOWN = 20
+SIDE = 9
+"""Patches of a hash, one more than its bits a row."""
+
+PerceptualHash = bytes
+Hashes = NDArray[np.uint8]
 
 
 @dataclass
@@ -242,24 +258,6 @@ def _thumbnail(encoded: bytes, name: str, label: str, form: PixelForm) -> SheetI
         ImageOps.exif_transpose(small).save(stream, "JPEG", quality=80)
     thumbnail = base64.b64encode(stream.getvalue()).decode()
     return SheetImage(name=name, label=label, height=height, width=width, thumbnail=thumbnail)
-
-
-NEAR = 7
-"""Bits of the 128 in which the hashes of the same image differ at most.
-
-Chosen: by the pigeonhole principle such hashes have at least one of 8 bands of 16 bits in common.
-"""
-
-_BANDS = 8
-_PLAIN = 12  # chosen: with fewer bits set (or unset) the image is plain, and looks like any other plain one
-_CROWD = 500  # chosen: of a larger group with a band in common, only neighbors by the rest of the bits are compared
-_MAX_PAIRS = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
-_SHOWN = 20
-SIDE = 9
-"""Patches of a hash, one more than its bits a row."""
-
-PerceptualHash = bytes
-Hashes = NDArray[np.uint8]
 
 
 def hash_encoded(encoded: bytes) -> PerceptualHash:

@@ -69,7 +69,7 @@ def _image_content(profile: Profile) -> dict[str, Any]:
         "data": {"image_size": [side, side], **({"channels": 1} if gray else {}), **white, **_split(profile)},
         "model": {"name": network},
         "train": {**_train(profile.rows), "augment": {"flip": True, "shift": 0.1}},
-        "evaluate": {"gates": _class_gates(profile)},
+        "evaluate": {"gates": _gates(profile, True)},
         "guesses": [
             f"{len(profile.classes)} classes, by the folders",
             f"image_size {side}: the median image has {sides['height']:g} x {sides['width']:g} pixels",
@@ -145,7 +145,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         },
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
-        "evaluate": {"gates": _class_gates(profile) if is_class else _regression_gates()},
+        "evaluate": {"gates": _gates(profile, is_class)},
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *_label_guesses(label, rare, profile),
@@ -343,11 +343,9 @@ def _rarest(profile: Profile) -> str:
     return rarest if profile.classes and profile.classes[rarest] < _RARE else ""
 
 
-def _regression_gates() -> list[dict[str, Any]]:
-    return [{"metric": "r2", "min": 0, "confidence": 0.95}, {"metric": "r2", "min_difference": -0.02}]
-
-
-def _class_gates(profile: Profile) -> list[dict[str, Any]]:
+def _gates(profile: Profile, is_class: bool) -> list[dict[str, Any]]:
+    if not is_class:
+        return [{"metric": "r2", "min": 0, "confidence": 0.95}, {"metric": "r2", "min_difference": -0.02}]
     if _majority(profile) >= _ONE_SIDED:
         return [
             {"metric": "roc_auc", "min": 0.5, "confidence": 0.95},

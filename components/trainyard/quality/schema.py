@@ -24,6 +24,14 @@ from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.values.columns import block_pandas_import
 from trainyard.values.text import UTC
 
+_ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_MISSING_ROOM = 1.5  # chosen: factor on the observed share of missing cells
+_HEAD = """\
+#   trainyard data schema NEW --check THIS      compares other data with it (exit code 10 if they do not fit)
+#   data: {schema: THIS} in a recipe            has preprocess do so
+"""
+
 
 def check_source(schema: TableSchema | ImageSchema, source: SourceFiles, zone: datetime.tzinfo = UTC) -> list[Anomaly]:
     """Return in which ways the rows or images of `source` do not fit `schema`, or [].
@@ -80,16 +88,6 @@ def _rows(measured: list[SizedImage]) -> Rows:
         "measure/width": pa.array([float(entry.width) for entry in measured]),
     }
     return Rows(len(measured), columns, lambda index: measured[index].name)
-
-
-_ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
-_EPOCH = datetime.date(1970, 1, 1).toordinal()
-_MISSING_ROOM = 1.5  # chosen: factor on the observed share of missing cells
-
-_HEAD = """\
-#   trainyard data schema NEW --check THIS      compares other data with it (exit code 10 if they do not fit)
-#   data: {schema: THIS} in a recipe            has preprocess do so
-"""
 
 
 def draft(profile: Profile, day: datetime.date) -> str:

@@ -30,6 +30,12 @@ _Record = tuple[int, bytes]
 # Fields 1 and 2 with a length, and the longest varint, as protobuf.dev/programming-guides/encoding has them.
 _CONTEXT, _FEATURE_LISTS = b"\x0a", b"\x12"
 _LONGEST_VARINT = 10  # bytes
+HEADER_BYTES = 12
+_MASK = 0xA282EAD8  # specified by the format
+_CHUNK = 1 << 20
+_NO_LENGTH = "its length does not match its checksum"
+_GZIP = b"\x1f\x8b"
+_DEFLATE = 8  # source: RFC 1950, 2.2
 
 
 def example_columns(file: TableFile) -> list[str]:
@@ -303,15 +309,6 @@ def _images(
             present = sorted(name for name, column in lists.items() if column[place].is_valid)
             detail = f"no bytes in {' or '.join(names)}; the example has {', '.join(present)[:80]}"
             yield number, BadRow(file.name, number, "not_an_image", detail)
-
-
-HEADER_BYTES = 12
-
-_MASK = 0xA282EAD8  # specified by the format
-_CHUNK = 1 << 20
-_NO_LENGTH = "its length does not match its checksum"
-_GZIP = b"\x1f\x8b"
-_DEFLATE = 8  # source: RFC 1950, 2.2
 
 
 class DamagedRecord(Exception):

@@ -61,6 +61,15 @@ _TENSORS: dict[str, tuple[str, str]] = {
 Source: the comments in the source that open_inference_grpc.proto names.
 """
 
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+_LONGEST = 600  # characters of a message; chosen: a client takes 8 KiB of headers
+_Answer = Callable[[Any], Awaitable[Any]]
+
 
 def _methods() -> list[MethodDescriptor]:
     pool = DescriptorPool()
@@ -174,16 +183,6 @@ def _texts(values: Any) -> list[str | None]:
     for index in np.flatnonzero(values != values):
         texts[index] = None
     return texts
-
-
-_CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    404: grpc.StatusCode.NOT_FOUND,
-    500: grpc.StatusCode.INTERNAL,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
-_LONGEST = 600  # characters of a message; chosen: a client takes 8 KiB of headers
-_Answer = Callable[[Any], Awaitable[Any]]
 
 
 class RpcServer:

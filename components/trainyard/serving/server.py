@@ -39,6 +39,8 @@ from trainyard.values.columns import block_pandas_import
 _EXAMPLE = f"{EXTRA}/examples/row.json"
 _JSON_LENGTH = "Inference-Header-Content-Length"  # of Triton's extension, whose tensors stand behind the JSON
 _HERE = Path(__file__).parent
+_ALL = "0.0.0.0"  # noqa: S104
+_GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 
 class Server:
@@ -193,10 +195,6 @@ def _tensor(output: Output) -> dict[str, Any]:
         "shape": list(values.shape) if is_array else [len(values)],
         "data": values.ravel().tolist() if is_array else values,
     }
-
-
-_ALL = "0.0.0.0"  # noqa: S104
-_GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 
 @dataclass(frozen=True)

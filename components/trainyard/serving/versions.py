@@ -32,6 +32,8 @@ _NUMPY: dict[str, Any] = {"float32": np.float32, "int64": np.int64, "string": ob
 DATATYPES = {"float32": "FP32", "int64": "INT64", "string": "BYTES"}
 """Of the Open Inference Protocol."""
 
+_AGAIN_SECONDS = 60.0  # chosen: a version that could not be loaded costs a core for seconds
+
 
 @dataclass(frozen=True)
 class Output:
@@ -124,9 +126,6 @@ class LoadedModel:
             return (stream.getvalue(),)
         missing = {"float32": float("nan"), "int64": 0, "string": ""}
         return tuple(missing[feature.dtype] for feature in self.pushed.inputs)
-
-
-_AGAIN_SECONDS = 60.0  # chosen: a version that could not be loaded costs a core for seconds
 
 
 class ServingVersion:

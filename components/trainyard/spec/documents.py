@@ -29,6 +29,42 @@ _CONTRADICTION = "contradiction"
 _BOUNDS = {"greater_than_equal": "ge", "less_than_equal": "le"}
 _KNOWN_VALUES, _QUOTED = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}, re.compile(r"'([^']*)'")
 _SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
+T = TypeVar("T", bound=BaseModel)
+# Words in the name of a variable or option that mark a secret; KEY alone does not.
+_SECRET_NAMES = re.compile(
+    r"(?:^|[_.-])(?:SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|TOKEN|CREDENTIALS?|BEARER|APIKEY"
+    r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION|SHARED|SAS|AUTH)[_.-]?KEY)"
+    r"(?:[_.-](?!FILE|PATH|DIR|URL|URI|ENDPOINT|NAME|TYPE|ARN)|$)",
+    re.IGNORECASE,
+)
+# Values that are secrets by their form.
+_SECRET_VALUES = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
+    r"|\bAIza[\w-]{35}"  # Google
+    r"|\bya29\.[\w-]{20}"
+    r'|"private_key"'
+    r"|\bgh[oprsu]_\w{36}|\bgithub_pat_\w{22}"
+    r"|\bhf_[A-Za-z]{34}"
+    r"|\bglpat-[\w-]{20}"
+    r"|\bxox[abprs]-[\w-]{10}"
+    r"|\bsk-[\w-]{32}"
+    r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."  # JSON Web Token
+    r"|\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # a password in a URL
+    r"|(?:^|\s)[^\s/:@]+:[^\s/:@]+@(?!sha256:)"  # and before the name of a registry
+    r"|(?:AccountKey|SharedAccessSignature)="  # Azure
+    r"|\b[Aa]uthorization['\"]?\s*[:=]\s*\S"
+    r"|\b(?:[Bb]earer|[Bb]asic)\s+(?=\S*\d)[\w.~+/-]{8,}"
+)
+# Values inside a value: options of a program, lines of a file, parameters of a URL.
+_NAMED_VALUES = re.compile(
+    r"(?:(?:^|[\s'\"])--?D?(?P<option>[A-Za-z][\w.-]*)(?:\s*[=:]\s*|\s+)"
+    r"|(?:^|[\s,;&?{'\"])(?P<name>[A-Za-z][\w.-]*)['\"]?\s*[=:]\s*)(?!//)(?P<value>[^\s,;&}]+)"
+)
+# No secrets: a switch, a number, a variable, a path.
+_NO_SECRETS = re.compile(
+    r"(?:|true|false|yes|no|on|off|none|null|-?[\d.]{1,8}|\$\{?\w+\}?|(?:~|\.{1,2})?/.*)", re.IGNORECASE
+)
 
 
 class Strict(BaseModel):
@@ -40,9 +76,6 @@ class Strict(BaseModel):
 def contradictory(contradictions: Sequence[tuple[Location, str]]) -> PydanticCustomError:
     """Return the error for a validator that found contradictions: the location and reason of each."""
     return PydanticCustomError(_CONTRADICTION, "contradictions", {"contradictions": contradictions})
-
-
-T = TypeVar("T", bound=BaseModel)
 
 
 def is_file_name(name: str) -> bool:
@@ -291,43 +324,6 @@ def _members(annotation: Any) -> list[Any]:
     if hasattr(annotation, "__metadata__"):
         return _members(get_args(annotation)[0])
     return [annotation]
-
-
-# Words in the name of a variable or option that mark a secret; KEY alone does not.
-_SECRET_NAMES = re.compile(
-    r"(?:^|[_.-])(?:SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|TOKEN|CREDENTIALS?|BEARER|APIKEY"
-    r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION|SHARED|SAS|AUTH)[_.-]?KEY)"
-    r"(?:[_.-](?!FILE|PATH|DIR|URL|URI|ENDPOINT|NAME|TYPE|ARN)|$)",
-    re.IGNORECASE,
-)
-# Values that are secrets by their form.
-_SECRET_VALUES = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
-    r"|\bAIza[\w-]{35}"  # Google
-    r"|\bya29\.[\w-]{20}"
-    r'|"private_key"'
-    r"|\bgh[oprsu]_\w{36}|\bgithub_pat_\w{22}"
-    r"|\bhf_[A-Za-z]{34}"
-    r"|\bglpat-[\w-]{20}"
-    r"|\bxox[abprs]-[\w-]{10}"
-    r"|\bsk-[\w-]{32}"
-    r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."  # JSON Web Token
-    r"|\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # a password in a URL
-    r"|(?:^|\s)[^\s/:@]+:[^\s/:@]+@(?!sha256:)"  # and before the name of a registry
-    r"|(?:AccountKey|SharedAccessSignature)="  # Azure
-    r"|\b[Aa]uthorization['\"]?\s*[:=]\s*\S"
-    r"|\b(?:[Bb]earer|[Bb]asic)\s+(?=\S*\d)[\w.~+/-]{8,}"
-)
-# Values inside a value: options of a program, lines of a file, parameters of a URL.
-_NAMED_VALUES = re.compile(
-    r"(?:(?:^|[\s'\"])--?D?(?P<option>[A-Za-z][\w.-]*)(?:\s*[=:]\s*|\s+)"
-    r"|(?:^|[\s,;&?{'\"])(?P<name>[A-Za-z][\w.-]*)['\"]?\s*[=:]\s*)(?!//)(?P<value>[^\s,;&}]+)"
-)
-# No secrets: a switch, a number, a variable, a path.
-_NO_SECRETS = re.compile(
-    r"(?:|true|false|yes|no|on|off|none|null|-?[\d.]{1,8}|\$\{?\w+\}?|(?:~|\.{1,2})?/.*)", re.IGNORECASE
-)
 
 
 def is_secret(name: str, value: str) -> bool:

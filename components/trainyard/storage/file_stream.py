@@ -27,6 +27,7 @@ from trainyard.storage.manifest import Manifest, measure
 _THREADS = 4  # chosen: files that are fetched at a time, so that the network is not idle while one is verified
 _LEAST_AHEAD = 16  # chosen: files that are fetched ahead of their readers
 _RECHECK_SECONDS = 1.0  # chosen: how long until other processes' files may have made room
+_PARTIAL = ".partial"
 
 
 class FileStream:
@@ -207,9 +208,6 @@ class FileStream:
         if len(self._seen) == self.files and self._start:
             seconds, self._start = round(time.monotonic() - self._start, 2), 0.0
             events.emit("fetched", uri=self.uri, files=self.fetched, bytes=self._bytes, seconds=seconds)
-
-
-_PARTIAL = ".partial"
 
 
 class CachedFiles:

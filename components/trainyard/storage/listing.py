@@ -25,6 +25,7 @@ MAX_ENTRIES = 20_000_000
 """Maximum of files and folders searched for a source. Chosen: ImageNet-21k has 14 million, in a minute."""
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_SEEKING_CHUNK = 4 << 20  # chosen: maximum of unused bytes fetched after each column of a row group
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,6 @@ def _is_below(path: str, folder: str) -> bool:
 def _printable(name: str) -> str:
     """Return the name as text; bytes that are not UTF-8 become such as \\xff."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-_SEEKING_CHUNK = 4 << 20  # chosen: maximum of unused bytes fetched after each column of a row group
 
 
 def open_file(path: str, chunk: int | None = None) -> IO[bytes]:

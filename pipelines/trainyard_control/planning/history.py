@@ -133,7 +133,7 @@ def trainings(root: str, recipe: str) -> Iterator[Training]:
 def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
     """Yield the observation of a training.
 
-    None if it is unfinished, if an older version recorded no cost, or if the number of its workers changed.
+    None if it is unfinished, if it recorded no cost (trees, custom programs), or if the number of its workers changed.
     """
     hardware = _hardware(training, one_machine)
     if (
@@ -143,16 +143,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
         or not training.finished
     ):
         return
-    activations = training.costs.activations_per_example
-    # Earlier versions did not count saved activations; nearly all activations are saved.
-    saved = training.costs.saved_activations_per_example or activations
-    work = ExampleCost(
-        training.parameters,
-        training.costs.flops_per_example,
-        activations,
-        saved,
-        backbone_share=training.costs.backbone_share,
-    )
+    work = ExampleCost(training.parameters, **training.costs.model_dump())
     predicted = step_seconds(work, training.speed.batch_size, hardware) - communication_seconds(work, hardware)
     measured = (training.speed.step_ms - training.speed.all_reduce_ms) / 1000
     if measured > 0:

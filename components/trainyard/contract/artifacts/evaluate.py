@@ -14,6 +14,8 @@ from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
 # Documents hold these, which every command reads: no NumPy here.
 
+_ROC_POINTS = 101  # chosen: as fine as the page draws
+
 
 class ClassThreshold(FrozenModel):
     """The threshold of one class, with its metrics on the split that chose it.
@@ -42,9 +44,6 @@ def threshold_text(value: float) -> str:
 def thresholds_by_id(thresholds: Mapping[str, float], labels: Sequence[str]) -> dict[int, float]:
     """Return `thresholds`, by class, by class id, the place in `labels`. Raises ValueError for an unknown class."""
     return {labels.index(label): value for label, value in thresholds.items()}
-
-
-_ROC_POINTS = 101  # chosen: as fine as the page draws
 
 
 class SliceMetrics(FrozenModel):

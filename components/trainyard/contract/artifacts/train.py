@@ -179,8 +179,8 @@ class Machine(FrozenModel):
 class ExampleCosts(FrozenModel):
     """The costs of one example, for the planner. flops_per_example: the operations of the steps that step_ms measures.
 
-    activations: the numbers that the layers put out; saved_activations: those of them that the backward pass reads
-    (0: not counted). backbone_share: 1 if all layers learn in such a step, 0 if the last one alone does.
+    activations: the numbers that the layers put out; saved_activations: those of them that the backward pass
+    reads. backbone_share: 1 if all layers learn in such a step, 0 if the last one alone does.
     """
 
     flops_per_example: float = 0.0

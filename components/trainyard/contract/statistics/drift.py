@@ -13,6 +13,14 @@ from trainyard.errors import listed
 from trainyard.spec.schedule import LABEL, Bounds
 from trainyard.values.zones import DEFAULT_ZONE
 
+MOST_UNKNOWN = 0.1
+"""The share of a column's values that may be unknown without a warning; chosen."""
+
+_FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
+_LISTED = 3
+_LONGEST_VALUE = 40  # characters; chosen: names and codes are shorter, what a person wrote is longer
+_GROUPS = 10  # chosen, as is usual for the population stability index
+
 
 class Histogram(FrozenModel):
     """The counts of non-empty bins: one starts at each of `starts` and is 2**exponent wide.
@@ -76,10 +84,6 @@ def aligned(first: Histogram, second: Histogram) -> tuple[Histogram, Histogram]:
     return first.coarsened(exponent), second.coarsened(exponent)
 
 
-MOST_UNKNOWN = 0.1
-"""The share of a column's values that may be unknown without a warning; chosen."""
-
-
 class UnknownValues(FrozenModel):
     """Cells of one category or text: values, those that training never saw (no word of a text), and missing ones.
 
@@ -100,9 +104,6 @@ class UnknownValues(FrozenModel):
         if self.missing_is_unknown and self.missing > MOST_UNKNOWN * cells:
             sentences.append(f"{self.missing:,} of {cells:,} cells of '{name}' are missing, and none was in training.")
         return " ".join(sentences) or None
-
-
-_FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
 
 
 class Distance(FrozenModel):
@@ -145,11 +146,6 @@ def _divergence(shares: Sequence[float], reference: Sequence[float]) -> float:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
-
-
-_LISTED = 3
-_LONGEST_VALUE = 40  # characters; chosen: names and codes are shorter, what a person wrote is longer
-_GROUPS = 10  # chosen, as is usual for the population stability index
 
 
 class TopValue(FrozenModel):

@@ -24,6 +24,11 @@ from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 
 _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a model
+BATCH_SIZE = 32
+"""Batch size of the first measurements, the default of `fit`; the others use four times as many."""
+
+_BLOCKS, _BLOCK_SECONDS = 5, 0.4  # chosen: two seconds a setting, in blocks whose variation shows the uncertainty
+_RATE = 1e-4  # chosen: small enough that the weights of the copy stay finite
 
 
 def latency(call: Callable[[], object]) -> Latency:
@@ -97,13 +102,6 @@ def _pin(threads: list[int], cores: set[int]) -> None:
             os.sched_setaffinity(thread, cores)
         except ProcessLookupError:  # it ended meanwhile
             continue
-
-
-BATCH_SIZE = 32
-"""Batch size of the first measurements, the default of `fit`; the others use four times as many."""
-
-_BLOCKS, _BLOCK_SECONDS = 5, 0.4  # chosen: two seconds a setting, in blocks whose variation shows the uncertainty
-_RATE = 1e-4  # chosen: small enough that the weights of the copy stay finite
 
 
 @dataclass(frozen=True)

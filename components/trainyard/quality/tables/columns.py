@@ -33,6 +33,12 @@ _ZERO_PADDED = r"^0[0-9]+$"
 _LONGEST = max(map(len, MISSING))
 _MOSTLY = 0.9  # chosen: minimum share of cells of a column's type
 _CATEGORY = 50, 0.05  # chosen: maximum number of distinct texts, or their share of the cells
+MAX_BINS = 1024
+"""Bins with values that are kept while counting. Chosen: quantiles are then good to a thousandth of the range."""
+
+_DRAWN = 64  # most bins of a histogram in a document; chosen
+_FINEST = -200  # exponent; chosen: below any difference that a float32 near 1e-38 can have
+_MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of the additions so far
 
 
 class ColumnCounter:
@@ -177,14 +183,6 @@ def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:
     texts = pa.array([f"{value:g}" for value in values])
     column.add(Cells(texts, np.zeros(len(values), bool), values, np.full(len(values), np.nan)), str, 0)
     return column.profile()
-
-
-MAX_BINS = 1024
-"""Bins with values that are kept while counting. Chosen: quantiles are then good to a thousandth of the range."""
-
-_DRAWN = 64  # most bins of a histogram in a document; chosen
-_FINEST = -200  # exponent; chosen: below any difference that a float32 near 1e-38 can have
-_MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of the additions so far
 
 
 @dataclass

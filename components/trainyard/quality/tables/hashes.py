@@ -22,6 +22,11 @@ KEPT = 1 << 20
 """Different hashes that are kept: up to here counts are exact, beyond they are estimates. Chosen: 24 MiB."""
 
 Hashes = NDArray[np.uint64]
+_TRUE, _FALSE = (names.partition("|")[0] for names in (TRUE, FALSE))
+_BETWEEN = bytes(byte for byte in range(128) if not chr(byte).isalnum())  # as separators of lists are
+_LIKE_NUMBER = re.compile(NUMBER)
+_CELLS = 1 << 18  # chosen: of several columns that are hashed at once
+_EXACT_FLOAT64, _EXACT_FLOAT32 = 2.0**53, 2.0**24
 
 
 class HashSample:
@@ -145,13 +150,6 @@ def hash_texts(texts: list[str]) -> Hashes:
 def hash_numbers(numbers: NDArray[np.float64]) -> Hashes:
     """Return a hash of each number; 0.0 and -0.0 are equal."""
     return mixed((numbers + 0.0).view(np.uint64))
-
-
-_TRUE, _FALSE = (names.partition("|")[0] for names in (TRUE, FALSE))
-_BETWEEN = bytes(byte for byte in range(128) if not chr(byte).isalnum())  # as separators of lists are
-_LIKE_NUMBER = re.compile(NUMBER)
-_CELLS = 1 << 18  # chosen: of several columns that are hashed at once
-_EXACT_FLOAT64, _EXACT_FLOAT32 = 2.0**53, 2.0**24
 
 
 def row_hashes(columns: pa.RecordBatch) -> Hashes:

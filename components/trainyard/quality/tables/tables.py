@@ -52,6 +52,7 @@ _TOGETHER = 100  # chosen: rows, by their margins, among which agreement is coun
 _AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
 _MAX_CLASS_SHARE = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
 _AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
+_BATCH_ROWS, _BATCH_BYTES = 1 << 16, 8 << 20  # of a batch; chosen: what costs once a batch is then little
 
 
 def profile_table(
@@ -426,9 +427,6 @@ def _sure(rows: NDArray[np.int64], agree: NDArray[np.bool_], margins: NDArray[np
     before = np.cumsum(together) / np.arange(1, len(together) + 1)
     odd = np.flatnonzero((together < _AGREE_TOGETHER) | (before < _AGREE))
     return ordered[: _TOGETHER * (odd[0] if len(odd) else len(together))]
-
-
-_BATCH_ROWS, _BATCH_BYTES = 1 << 16, 8 << 20  # of a batch; chosen: what costs once a batch is then little
 
 
 def read_table(source: SourceFiles, used: Collection[str] | None = None) -> Iterator[RowBatch | BadRow]:

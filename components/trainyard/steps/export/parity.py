@@ -31,6 +31,24 @@ _Batch = tuple[Tensors, Tensors, Array, Array]
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
 _PROGRESS_SECONDS = 0.5
 _ROUNDING = 1e-5  # of the largest output; chosen: float32 files that compute the same differ by less
+MAX_SKEW = 1e-5
+"""Largest difference of a float32 file that computes the same function: rounding in another order of operations.
+
+Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the transform is orders of magnitude larger.
+"""
+
+MAX_NOISE: dict[Task, float] = {"regression": 0.05, "classification": 0.1, "multi_label": 0.1}
+"""Largest root mean square difference of a file in fewer bits or in other operations; chosen.
+
+Of a regression in standard deviations of the trained model's predictions, else of the probability that differs most. A
+mean error that stays the same does not show it: what is too high in one row is too low in another.
+"""
+
+MAX_FURTHEST = 0.5
+"""Largest difference of one prediction of a regression, in the same unit; chosen.
+
+int8 clips what no calibration example reached.
+"""
 
 
 @dataclass(frozen=True)
@@ -227,26 +245,6 @@ def _one(tensors: Tensors) -> Tensors:
 
 def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
-
-
-MAX_SKEW = 1e-5
-"""Largest difference of a float32 file that computes the same function: rounding in another order of operations.
-
-Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the transform is orders of magnitude larger.
-"""
-
-MAX_NOISE: dict[Task, float] = {"regression": 0.05, "classification": 0.1, "multi_label": 0.1}
-"""Largest root mean square difference of a file in fewer bits or in other operations; chosen.
-
-Of a regression in standard deviations of the trained model's predictions, else of the probability that differs most. A
-mean error that stays the same does not show it: what is too high in one row is too low in another.
-"""
-
-MAX_FURTHEST = 0.5
-"""Largest difference of one prediction of a regression, in the same unit; chosen.
-
-int8 clips what no calibration example reached.
-"""
 
 
 def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float, exact: Collection[Format]) -> Verdict:

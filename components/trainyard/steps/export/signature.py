@@ -29,6 +29,10 @@ from trainyard.spec.recipe import Data
 Border = dict[str, dict[str, dict[str, Any]]]
 """The `inputs` and `outputs` of a file by name: dtype, shape, and of integers for real numbers scale and zero_point."""
 
+RAW = "serving_default"
+SERIALIZED = "serving_examples"
+_MISSING: dict[str, float | str] = {"float32": float("nan"), "string": ""}
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -67,12 +71,6 @@ def _in_unit(standardized: tf.Tensor, unit: Unit) -> tf.Tensor:
 def target_outputs(document: Examples) -> list[str]:
     """Return the names of the outputs of a file, several targets in their order."""
     return [f"prediction_{input_name(target)}" for target in document.targets] or [output_name(document.task)]
-
-
-RAW = "serving_default"
-SERIALIZED = "serving_examples"
-
-_MISSING: dict[str, float | str] = {"float32": float("nan"), "string": ""}
 
 
 def save(

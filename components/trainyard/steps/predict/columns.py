@@ -24,6 +24,9 @@ from trainyard.values.columns import as_texts, canonical_lists, canonical_texts,
 from trainyard.values.patterns import MAX_FLOAT32
 from trainyard.values.zones import time_zone
 
+_SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
+Mask = npt.NDArray[np.bool_]
+
 
 def read_rows(source: InputFiles, model: PushedModel, key: str | None, extras: Sequence[str] = ()) -> Items:
     """Yield the rows of all files in order. A file that cannot be read on is set aside from there.
@@ -55,7 +58,7 @@ def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | N
     numbers = {feature.name for feature in model.inputs if feature.dtype == "float32"} - {key, *extras}
     table = source.table(file, model.quote, numbers)
     names = formats.columns(source.kind, table)
-    required = list(dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else []), *extras]))
+    required = model.required(key, extras)
     if missing := set(required) - set(names):  # or of a type that is not read, which the reader says
         names += missing & formats.FORMATS[source.kind].nested(table).keys()
     if not (formats.FORMATS[source.kind].is_sparse and set(names) & set(required)):
@@ -71,11 +74,6 @@ def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | N
             yield from table_items(item.columns, item.names, model, key, extras)
 
 
-_SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
-
-Mask = npt.NDArray[np.bool_]
-
-
 def require_columns(
     names: list[str], model: PushedModel, key: str | None, place: str, extras: Sequence[str] = ()
 ) -> None:
@@ -84,7 +82,7 @@ def require_columns(
     Required are those that the model takes, `key` and `extras`.
     """
     require_names(names, place)
-    required = [*(feature.name for feature in model.inputs), *([key] if key else []), *extras]
+    required = model.required(key, extras)
     missing = [name for name in required if name not in names]
     if missing:
         raise DataError(

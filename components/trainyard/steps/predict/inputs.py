@@ -111,18 +111,17 @@ def _rows(inputs: Any, model: PushedModel, key: str | None) -> Items:
     table, names = _table(inputs)
     table = table.rename_columns(column_names(table.schema.names))
     require_columns(table.schema.names, model, key, "predict")
-    for name in {*(feature.name for feature in model.inputs), *([key] if key else [])}:
+    for name in model.required(key):
         require_readable(name, table.schema.field(name).type, "predict")
     return _table_items(table, names, model, key)
 
 
 def _table_items(table: pa.Table, names: pa.Array, model: PushedModel, key: str | None) -> Items:
     start = 0
-    required = dict.fromkeys([*(feature.name for feature in model.inputs), *([key] if key else [])])
     for columns in table.combine_chunks().to_batches():
         rows = names.slice(start, columns.num_rows)
         start += columns.num_rows
-        if bad := unreadable_rows(columns, required):
+        if bad := unreadable_rows(columns, model.required(key)):
             yield from (BadRow(rows[row].as_py(), None, "mistyped_value", detail) for row, detail in bad.items())
             kept = pa.array(~np.isin(np.arange(len(rows)), [*bad]))
             columns, rows = columns.filter(kept), rows.filter(kept)

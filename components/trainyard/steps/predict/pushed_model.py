@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -88,6 +89,10 @@ class PushedModel(_Lenient):
     pixels: PixelForm | None
     quote: Quote = '"'
     time_zone: str = DEFAULT_ZONE
+
+    def required(self, key: str | None, extras: Sequence[str] = ()) -> list[str]:
+        """Return the columns to read: the inputs, `key` and `extras`, each once."""
+        return list(dict.fromkeys([*(feature.name for feature in self.inputs), *([key] if key else []), *extras]))
 
 
 def find_model(folder: str) -> PushedModel:

@@ -22,6 +22,9 @@ from trainyard.storage import listing
 from trainyard.storage.listing import SourceFile, open_file
 
 Array = npt.NDArray[Any]
+Kind = Literal["images", TableName]
+_SHOWN = 5
+_PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,6 @@ class InputBatch:
 
 
 Items = Iterator[InputBatch | BadRow]
-
-
-Kind = Literal["images", TableName]
-
-_SHOWN = 5
-_PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
 _AROUND = ".,;:!?\"'()[]{}<>«»“”„‘’…-"  # of a word, not part of it; chosen
 _BINS = 256  # of a histogram while counting; chosen
+_BITS = 16  # of a number are counted at once
+_SIGN = np.uint64(1 << 63)
+Limits = Mapping[str, tuple[float, float]]
+"""The lowest and the highest number that a column keeps, by its name."""
 
 
 @dataclass
@@ -247,13 +251,6 @@ def _apart(label: str) -> list[str]:
 def _counts(values: pa.Array) -> Counter[str]:
     counted = pc.value_counts(values)
     return Counter(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
-
-
-_BITS = 16  # of a number are counted at once
-_SIGN = np.uint64(1 << 63)
-
-Limits = Mapping[str, tuple[float, float]]
-"""The lowest and the highest number that a column keeps, by its name."""
 
 
 def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:

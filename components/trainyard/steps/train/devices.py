@@ -23,6 +23,10 @@ from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.pools import DEVICES_VARIABLE
 
 _MEMORY_SHARE = 0.85  # chosen: share of the catalog's memory; the driver reserves some, and data sheets round up
+T = TypeVar("T")
+_SECONDS = 0.1  # chosen: duration of each measurement of a device
+SIZES = {"CPU": (512, 1 << 25), "GPU": (8192, 1 << 30), "TPU": (8192, 1 << 30)}
+"""Edge of the square matrices and bytes copied, by kind. Chosen: fills the device, and a product takes milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -183,13 +187,6 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu | None:
         return Gpu(nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetMemoryInfo(device).total)
     except nvml.NVMLError:
         return None
-
-
-T = TypeVar("T")
-
-_SECONDS = 0.1  # chosen: duration of each measurement of a device
-SIZES = {"CPU": (512, 1 << 25), "GPU": (8192, 1 << 30), "TPU": (8192, 1 << 30)}
-"""Edge of the square matrices and bytes copied, by kind. Chosen: fills the device, and a product takes milliseconds."""
 
 
 def report(devices: list[Device], versions: dict[str, str]) -> list[Device]:

@@ -38,6 +38,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0  # seconds between two requests, doubled 
 T = TypeVar("T")
 _QUERY = re.compile(r"(?<=[^\s?])\?[^\s\"')]+=[^\s\"')]*")
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+THREADS = 8  # chosen: one request waits for the network while another copies
+RANGE_BYTES = 16 << 20  # chosen: what one request reads, so that a lost one costs little
 
 
 class Kind(Enum):
@@ -341,10 +343,6 @@ def open_store(root: str, deadline_seconds: float | None = None) -> ObjectStore:
 
         return S3(root, deadline_seconds)
     raise NotImplementedError(root)
-
-
-THREADS = 8  # chosen: one request waits for the network while another copies
-RANGE_BYTES = 16 << 20  # chosen: what one request reads, so that a lost one costs little
 
 
 def upload(store: ObjectStore, prefix: str, folder: Path, files: dict[str, File]) -> None:

@@ -28,6 +28,15 @@ _BLOCK = 1 << 16  # examples; chosen
 Resampled = Callable[[Floats], Floats]
 """From weights (resamples, n), of examples or of groups of them, to the metric of each resample (resamples,)."""
 
+CALIBRATION_BINS = 15
+"""As in Guo et al., On Calibration of Modern Neural Networks, 2017."""
+
+# Both areas hold to first order in the weights; measured on 80 to 300 examples, some 40 of a class.
+_ROC_TOLERANCE, _PR_TOLERANCE = 0.05, 0.15
+_Examples = TypeVar("_Examples", SplitPredictions, OneClass)
+Answers = SplitPredictions | OneClass
+"""The subject of a metric: all classes or targets, or one class against the rest."""
+
 
 class Resampleable(Protocol):
     """A metric of examples that can be drawn one by one, or in groups."""
@@ -256,18 +265,6 @@ def _moves_by_threshold(above: Floats, found: Floats) -> tuple[float, Floats, Fl
     # An example counts at its own threshold and at every lower one.
     gain, loss = (np.cumsum(part[::-1])[::-1] for part in (gained * share, gained * found * share**2))
     return area, found * share + gain - area, loss
-
-
-CALIBRATION_BINS = 15
-"""As in Guo et al., On Calibration of Modern Neural Networks, 2017."""
-
-# Both areas hold to first order in the weights; measured on 80 to 300 examples, some 40 of a class.
-_ROC_TOLERANCE, _PR_TOLERANCE = 0.05, 0.15
-
-_Examples = TypeVar("_Examples", SplitPredictions, OneClass)
-
-Answers = SplitPredictions | OneClass
-"""The subject of a metric: all classes or targets, or one class against the rest."""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,12 @@ SPLIT_NAMES: dict[str, Split] = {
 }
 """Names of splits in a column, in any case."""
 
+Mask = npt.NDArray[np.bool_]
+_PLAIN_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_NOTHING = pa.scalar(b"", pa.binary())
+_REMEMBERED, _REMEMBERED_LENGTH = 1 << 17, 64  # texts of all columns, and characters of one; chosen: 40 MiB at most
+_MOST_DIGITS = 32  # of a number as Python writes it: at most 24
+
 
 def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Record | None:
     """Return the row's features and label, typed as the recipe says; None if `data.where` leaves it out.
@@ -157,14 +163,6 @@ def _day(text: str, name: str, zone: datetime.tzinfo, *, hour: bool = False) -> 
         return found
     expected = "a day YYYY-MM-DD" if day(text.strip()[:10]) is None else "a day and a time HH:MM"
     raise BadRecord("mistyped_value", f"'{name}': {expected} is expected, {text.strip()[:40]!r} was found")
-
-
-Mask = npt.NDArray[np.bool_]
-
-_PLAIN_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
-_NOTHING = pa.scalar(b"", pa.binary())
-_REMEMBERED, _REMEMBERED_LENGTH = 1 << 17, 64  # texts of all columns, and characters of one; chosen: 40 MiB at most
-_MOST_DIGITS = 32  # of a number as Python writes it: at most 24
 
 
 class ColumnValidator:

@@ -36,6 +36,11 @@ _Steps = Annotated[int, Field(ge=0, le=1 << 53)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Speed = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _EPOCHS = TypeAdapter(list[Epoch])
+_LAST_LINES = 3  # chosen: shown if no line looks like a Python error
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+_LONGEST_LINE = 300
+_LONGEST_READ = 1 << 20  # chosen: characters of a line; the rest counts as another line
+_LAST_WORDS_SECONDS = 5.0  # chosen: a leftover process of the program may hold its output open forever
 
 
 class _Progress(BaseModel):
@@ -143,13 +148,6 @@ class ProgramRecord:
             message=f"train.command: a line of {kind} is left out: {location}: {fault['msg']}. "
             "docs/how-to/own-script.md says what it may hold.",
         )
-
-
-_LAST_LINES = 3  # chosen: shown if no line looks like a Python error
-_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
-_LONGEST_LINE = 300
-_LONGEST_READ = 1 << 20  # chosen: characters of a line; the rest counts as another line
-_LAST_WORDS_SECONDS = 5.0  # chosen: a leftover process of the program may hold its output open forever
 
 
 def prepare(recipe: Recipe, folder: Path) -> None:

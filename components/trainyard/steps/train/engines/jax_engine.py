@@ -55,6 +55,11 @@ _PEER_ERRORS = (
 _PLATFORMS = {"gpu": "cuda"}
 # Chosen: edge of the random tile of the probe's matrix, the size of a CPU's matrix.
 _TILE = 512
+AXIS = "batch"
+"""The mesh axis over which the rows of a batch are sharded; everything else is replicated."""
+
+State = dict[str, jax.Array]
+_Batch = tuple[dict[str, jax.Array], jax.Array, jax.Array]
 
 
 class JaxEngine:
@@ -226,13 +231,6 @@ def _measure_device(name: str, device: _Device) -> Device:
     limit = (device.memory_stats() or {}).get("bytes_limit", 0)
     memory = gpus[number].memory_bytes if number < len(gpus) else limit
     return device_record(name, kind if kind == "CPU" else device.device_kind, memory, products, copies)
-
-
-AXIS = "batch"
-"""The mesh axis over which the rows of a batch are sharded; everything else is replicated."""
-
-State = dict[str, jax.Array]
-_Batch = tuple[dict[str, jax.Array], jax.Array, jax.Array]
 
 
 @dataclass(eq=False)

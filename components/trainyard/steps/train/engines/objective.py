@@ -29,6 +29,11 @@ _LEARNED: tuple[Split, ...] = ("train", "eval")  # by which the loss is computed
 Moments = tuple[float, float] | tuple[list[float], list[float]]
 """Mean and standard deviation, of one or several columns."""
 
+Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
+"""A tensor of the engine."""
+
+_TOP = 5
+
 
 @dataclass(frozen=True)
 class TargetScale:
@@ -120,10 +125,6 @@ def _names(folder: ExampleFolder) -> list[str]:
 if TYPE_CHECKING:
     import jax
     import tensorflow as tf
-
-Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
-"""A tensor of the engine."""
-_TOP = 5
 
 
 @dataclass(frozen=True)

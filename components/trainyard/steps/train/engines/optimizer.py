@@ -23,6 +23,9 @@ from trainyard.spec.model import UNTIL
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import Train
 
+TRUST = 0.001
+"""Maximum change of a layer's norm in one step at learning rate 1. Source: You et al. 2017, section 5."""
+
 
 class RateSchedule(LearningRateSchedule):
     """Linear warm-up to the peak, then half a cosine to zero or a constant peak, times `scale`.
@@ -93,10 +96,6 @@ def optimizer(
         result._all_reduce_sum_gradients = list
     result.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return keras.optimizers.LossScaleOptimizer(result) if float16 else result
-
-
-TRUST = 0.001
-"""Maximum change of a layer's norm in one step at learning rate 1. Source: You et al. 2017, section 5."""
 
 
 class LARS(keras.optimizers.Optimizer):

@@ -16,7 +16,7 @@ import keras
 from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import TARGET_INVERSE
-from trainyard.contract.version import EXTRA, LABELS, names
+from trainyard.contract.version import EXTRA, LABELS, VOCABULARIES, names
 from trainyard.contract.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
@@ -26,9 +26,10 @@ from trainyard.steps.train.engines.objective import Objective, Tensor
 from trainyard.storage import storage
 
 _VOCABULARIES = "transform/transform_fn/assets/"
-_PUSHED_VOCABULARIES = f"{EXTRA}/vocabularies/"
+_PUSHED_VOCABULARIES = f"{EXTRA}/{VOCABULARIES}/"
 _START = "train.warm_start"
 _DROP_START = "Leave train.warm_start out of the recipe to train from first weights."
+_TEACHER_ADVICE = "Name a version that was pushed from the same data, or leave train.teacher out."
 
 
 def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None, scale: str) -> None:
@@ -88,9 +89,6 @@ def _files(folder: str, made_by: str, prefix: str) -> dict[str, storage.File]:
     """Return size and checksum of each file below `prefix`."""
     files = storage.require(folder, made_by).files
     return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
-
-
-_TEACHER_ADVICE = "Name a version that was pushed from the same data, or leave train.teacher out."
 
 
 @dataclass(frozen=True)

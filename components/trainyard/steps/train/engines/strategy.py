@@ -21,6 +21,8 @@ from trainyard.steps.train.engines.ring import Ring
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
+_PORTS = settings.PORT_RANGE - 1  # the ring uses one of the ports behind TensorFlow's
+
 
 def create_strategy() -> tf.distribute.Strategy:
     """Return the strategy over the gang's devices; waits for every worker, without a deadline.
@@ -79,9 +81,6 @@ def devices() -> list[str]:
     logical_devices = next(devices for kind in kinds if (devices := tf.config.list_logical_devices(kind)))
     own_task = f"/task:{current_rank().index}/"
     return [d.name.split("/device:")[1] for d in logical_devices if "/task:" not in d.name or own_task in d.name]
-
-
-_PORTS = settings.PORT_RANGE - 1  # the ring uses one of the ports behind TensorFlow's
 
 
 class AllReduce:

@@ -47,6 +47,8 @@ _PEER_ERRORS = (
     tf.errors.DeadlineExceededError,
     tf.errors.FailedPreconditionError,
 )
+GRADIENT_BUCKET_BYTES = 4 << 20
+"""Chosen: size up to which gradients are collected for an all-reduce."""
 
 
 class TensorFlowEngine:
@@ -181,10 +183,6 @@ def _calls_per_second(name: str) -> tuple[float, float]:
 
 def _wait(value: tf.Tensor) -> None:
     tf.reshape(value, [-1])[0].numpy()
-
-
-GRADIENT_BUCKET_BYTES = 4 << 20
-"""Chosen: size up to which gradients are collected for an all-reduce."""
 
 
 @dataclass(eq=False)

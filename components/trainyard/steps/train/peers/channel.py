@@ -26,6 +26,15 @@ _ANSWER_SECONDS = 10.0  # chosen: time for a client to answer
 _MAX_PENDING = 64  # chosen: the oldest of more unanswered clients are cut off
 _ACCEPTS_PER_TURN = 16  # chosen: so that many strangers do not delay members
 _BACKLOG = 128  # chosen: connections waiting for accept
+HEARTBEAT_SECONDS = 1.0
+"""Chosen: interval of `beat` messages."""
+
+SILENCE_SECONDS = 10.0
+"""Chosen: a side that is silent for this long counts as lost."""
+
+_MAX_LINE = 1 << 20
+_STALL_SECONDS = 1.0  # chosen: a longer turn of this side's loop is a stall of this side
+Message = dict[str, Any]
 
 
 class Acceptor:
@@ -182,16 +191,6 @@ def _receive(connection: socket.socket, end: float) -> bytes:
 
 def _hmac(key: bytes, who: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
     return hmac.digest(key, who + server_nonce + client_nonce, "sha256")
-
-
-HEARTBEAT_SECONDS = 1.0
-"""Chosen: interval of `beat` messages."""
-SILENCE_SECONDS = 10.0
-"""Chosen: a side that is silent for this long counts as lost."""
-_MAX_LINE = 1 << 20
-_STALL_SECONDS = 1.0  # chosen: a longer turn of this side's loop is a stall of this side
-
-Message = dict[str, Any]
 
 
 class MessageStream:
