@@ -30,9 +30,7 @@ _EXCLUDED = {
     "names outputs": ("contract.keys", "contract.origin", "contract.pipeline", "contract.provenance"),
     "names the sections and inputs of a key, which are in it": ("graph",),
     "reads the recipe, whose values are in the key": ("spec.plain_yaml",),
-    "refuses a recipe, and changes none of its values, which are in the key": (
-        *("spec.contradictions", "spec.documents"),
-    ),
+    "refuses a recipe, and changes none of its values, which are in the key": ("spec.contradictions", "spec.documents"),
     "says where and when a run goes, not what it computes": (
         *("quantity", "spec.beam", "spec.devices", "spec.environment", "spec.hardware", "spec.schedule", "uris"),
     ),

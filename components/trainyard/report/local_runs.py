@@ -53,6 +53,11 @@ class LocalRunView:
     note: str = ""
 
     @property
+    def time(self) -> str:
+        """When it started, or if its name does not hold that, when it ended; '' if neither is known."""
+        return self.created or str(self.record.get("ended", ""))
+
+    @property
     def seconds(self) -> float | None:
         """From its start to its record, None while there is none."""
         return seconds_between(self.created, self.record.get("ended", ""))
@@ -145,9 +150,8 @@ def newest(
         timed = timed[:count]
     untimed = [pair for pair in named if not _NAME.fullmatch(pair[0])]  # their records say when they ended
     runs = _in_parallel(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed], storage.is_bucket(root))
-    times = {run.folder: run.created or run.record.get("ended", "") for run in runs}
-    fitting = [run for run in runs if wanted.fits(run.recipe, run.state, times[run.folder], run.note)]
-    return sorted(fitting, key=_time, reverse=True)[:count]
+    fitting = [run for run in runs if wanted.fits(run.recipe, run.state, run.time, run.note)]
+    return sorted(fitting, key=_order, reverse=True)[:count]
 
 
 def _in_parallel(
@@ -259,10 +263,8 @@ def _runs(root: str, recipe: str) -> str:
     return storage.join(root, recipe, "runs")
 
 
-def _time(run: LocalRunView) -> tuple[float, str]:
-    """Return the time when the run started, or if its name does not hold it, when it ended."""
-    text = run.created or run.record.get("ended", "")
-    return datetime.fromisoformat(text).timestamp() if text else 0.0, run.name
+def _order(run: LocalRunView) -> tuple[float, str]:
+    return datetime.fromisoformat(run.time).timestamp() if run.time else 0.0, run.name
 
 
 def is_written(journal: IO[str]) -> bool:
