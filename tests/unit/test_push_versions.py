@@ -17,7 +17,14 @@ from tests.unit import report_folders
 from trainyard.contract import version
 from trainyard.contract.artifacts.gate import Override
 from trainyard.contract.artifacts.preprocess import Column, RawFeature, Unknown
-from trainyard.contract.pushed_versions import aliases, find_version, serving_version, set_alias
+from trainyard.contract.pushed_versions import (
+    PushedVersion,
+    aliases,
+    find_version,
+    read_versions,
+    serving_version,
+    set_alias,
+)
 from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.contract.version import Champion, champion, set_champion
 from trainyard.errors import ConfigurationError, DataError
@@ -73,6 +80,14 @@ def test_the_newest_version_is_the_highest_plain_number(
 
 def test_there_is_no_champion_before_the_first_push(tmp_path: Path) -> None:
     assert champion(str(tmp_path)) is None and champion(str(tmp_path / "missing")) is None
+
+
+def test_a_version_that_is_served_and_was_not_pushed_is_warned_of_even_if_it_is_0(tmp_path: Path) -> None:
+    assert read_versions(str(tmp_path), PushedVersion) == ([], "")
+    (tmp_path / "0").mkdir()
+    (listed,), caution = read_versions(str(tmp_path), PushedVersion)
+    assert (listed.number, listed.serves) == (0, False)
+    assert caution.startswith("TensorFlow Serving loads version 0, and no version is in champion.json")
 
 
 def test_the_champion_is_found_where_its_folder_is_now(tmp_path: Path) -> None:
