@@ -109,6 +109,28 @@ def test_the_plan_prices_a_list_of_pools_at_the_stated_rate(tmp_path: Path) -> N
     assert not half["chosen"]
 
 
+def test_the_forecast_of_a_list_counts_its_own_input_workers_and_names_a_last_pool_that_fails(tmp_path: Path) -> None:
+    file = environment(tmp_path, ["spot", "calm"])
+    content = json.loads(file.read_text())
+    content["pools"]["calm"] |= {"spot": True, "preemptions": 2}
+    content["pools"]["feeds"] = content["pools"]["calm"] | {"price_per_hour": 0.5, "spot": False, "preemptions": None}
+    file.write_text(json.dumps(content | {"input_workers": {"count": 2, "pool": "feeds"}}))
+    command = ["plan", "digits", "--examples", "5000000", "-e", str(file), "--preemption-rate", "20"]
+    row = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)[-1]
+    assert row["input_cost_usd"] == pytest.approx(row["hours"]["expected"] * 2 * 0.5, abs=1e-3)
+    assert row["why"].endswith("; the run fails after more than 2 preemptions on calm")
+
+
+def test_the_table_shows_the_cost_with_the_fewest_workers(tmp_path: Path) -> None:
+    file = environment(tmp_path, "spot")
+    content = json.loads(file.read_text())
+    content["pools"]["spot"]["workers"] = {"min": 1, "max": 2}
+    file.write_text(json.dumps(content))
+    table = CliRunner().invoke(app, ["plan", "digits", "--examples", "5000000", "-e", str(file)]).stdout
+    most, fewest = (line.split()[-1] for line in table.splitlines() if line[2:].startswith("spot  "))
+    assert float(most) > 0 and float(fewest) > 0
+
+
 def test_a_rate_of_preemption_needs_a_list(tmp_path: Path) -> None:
     for name in (str(environment(tmp_path, "spot")), "local"):
         refused = CliRunner().invoke(app, ["plan", "digits", "-e", name, "--preemption-rate", "0.1"])

@@ -204,7 +204,7 @@ def _reason(candidate: Candidate) -> str:
 
 
 def _cost(candidate: Candidate) -> str:
-    if candidate.feasible and candidate.cost_usd is not None:
+    if candidate.cost_usd is not None:
         return usd(candidate.cost_usd)
     return "no price" if candidate.feasible and candidate.pool != THIS_MACHINE else "–"
 

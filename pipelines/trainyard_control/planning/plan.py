@@ -421,20 +421,36 @@ def with_list(
     names = environment.pool_names(TRAIN)
     first = {row.pool: row for row in reversed(forecasts)}  # of a pool with a range of workers, the one with the most
     rows = [first[name] for name in names]
-    row = replace(rows[0], pool=", then ".join(names), chosen=False, errors=(), price=None, selector=(), tolerations=())
+    row = Candidate(", then ".join(names), rows[0].workers, rows[0].devices)
     if bad := next((candidate for candidate in rows if candidate.hours is None), None):
-        return [*forecasts, replace(row, hours=None, cost_usd=None, feasible=False, why=f"{bad.pool}: {bad.why}")]
+        return [*forecasts, replace(row, why=f"{bad.pool}: {bad.why}")]
     stays = {bound: _stays(bound, rows, recipe, environment, data, rate) for bound in ("low", "expected", "high")}
     prices = [usd_per_hour(environment, environment.pools[name]) for name in names]
     costs = [price and stay.hours * price for price, stay in zip(prices, stays["expected"], strict=True)]
     parts = [
-        f"{stay.pool} {stay.hours:.3g} h" + (f" with {stay.preemptions:.2g} preemptions" if stay.preemptions else "")
+        f"{stay.pool} {round(stay.hours, 6):.3g} h"
+        + (f" with {stay.preemptions:.2g} preemptions" if stay.preemptions else "")
         for stay in stays["expected"]
     ]
     why = f"at {rate:g} preemptions per Spot node and hour: {', '.join(parts)}; nodes are assumed to come at once"
+    last, expected_last = environment.pools[names[-1]], stays["expected"][-1]
+    if expected_last.preemptions and (allowed := last.allowed_preemptions(last=True)) is not None:
+        why += f"; the run fails after more than {allowed * last.max_workers} preemptions on {names[-1]}"
     low, expected, high = (sum(stay.hours for stay in stays[bound]) for bound in ("low", "expected", "high"))
     cost = None if any(one is None for one in costs) else sum(one or 0.0 for one in costs)
-    return [*forecasts, replace(row, hours=Estimate(low, expected, high), cost_usd=cost, feasible=True, why=why)]
+    input_cost = None if cost is None else expected * (input_usd_per_hour(environment) or 0.0) or None
+    return [
+        *forecasts,
+        replace(
+            row,
+            feasible=True,
+            examples_per_second=rows[0].examples_per_second,
+            hours=Estimate(low, expected, high),
+            cost_usd=cost,
+            input_cost_usd=input_cost,
+            why=why,
+        ),
+    ]
 
 
 def _stays(
