@@ -475,6 +475,16 @@ def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
         ),
         ("2-4", "workers: is no number of workers and no range. Give 4, or {min: 2, max: 4}. Received: '2-4'."),
         ("{min: 2, max: 4}\n    nodes: 3", "workers: 4 on a pool of 3 nodes"),
+        (
+            "{min: 2, max: 4}\n    replace_seconds: 900",
+            "replace_seconds: 900 s, and start_deadline_seconds ends a gang without worker 0 after 900 s. "
+            "Give less than 900, or raise start_deadline_seconds.",
+        ),
+        (
+            "3",
+            "pools.here.workers: on this machine the recipe says how many workers train, and 3 were given. "
+            "Leave it out and set train.workers: 3, or give {min: 1, max: 3}.",
+        ),
     ],
 )
 def test_a_range_of_workers_that_cannot_be_is_refused(tmp_path: Path, workers: str, sentence: str) -> None:
@@ -506,7 +516,7 @@ def elastic(tmp_path: Path, pool_workers: str, **train: Any) -> ElasticGang | No
 
 
 def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_path: Path) -> None:
-    assert elastic(tmp_path, "4", batch_size=64) is None
+    assert elastic(tmp_path, "1", batch_size=64) is None
     gang = elastic(tmp_path, "{min: 1, max: 8}", batch_size=64)
     assert gang is not None and (gang.counts, gang.replace_seconds) == ([1, 2, 4, 8], 60)
     in_parts = elastic(tmp_path, "{min: 2, max: 6}", batch_size=240, accumulation_steps=2)
@@ -527,6 +537,7 @@ def test_a_gang_trains_with_the_numbers_of_workers_that_divide_its_batch(tmp_pat
         ),
         ("{min: 2, max: 6}", {"batch_size": 64}, "Give max: 4, or a batch of 66."),
         ("{min: 3, max: 8}", {"batch_size": 64}, "Give min: 4, or a batch of 72."),
+        ("{min: 2, max: 4}", {"batch_size": 63}, "Give min: 3 and max: 3, or a batch of 64."),
         ("{min: 5, max: 7}", {"batch_size": 64}, "Give a batch of 70."),
         ("{min: 2, max: 4}", {"batch_size": 64, "workers": 2}, "train.workers: 2 processes were asked for"),
         ("{min: 2, max: 3}", {"batch_size": 32, "command": ["a"]}, "Give max: 2, or a batch of 30."),

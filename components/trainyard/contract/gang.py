@@ -119,13 +119,14 @@ def unequal_parts(recipe: Recipe, pool: Pool) -> str:
     possible = [count for count in range(low, high + 1) if not train.unequal_parts(count, pool.count)]
     if {low, high} <= {*possible}:
         return ""
-    bound, count, nearest = ("max", high, possible[-1:]) if low in possible else ("min", low, possible[:1])
+    count = high if low in possible else low
     batch = train.nearest_batch(math.lcm(low, high), pool.count)
     why = f"train.{train.unequal_parts(count, pool.count)}"
     if not pool.is_elastic:
         return f"{why}. Give {batch}"
-    near = "".join(f"{bound}: {other}, or " for other in nearest)
-    return f"{why}, for {_bounds(pool)}. Give {near}a batch of {batch}"
+    ends = {"min": (low, possible[0]), "max": (high, possible[-1])} if possible else {}
+    near = " and ".join(f"{bound}: {end}" for bound, (given, end) in ends.items() if given != end)
+    return f"{why}, for {_bounds(pool)}. Give {f'{near}, or ' if near else ''}a batch of {batch}"
 
 
 def _bounds(pool: Pool) -> str:

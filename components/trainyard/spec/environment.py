@@ -329,6 +329,7 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
         if isinstance(pools, list):
             yield from ((("placement", step), why) for why in _list_faults(environment, step, pools))
     if environment.target == "local":
+        yield from _local_training_faults(environment)
         return
     if DEFAULT not in environment.placement:
         yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
@@ -337,6 +338,17 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
         used = environment.pools.get(name)
         if used and used.variant not in environment.images:
             yield ("images", used.variant), f"is required, for steps are placed on the {used.variant} pool '{name}'"
+
+
+def _local_training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield a fixed number of workers of the training's pool: on this machine the recipe gives it."""
+    name = environment.pool_name(TRAIN)
+    pool = environment.pools.get(name)
+    if pool and pool.max_workers > 1 and not pool.is_elastic:
+        number = pool.max_workers
+        instead = "" if pool.kind == "tpu" else f", or give {{min: 1, max: {number}}}"
+        why = f"on this machine the recipe says how many workers train, and {number} were given"
+        yield ("pools", name, "workers"), f"{why}. Leave it out and set train.workers: {number}{instead}"
 
 
 def _list_faults(environment: Environment, step: str, names: list[str]) -> Iterator[str]:

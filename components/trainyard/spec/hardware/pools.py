@@ -232,7 +232,9 @@ class Pool(Strict):
         "at least 2.",
     )
     replace_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(
-        60, description="Seconds that a gang with min and max waits for a missing worker before it trains without it."
+        60,
+        description="Seconds that a gang with min and max waits for a missing worker before it trains without it; less "
+        "than start_deadline_seconds.",
     )
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Maximum number of nodes.")
     machine: LabelValue | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
@@ -395,6 +397,12 @@ class Pool(Strict):
             raise ValueError(
                 f"replace_seconds: is for a gang that trains with fewer workers, and workers is {self.max_workers}. "
                 f"Leave it out{instead}"
+            )
+        if self.is_elastic and self.replace_seconds >= self.start_deadline_seconds:
+            raise ValueError(
+                f"replace_seconds: {self.replace_seconds} s, and start_deadline_seconds ends a gang without worker 0 "
+                f"after {self.start_deadline_seconds} s. Give less than {self.start_deadline_seconds}, or raise "
+                "start_deadline_seconds"
             )
         if self.nodes is not None and self.max_workers > self.nodes:
             raise ValueError(f"workers: {self.max_workers} on a pool of {self.nodes} nodes. Give at most nodes")
