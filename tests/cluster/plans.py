@@ -38,7 +38,10 @@ MEET = """
 import os, socket, sys, threading, time
 addresses = os.environ["TRAINYARD_WORKERS"].split(",")
 index = int(os.environ["TRAINYARD_WORKER_INDEX"])
-server = socket.create_server(("", int(addresses[index].rpartition(":")[2])))
+both = socket.has_dualstack_ipv6()
+family = socket.AF_INET6 if both else socket.AF_INET
+port = int(addresses[index].rpartition(":")[2])
+server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
 def answer():
     while True:
         server.accept()[0].sendall(str(index).encode())
