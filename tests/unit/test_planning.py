@@ -277,6 +277,14 @@ def test_a_range_of_workers_is_priced_with_the_most_and_with_the_fewest_of_which
     with pytest.raises(ConfigurationError) as refused:
         elastic_gang(unequal, ranged)
     assert not row.feasible and f"{refused.value}" == f"imagenet: {row.why}."
+    several = recipe.model_copy(update={"train": recipe.train.model_copy(update={"workers": 4})})
+    fixed = elastic.model_copy(update={"pools": {"a100": ranged.model_copy(update={"workers": 8})}})
+    whys = [row.why for pools in (elastic, fixed) for row in candidates(several, pools, known, RESNET, [])]
+    assert whys == [
+        f"train.workers: 4 processes were asked for, and the pool's workers: {workers} says how many train. "
+        "Leave train.workers out"
+        for workers in ("{min: 1, max: 2}", 8)
+    ]
 
 
 def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:

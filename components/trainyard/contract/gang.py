@@ -96,18 +96,21 @@ def elastic_gang(recipe: Recipe, pool: Pool | None) -> ElasticGang | None:
     """
     if pool is None or not pool.is_elastic:
         return None
-    if recipe.train.workers not in (1, pool.max_workers):
-        raise ConfigurationError(
-            f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {_bounds(pool)} says "
-            "how many train. Leave train.workers out."
-        )
-    if why := unequal_parts(recipe, pool):
+    if why := other_workers(recipe, pool) or unequal_parts(recipe, pool):
         raise ConfigurationError(f"{recipe.name}: {why}.")
     possible = range(pool.min_workers, pool.max_workers + 1)
     counts = [count for count in possible if not recipe.train.unequal_parts(count, pool.count)]
     return ElasticGang(
         counts=counts, replace_seconds=pool.replace_seconds, start_deadline_seconds=pool.start_deadline_seconds
     )
+
+
+def other_workers(recipe: Recipe, pool: Pool) -> str:
+    """Return the reason why `pool` does not train with the number of workers that `recipe` asks for, or ''."""
+    if recipe.train.workers in (1, pool.max_workers):
+        return ""
+    asked = f"train.workers: {recipe.train.workers} processes were asked for"
+    return f"{asked}, and {_bounds(pool)} says how many train. Leave train.workers out"
 
 
 def unequal_parts(recipe: Recipe, pool: Pool) -> str:
@@ -130,7 +133,8 @@ def unequal_parts(recipe: Recipe, pool: Pool) -> str:
 
 
 def _bounds(pool: Pool) -> str:
-    return f"the pool's workers: {{min: {pool.min_workers}, max: {pool.max_workers}}}"
+    bounds = f"{{min: {pool.min_workers}, max: {pool.max_workers}}}" if pool.is_elastic else pool.max_workers
+    return f"the pool's workers: {bounds}"
 
 
 def check_one_cpu(recipe: Recipe, environment: Environment) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from trainyard.contract.epochs import backbone_share, operations
-from trainyard.contract.gang import input_usd_per_hour, unequal_parts, usd_per_hour
+from trainyard.contract.gang import input_usd_per_hour, other_workers, unequal_parts, usd_per_hour
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware import machines
@@ -116,7 +116,7 @@ def candidates(
         own = environment.pools.get(environment.pool_name(TRAIN))
         if own is None or not own.is_elastic:
             return [on_this_machine(recipe.train.workers)]
-        if why := unequal_parts(recipe, own):
+        if why := other_workers(recipe, own) or unequal_parts(recipe, own):
             return [Candidate(THIS_MACHINE, own.max_workers, own.max_workers, why=why)]
         return _with_fewest(lambda pool: on_this_machine(pool.max_workers), own)
     vertex = environment.target == "vertex"  # Vertex AI knows only machine types
@@ -139,7 +139,8 @@ def candidates(
             return replace(candidate, why=f"cannot train: {why}. {nearest_that_trains(environment.pools)}")
         if pool.variant not in environment.images:
             return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
-        if why := unequal_parts(recipe, environment.pools[name]):
+        given = environment.pools[name]
+        if why := (other_workers(recipe, given) if given.max_workers > 1 else "") or unequal_parts(recipe, given):
             return replace(candidate, why=why)
         try:
             hardware = pool_hardware(recipe, environment, pool)
