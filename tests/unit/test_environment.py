@@ -614,6 +614,7 @@ def test_a_training_has_pools_in_the_order_in_which_they_are_tried(tmp_path: Pat
         ),
         ({"predict": ["jax"]}, "libraries. Give pools of kind cpu or gpu, or one pool."),
         ({"train": ["spot", 1]}, "placement.train.1: Input should be a valid string. Received: '1'."),
+        ({"train": {"first": "spot"}}, "placement.train: Input should be a valid string."),
     ],
 )
 def test_a_list_of_pools_that_cannot_be_tried_in_turn_is_refused(

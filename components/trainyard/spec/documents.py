@@ -225,7 +225,7 @@ def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> l
         if fault.get("ctx", {}).get("expected") == "''":
             continue  # of `Name | Literal[""]`, the fault of the name says it
         message = fault["msg"].removeprefix("Value error, ")
-        at = fault["loc"] if fault["type"] == _CONTRADICTION else _location_in(fault["loc"], read.content)
+        at = fault["loc"] if fault["type"] == _CONTRADICTION else _location_in(fault, read.content)
         origin = next(read.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in read.origins)
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
@@ -273,14 +273,14 @@ def _single_faults(error: ValidationError) -> Iterator[Any]:
             yield {"type": _CONTRADICTION, "loc": (*fault["loc"], *location), "msg": message, "input": {}}
 
 
-def _location_in(location: Location, content: Any) -> Location:
-    """Remove the parts that pydantic adds for union members, which are not in the document."""
+def _location_in(fault: Any, content: Any) -> Location:
+    """Return where `fault` is, without the parts that pydantic adds for keys and for members of unions."""
     existing: list[str | int] = []
-    for index, part in enumerate(location):
+    for index, part in enumerate(fault["loc"]):
         inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
         if inside or (isinstance(content, dict) and part in content):
             content = content[part]
-        elif index < len(location) - 1 or not isinstance(content, dict):
+        elif fault["type"] != "missing" or index < len(fault["loc"]) - 1 or not isinstance(content, dict):
             continue
         existing.append(part)
     return tuple(existing)
