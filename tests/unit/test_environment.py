@@ -637,6 +637,9 @@ def test_a_pool_is_not_waited_for_longer_than_the_step_may_take(tmp_path: Path) 
         message = refusal(tmp_path, listed({step: ["spot", "l4"]}, timeout_seconds={step: 600}))
         assert f"'spot' may be waited for 600 s (pending_seconds), and timeout_seconds.{step} ends the step" in message
         assert load(tmp_path, listed({step: ["spot", "l4"]}, timeout_seconds={step: 601}))
+        message = refusal(tmp_path, listed({step: ["spot", "l4", "cpu"]}, timeout_seconds={step: 1200}))
+        assert "'spot' and 'l4' may be waited for 1200 s (pending_seconds)" in message
+        assert "Give less than 1200 in all" in message
 
 
 @pytest.mark.parametrize("key", ["preemptions", "pending_seconds"])

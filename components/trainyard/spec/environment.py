@@ -366,13 +366,12 @@ def _list_faults(environment: Environment, step: str, names: list[str]) -> Itera
         twice = next(name for name in once if names.count(name) > 1)
         yield f"names '{twice}' {names.count(twice)} times, and no pool is tried again. Give [{', '.join(once)}]"
     limit = environment.timeout_of(step) or LONGEST_SECONDS
-    for name in once[:-1]:
-        pool = environment.pools.get(name)
-        if pool and pool.pending_seconds >= limit:
-            yield (
-                f"'{name}' may be waited for {pool.pending_seconds} s (pending_seconds), and timeout_seconds.{step} "
-                f"ends the step after {limit} s. Give less than {limit}"
-            )
+    waits = {f"'{name}'": environment.pools[name].pending_seconds for name in once[:-1] if name in environment.pools}
+    if (waited := sum(waits.values())) >= limit:
+        yield (
+            f"{' and '.join(waits)} may be waited for {waited} s (pending_seconds), and timeout_seconds.{step} "
+            f"ends the step after {limit} s. Give less than {limit}{' in all' if len(waits) > 1 else ''}"
+        )
     known = {name: _trainer(environment.pools[name]) for name in once if name in environment.pools}
     if step == TRAIN:
         yield from _mixture(known)
