@@ -127,8 +127,8 @@ def test_the_table_shows_the_cost_with_the_fewest_workers(tmp_path: Path) -> Non
     content["pools"]["spot"]["workers"] = {"min": 1, "max": 2}
     file.write_text(json.dumps(content))
     table = CliRunner().invoke(app, ["plan", "digits", "--examples", "5000000", "-e", str(file)]).stdout
-    most, fewest = (line.split()[-1] for line in table.splitlines() if line[2:].startswith("spot  "))
-    assert float(most) > 0 and float(fewest) > 0
+    all_workers, fewest = (line.split()[-1] for line in table.splitlines() if line[2:].startswith("spot  "))
+    assert float(all_workers) > 0 and float(fewest) > 0
 
 
 def test_a_rate_of_preemption_needs_a_list(tmp_path: Path) -> None:
