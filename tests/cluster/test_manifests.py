@@ -114,4 +114,7 @@ def test_pods_of_ours_are_closed_by_default_and_reach_no_metadata_service_of_a_m
         for peer in rule.get("to", [])
         if "ipBlock" in peer
     ]
-    assert blocks == [{"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}]
+    assert blocks == [
+        {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]},
+        {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128"]},
+    ]
