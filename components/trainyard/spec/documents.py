@@ -274,7 +274,7 @@ def _single_faults(error: ValidationError) -> Iterator[Any]:
 
 
 def _location_in(fault: Any, content: Any) -> Location:
-    """Return where `fault` is, without the parts that pydantic adds for keys and for members of unions."""
+    """Return the location of `fault`, without the parts that pydantic adds for keys and for members of unions."""
     existing: list[str | int] = []
     for index, part in enumerate(fault["loc"]):
         inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
