@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from trainyard import ports
 from trainyard.steps.train.peers import liveness
 
 IMAGE = "python:3.11-slim-bookworm"
@@ -34,14 +35,14 @@ POOLS: dict[str, dict[str, Any]] = {
 ANSWER = f"{inspect.getsource(liveness)}\nanswer()\n"
 
 # Every worker reaches every other by the name it was given, then says so and leaves.
-MEET = """
+MEET = (
+    f"""
 import os, socket, sys, threading, time
+{inspect.getsource(ports.listen)}"""
+    + """
 addresses = os.environ["TRAINYARD_WORKERS"].split(",")
 index = int(os.environ["TRAINYARD_WORKER_INDEX"])
-both = socket.has_dualstack_ipv6()
-family = socket.AF_INET6 if both else socket.AF_INET
-port = int(addresses[index].rpartition(":")[2])
-server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+server = listen(int(addresses[index].rpartition(":")[2]))
 def answer():
     while True:
         server.accept()[0].sendall(str(index).encode())
@@ -58,6 +59,7 @@ for other, address in enumerate(addresses):
 print(f"worker {index} met {len(addresses)}", file=sys.stderr, flush=True)
 time.sleep(float(sys.argv[1]))
 """
+)
 
 # Works until SIGTERM, then says what a worker says that saved its checkpoint.
 WORK = """

@@ -123,7 +123,8 @@ def _term(expression: Manifest) -> Term:
 
 
 def _labels(node: Manifest) -> dict[str, str]:
-    return dict(node["metadata"].get("labels", {}))
+    labels: dict[str, str] = node["metadata"].get("labels", {})
+    return labels
 
 
 def _matches(labels: dict[str, str], term: Term) -> bool:
