@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import plans
 import pytest
 import yaml
 from launcher import gang
-from namespaces import Namespace
+from namespaces import Namespace, until
 
+from trainyard.kubernetes.labels import LAUNCHES, step_labels
 from trainyard.steps.train.gang.pods.job import headless_service, worker_job
 
 pytestmark = pytest.mark.cluster
@@ -97,6 +99,51 @@ def test_a_worker_has_no_token_and_no_right(namespace: Namespace) -> None:
     assert account["automountServiceAccountToken"] is False
     bound = [binding["subjects"] for binding in rendered("base") if binding["kind"] == "RoleBinding"]
     assert "trainyard-worker" not in json.dumps(bound)
+
+
+@pytest.fixture
+def step_accounts(namespace: Namespace) -> Iterator[None]:
+    """Install k8s/components/step-accounts for this namespace alone, with the API version that the server offers."""
+    offered = [line for line in namespace.kubectl("api-resources").splitlines() if "MutatingAdmissionPolicy" in line]
+    if not offered:
+        pytest.skip("the API server offers no MutatingAdmissionPolicy: before Kubernetes 1.36 it must be asked to")
+    version = offered[0].split()[1]
+    folder = K8S / "components/step-accounts"
+    documents = [*yaml.safe_load_all((folder / "policy.yaml").read_text())]
+    for document in documents:
+        document |= {"apiVersion": version, "metadata": {"name": namespace.name}}
+    binding = documents[1]["spec"]
+    binding["policyName"] = namespace.name
+    binding["matchResources"]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] = namespace.name
+    text = yaml.safe_dump_all(documents)
+    namespace.kubectl("apply", "-f", str(folder / "accounts.yaml"), "-f", str(K8S / "base/run-rbac.yaml"))
+    namespace.kubectl("create", "-f", "-", stdin=text)
+    yield
+    namespace.kubectl("delete", "-f", "-", stdin=text)
+
+
+def admitted_account(namespace: Namespace, labels: dict[str, str], account: str = "trainyard-launcher") -> str:
+    """Return the account that a pod with `labels` and `account` is created with."""
+    pod = json.loads(worker_pod())
+    pod["metadata"]["labels"] = labels
+    pod["spec"]["serviceAccountName"] = account
+    arguments = ("create", "--dry-run=server", "-o", "jsonpath={.spec.serviceAccountName}", "-f", "-")
+    return namespace.kubectl(*arguments, stdin=json.dumps(pod))
+
+
+def test_a_step_that_launches_no_gang_gets_an_account_without_its_rights(
+    namespace: Namespace, step_accounts: None
+) -> None:
+    # The API server uses a policy some time after it was created.
+    until(lambda: admitted_account(namespace, step_labels("evaluate")) == "trainyard-step")
+    assert admitted_account(namespace, step_labels("push")) == "trainyard-publisher"
+    assert admitted_account(namespace, step_labels("train") | {LAUNCHES: "gang"}) == "trainyard-launcher"
+    assert admitted_account(namespace, step_labels("train"), "default") == "default"
+    assert admitted_account(namespace, {"pipelines.kubeflow.org/v2_component": "true"}) == "trainyard-launcher"
+    for account in ("trainyard-step", "trainyard-publisher"):
+        who = f"--as=system:serviceaccount:{namespace.name}:{account}"
+        assert namespace.kubectl("auth", "can-i", "create", "jobs.batch", who, check=False).startswith("no")
+        assert namespace.kubectl("auth", "can-i", "get", "secret/mlpipeline-minio-artifact", who).startswith("yes")
 
 
 @pytest.mark.parametrize("folder", OVERLAYS)

@@ -37,7 +37,10 @@ def test_the_launcher_of_a_gang_waits_on_the_default_pool_and_the_pipeline_carri
     resources = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]["resources"]
     assert (resources["resourceCpuRequest"], resources["resourceMemoryLimit"]) == ("250m", "1Gi")
     assert placed.platform is not None
-    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    configs = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    launching = [name for name, one in configs.items() if "trainyard/launches" in one["podMetadata"]["labels"]]
+    assert launching == ["exec-train"] != [*configs]
+    config = configs["exec-train"]
     assert "nodeSelector" not in config and config["podMetadata"]["labels"]["trainyard/pool"] == "cpu"
     assert config["activeDeadlineSeconds"] == str(1800 + 3600)
     assert place(placed.pipeline, with_gang(), placed.platform) == placed

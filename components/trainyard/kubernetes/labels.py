@@ -9,6 +9,8 @@ POOL = "trainyard/pool"
 USE = "trainyard/use"
 """'2' on pods of the second task of a step in one run, and so on; `INPUT` on those of a training's input workers."""
 INPUT = "input"
+LAUNCHES = "trainyard/launches"
+"""'gang' on pods that launch one. k8s/components/step-accounts takes the launcher's rights from all others."""
 
 RUN = "trainyard/run"
 """Annotation of a gang's Job: the run that it trains for."""

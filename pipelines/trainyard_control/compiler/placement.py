@@ -420,6 +420,8 @@ def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environmen
     step_labels = labels.step_labels(placement.step) | {labels.POOL: placement.name}
     if placement.use:
         step_labels[labels.USE] = placement.use
+    if placement.plan:
+        step_labels[labels.LAUNCHES] = GANG
     if placement.pool.queue:
         step_labels[labels.QUEUE] = placement.pool.queue
     metadata = result.setdefault("podMetadata", {})
