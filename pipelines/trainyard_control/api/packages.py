@@ -94,17 +94,9 @@ def prepare(
     loaded_environment = _cluster(environment, "Use `trainyard run`")
     loaded = recipes.load(recipe, sets)
     run = name or _run_name(loaded.name)
-    submission = compilation.submission(
-        loaded.name,
-        loaded_environment,
-        compiled(loaded, loaded_environment, day=day, again=known_step(from_step) or ""),
-        run,
-    )
-    if loaded_environment.target == "kubeflow":
-        submission = replace(
-            submission, metadata=replace(submission.metadata, expected=expect(loaded, loaded_environment))
-        )
-    return submission
+    placed = compiled(loaded, loaded_environment, day=day, again=known_step(from_step) or "")
+    expected = expect(loaded, loaded_environment) if loaded_environment.target == "kubeflow" else None
+    return compilation.submission(loaded.name, loaded_environment, placed, run, expected=expected)
 
 
 @dataclass(frozen=True)
@@ -135,9 +127,9 @@ def prepare_benchmarks(
     for pool in pools:
         run, placed = f"{name}-{pool}", environments.with_training_on(loaded_environment, pool)
         require_memory(loaded, loaded_environment, pool)
-        submission = compilation.submission(loaded.name, placed, compiled_benchmark(loaded, placed, label=run), run)
-        metadata = replace(submission.metadata, trains_on=pool)
-        runs[pool] = replace(submission, pipeline=f"trainyard-benchmark-{loaded.name}", metadata=metadata)
+        package = compiled_benchmark(loaded, placed, label=run)
+        submission = compilation.submission(loaded.name, placed, package, run, trains_on=pool)
+        runs[pool] = replace(submission, pipeline=f"trainyard-benchmark-{loaded.name}")
     return Benchmarks(loaded, name, runs)
 
 

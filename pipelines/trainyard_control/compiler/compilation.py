@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,7 @@ def compiled(
     from trainyard_control.catalog.train import train_pipeline
 
     pipeline = train_pipeline if when is None else retrain_on_drift_pipeline if when.drift else retrain_pipeline
-    more = {}
-    if when is not None:
-        more["when"] = when.model_dump_json()
+    more = {"when": when.model_dump_json()} if when else {}
     if again:
         more["again"] = again
     return _placed(pipeline, recipe, environment, more, day)
@@ -230,10 +228,10 @@ class Submission:
     metadata: RunMetadata
 
 
-def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
+def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: str, **about: Any) -> Submission:
     """Return the submission of a placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name.
 
-    recipe: what it runs, by name.
+    recipe: what it runs, by name. about: further fields of its `RunMetadata`.
     """
     if not _RUN_NAME.match(run):
         raise ConfigurationError(
@@ -242,7 +240,7 @@ def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: s
         )
     package = to_yaml(placed.documents)
     digest = hashlib.sha256(package.encode()).hexdigest()[:_DIGEST]
-    metadata = metadata_for(recipe, environment)
+    metadata = replace(metadata_for(recipe, environment), **about)
     return Submission(f"trainyard-{recipe}", f"{metadata.environment}-{digest}", package, run, environment, metadata)
 
 

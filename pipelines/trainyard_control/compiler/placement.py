@@ -53,7 +53,6 @@ LAUNCHER = {
 }
 LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
 
-
 _PARAMETER = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
 
 
@@ -525,7 +524,11 @@ def _inline(spec: Spec, tasks: Spec, name: str) -> None:
         if first:
             _restrict(spec, task, outer, component)
             waits_for |= set(outer.get("dependentTasks", []))
-        producers = {value["taskOutputParameter"]["producerTask"] for value in parameters.values() if _from_task(value)}
+        producers = {
+            value["taskOutputParameter"]["producerTask"]
+            for value in parameters.values()
+            if "taskOutputParameter" in value
+        }
         task["dependentTasks"] = sorted(waits_for | producers)
         tasks[task_name] = task
 
@@ -539,7 +542,3 @@ def _restrict(spec: Spec, task: Spec, outer: Spec, component: Spec) -> None:
     for read in _PARAMETER.findall(condition):
         task["inputs"]["parameters"][read] = outer["inputs"]["parameters"][read]
         definitions.setdefault("parameters", {})[read] = component["inputDefinitions"]["parameters"][read]
-
-
-def _from_task(value: Spec) -> bool:
-    return "taskOutputParameter" in value

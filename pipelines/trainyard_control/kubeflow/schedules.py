@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from calendar import monthrange
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -242,8 +242,7 @@ def package(schedule: Schedule, environment: Environment) -> tuple[Submission, s
     """Build the submission of the schedule, and the name of the recurring run for exactly this content."""
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
-    submission = compilation.submission(recipe.name, environment, placed, schedule.name)
-    submission = replace(submission, metadata=replace(submission.metadata, schedule=schedule.name))
+    submission = compilation.submission(recipe.name, environment, placed, schedule.name, schedule=schedule.name)
     return submission, f"{schedule.name}.{digest(schedule, submission.package, environment.service_accounts.run)}"
 
 
