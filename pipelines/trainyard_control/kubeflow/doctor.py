@@ -153,17 +153,18 @@ def _objects(cluster: Cluster, environment: Environment, namespace: Manifest) ->
     space = f"/api/v1/namespaces/{environment.namespace}"
     accounts = environment.service_accounts
     for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker, accounts.server))):
-        yield _exists(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
+        yield _exists(_allowed(cluster, f"{space}/serviceaccounts/{name}"), f"service account {name}")
     named = [*(source.secret for source in environment.secrets.values()), *environment.image_pull_secrets]
     for name in dict.fromkeys(named):
-        yield _exists(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not checked")
+        yield _exists(_allowed(cluster, f"{space}/secrets/{name}"), f"secret {name}", "; its keys are not checked")
     if environment.volume:
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))
     pools = [environment.pools[name] for name in checks.used_pools(environment)]
     yield from _queues(cluster, environment, namespace)
     for name in dict.fromkeys(pool.priority_class for pool in pools if pool.priority_class):
-        yield _exists(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", f"priority class {name}")
+        found = _allowed(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+        yield _exists(found, f"priority class {name}")
 
 
 def _queues(cluster: Cluster, environment: Environment, namespace: Manifest) -> Iterator[Check]:
@@ -172,7 +173,7 @@ def _queues(cluster: Cluster, environment: Environment, namespace: Manifest) -> 
     queues = dict.fromkeys(filter(None, pools.values()))
     found = {queue: _kueue(cluster, f"namespaces/{environment.namespace}/localqueues/{queue}") for queue in queues}
     remedy = "Install Kueue and create the LocalQueue, or take it out of the pool"
-    yield from (_presence(found[queue], f"queue {queue}", remedy=remedy) for queue in queues)
+    yield from (_exists(found[queue], f"queue {queue}", remedy=remedy) for queue in queues)
     if not any(queue not in (None, _REFUSED) for queue in found.values()):
         return
     if any(queue and checks.has_step_pods(environment, name) for name, queue in pools.items()):
@@ -198,10 +199,7 @@ def _kueue(cluster: Cluster, path: str) -> Manifest | None:
 
 
 def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
-    listed = _allowed(cluster, "/api/v1/nodes")
-    nodes = None if listed is _REFUSED or listed is None else list(listed["items"])
-    pod_list = _allowed(cluster, "/api/v1/pods")
-    pods = None if pod_list is _REFUSED or pod_list is None else list(pod_list["items"])
+    nodes, pods = ((_allowed(cluster, f"/api/v1/{kind}") or {}).get("items") for kind in ("nodes", "pods"))
     for name in checks.used_pools(environment):
         if nodes is None:
             yield unknown(f"pool {name}", "nodes may not be read")
@@ -233,17 +231,12 @@ def _allowed(cluster: Cluster, path: str) -> Manifest | None:
 
 
 def _exists(
-    cluster: Cluster, path: str, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
+    found: Manifest | None, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
 ) -> Check:
-    return _presence(_allowed(cluster, path), name, note, remedy)
-
-
-def _presence(
-    present: Manifest | None, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
-) -> Check:
-    if present is _REFUSED:
+    """Check that `found`, as `_allowed` returns it, exists."""
+    if found is _REFUSED:
         return unknown(name, "may not be read")
-    return good(name, f"exists{note}") if present else bad(name, f"does not exist. {remedy}")
+    return good(name, f"exists{note}") if found else bad(name, f"does not exist. {remedy}")
 
 
 def _is_allowed(cluster: Cluster, need: tuple[str, str, str, str], account: str = "") -> bool:

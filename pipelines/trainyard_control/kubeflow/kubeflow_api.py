@@ -71,7 +71,7 @@ class KubeflowServer:
 
     def experiment(self) -> str:
         """Return the id of the environment's experiment, creating it if needed."""
-        name = self._settings.experiment
+        name = self._environment.kubeflow.experiment
 
         def make() -> str:
             body = self._kfp.V2beta1Experiment(display_name=name, namespace=self._multi_user_namespace or None)
@@ -83,7 +83,7 @@ class KubeflowServer:
     def find_experiment(self) -> str | None:
         """Return the id of the environment's experiment, None if there is none."""
         call = self._experiments.experiment_service_list_experiments
-        return self._find(call, "experiments", "experiment_id", self._settings.experiment)
+        return self._find(call, "experiments", "experiment_id", self._environment.kubeflow.experiment)
 
     def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
         """Upload `package` as the version `version` of the pipeline, and return both ids.
@@ -156,10 +156,6 @@ class KubeflowServer:
         call = self._recurring.recurring_run_service_delete_recurring_run
         self._write(call, recurring_run_id=recurring_run)
 
-    @property
-    def _settings(self) -> Any:
-        return self._environment.kubeflow
-
     @cached_property
     def _multi_user_namespace(self) -> str:
         """The namespace for lists: multi-user installations require one, others refuse it."""
@@ -203,7 +199,13 @@ class KubeflowServer:
         if "pipeline_id" not in query and "experiment_id" not in query and self._multi_user_namespace:
             query["namespace"] = self._multi_user_namespace
         if equal:
-            query["filter"] = self._filter(equal)
+            kinds = self._kfp
+            predicates = [
+                kinds.V2beta1Predicate(operation=kinds.V2beta1PredicateOperation.EQUALS, key=key, string_value=value)
+                for key, value in equal.items()
+            ]
+            content = self._api.sanitize_for_serialization(kinds.V2beta1Filter(predicates=predicates))
+            query["filter"] = json.dumps(content)
         token = ""
         while True:
             page = self._read(call, page_size=_PAGE, page_token=token, sort_by="created_at desc", **query)
@@ -211,13 +213,6 @@ class KubeflowServer:
             token = page.next_page_token or ""
             if not token:
                 return
-
-    def _filter(self, equal: dict[str, str]) -> str:
-        operation = self._kfp.V2beta1PredicateOperation.EQUALS
-        predicates = [
-            self._kfp.V2beta1Predicate(operation=operation, key=key, string_value=value) for key, value in equal.items()
-        ]
-        return json.dumps(self._api.sanitize_for_serialization(self._kfp.V2beta1Filter(predicates=predicates)))
 
     def _read(self, call: Callable[..., Any], **arguments: Any) -> Any:
         return self._call(call, CALL_SECONDS, client.PATIENCE_SECONDS, arguments)

@@ -192,21 +192,18 @@ class RunView:
     def summary(self) -> dict[str, Any]:
         """Return the JSON fields of a run whose pods were not read."""
         names = ("run_id", "name", "state", "recipe", "environment", "created", "seconds", "error")
-        return {name: getattr(self, name) for name in names} | self._cost()
+        return {name: getattr(self, name) for name in names} | {"cost": self.cost and asdict(self.cost)}
 
     def document(self) -> dict[str, Any]:
         """Return the JSON fields of the run."""
         code = int(self.exit_code) if self.over else None
         return asdict(self) | {
-            **self._cost(),
+            "cost": self.cost and asdict(self.cost),
             "steps": [step.document() for step in self.steps],
             "reason": self.reason,
             "refused": bool(self.refused),
             "exit_code": code,
         }
-
-    def _cost(self) -> dict[str, Any]:
-        return {"cost": asdict(self.cost) if self.cost else None}
 
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
@@ -297,18 +294,14 @@ def _parse_task(name: str) -> PodTask:
 
 def _step(findings: list[Finding], now: datetime) -> StepView:
     newest = findings[-1]
+    held = (seconds_between(finding.started, finding.until or now.isoformat()) or 0.0 for finding in findings)
     return StepView(
         **vars(newest),
         seconds=seconds_between(findings[0].since, newest.until or now.isoformat()),
         attempts=len(findings),
-        machine_seconds=round(sum(_machine_seconds(finding, now) for finding in findings), 1),
+        machine_seconds=round(sum(max(0.0, seconds) for seconds in held), 1),  # clocks differ
         earlier=tuple((finding.pod, finding.sentence) for finding in findings[:-1] if finding.state == "failed"),
     )
-
-
-def _machine_seconds(finding: Finding, now: datetime) -> float:
-    """Return the seconds that a node had the pod, at least 0 because clocks differ."""
-    return max(0.0, seconds_between(finding.started, finding.until or now.isoformat()) or 0.0)
 
 
 def _order(step: StepView) -> tuple[int, str]:
