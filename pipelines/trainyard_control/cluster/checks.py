@@ -20,7 +20,6 @@ from trainyard.kubernetes.pod_spec import pod_spec, variables
 from trainyard.quantity import in_bytes
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import DEFAULT, LISTED, Environment
-from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard.steps.train.gang.pods.pods import gang
 from trainyard_control.cluster.scheduling import (
@@ -144,7 +143,6 @@ def image(variant: str, name: str) -> Check:
 def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:
     """Check that the pool has nodes, and report for how many pods they have room now."""
     label = f"pool {name}"
-    pool = environment.pools[name]
     spec = pool_pod(environment, name)["spec"]
     obstacle = find_obstacle(spec, nodes, None)
     if obstacle and obstacle.kind == "label" and environment.platform != "kubernetes":
@@ -156,12 +154,12 @@ def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], po
     if pods is None:
         return good(label, f"{len(fitting)} nodes; their free capacity may not be read")
     room_for = sum(capacity(spec, node, pods) for node in fitting)
-    workers = _workers(environment, name, pool)
-    if room_for < workers:
+    needed = sum(_pods(environment, name))
+    if room_for < needed:
         return unknown(
-            label, f"{len(fitting)} nodes, room for {room_for} of {workers} pods now: the run waits until others end"
+            label, f"{len(fitting)} nodes, room for {room_for} of {needed} pods now: the run waits until others end"
         )
-    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {workers} needed")
+    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {needed} needed")
 
 
 def claim(environment: Environment, volume_claim: Manifest | None) -> Check:
@@ -245,16 +243,14 @@ def has_step_pods(environment: Environment, name: str) -> bool:
 
 def queued_pods(environment: Environment, name: str) -> int:
     """Return the largest number of pods of the pool that its queue must admit together."""
-    workers = environment.input_workers
-    gang_pods = environment.pools[name].min_workers if name in environment.pool_names(TRAIN) else 1
-    return max(gang_pods, workers.count if workers and workers.pool == name else 1)
+    return max(_pods(environment, name))
 
 
-def _workers(environment: Environment, name: str, pool: Pool) -> int:
-    trains = name in environment.pool_names(TRAIN)
+def _pods(environment: Environment, name: str) -> tuple[int, int]:
+    """Return the pods of the pool for one step, which are the fewest workers of a training, and for input workers."""
     workers = environment.input_workers
-    input_pods = workers.count if workers and workers.pool == name else 0
-    return (pool.min_workers if trains else 1) + input_pods
+    step_pods = environment.pools[name].min_workers if name in environment.pool_names(TRAIN) else 1
+    return step_pods, workers.count if workers and workers.pool == name else 0
 
 
 def _numbers(text: str) -> tuple[int, ...]:
