@@ -336,6 +336,7 @@ def _measured(
     left_out: dict[str, int],
 ) -> LabelledEvaluation:
     from trainyard.steps.evaluate.metrics.bootstrap import measure_with_intervals
+    from trainyard.steps.evaluate.metrics.registry import metrics_of
     from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
     from trainyard.steps.evaluate.worst import mistake
 
@@ -344,7 +345,8 @@ def _measured(
         columns[recipe.data.label] = judged.labels
     sliced = [name for name in recipe.evaluate.slices if name in columns]
     notes = [f"Slices by {name} are not measured." for name in recipe.evaluate.slices if name not in columns]
-    notes += [f"{name} is not measured." for name in version.record.metrics if name not in _known(recipe, judged)]
+    known = metrics_of(recipe.task, judged)
+    notes += [f"{name} is not measured." for name in version.record.metrics if name not in known]
     notes += [f"The recipe's filter `{recipe.data.where}` is not applied."] if recipe.data.where else []
     part = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"slices": sliced})})
     masks = slice_masks(part, columns, columns, pushed.labels)
@@ -364,12 +366,6 @@ def _measured(
         slice_metrics(part, masks, judged),
         [mistake(judged, index, str(keys[index]), pushed.labels) for index in mistakes.tolist()],
     )
-
-
-def _known(recipe: Recipe, judged: SplitPredictions) -> Sequence[str]:
-    from trainyard.steps.evaluate.metrics.registry import metrics_of
-
-    return list(metrics_of(recipe.task, judged))
 
 
 def _main(part: SliceMetrics | None, metric: str) -> str:

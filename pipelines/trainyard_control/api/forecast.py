@@ -81,7 +81,7 @@ class Forecast:
                 f"[bold green]→ {markup(candidate.pool)}[/]" if candidate.chosen else f"  {markup(candidate.pool)}",
                 str(candidate.devices),
                 str(candidate.workers),
-                _between(candidate.examples_per_second, "{:,.0f}"),
+                _between(candidate.examples_per_second),
                 _time(candidate.hours),
                 candidate.duration or "–",
                 _cost(candidate),
@@ -214,10 +214,8 @@ def _needs(candidate: Candidate) -> str:
     return f"  {candidate.pool} selects {selects}; tolerates {', '.join(candidate.tolerations) or 'nothing'}"
 
 
-def _between(values: Estimate | None, form: str) -> str:
-    if values is None:
-        return "–"
-    return f"{form.format(values.expected)} ({form.format(values.low)} – {form.format(values.high)})"
+def _between(values: Estimate | None) -> str:
+    return f"{values.expected:,.0f} ({values.low:,.0f} – {values.high:,.0f})" if values else "–"
 
 
 def _time(values: Estimate | None) -> str:

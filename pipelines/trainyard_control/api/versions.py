@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from trainyard.contract import version as contents
+from trainyard.contract.document import SPLITS
 from trainyard.contract.pushed_versions import (
     PushedVersion,
     find_version,
@@ -79,7 +80,7 @@ class Version(PushedVersion):
         """Compare with another version, of this model or of another one."""
         records = [self.record, other.record]
         data = [
-            *((f"{split} examples", [f"{record.examples.get(split, 0):,}" for record in records]) for split in _SPLITS),
+            *((f"{split} examples", [f"{record.examples.get(split, 0):,}" for record in records]) for split in SPLITS),
             ("fingerprint", [record.fingerprint or MISSING for record in records]),
         ]
         return VersionDiff(
@@ -89,9 +90,6 @@ class Version(PushedVersion):
             list(metric_rows(records, [None, None])),
             list(export_rows([[file.model_dump() for file in record.exports] for record in records])),
         )
-
-
-_SPLITS = ("train", "eval", "test")
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,6 @@ class Versions(Sequence[Version]):
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.caution = ""
-        self._versions: list[Version] = []
         self._read()
 
     def _read(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -61,18 +62,13 @@ def show_troubled_steps(view: RunView) -> None:
         known = any(step.sentence in sentence for sentence in said)
         say(f"{_MARKS[step.state]} {step.name} ({step.pod or step.cause})" if known else _line(step))
         said.add(step.sentence)
-        for sentence, pods in _alike(step.earlier).items():
+        pods_by_sentence = defaultdict(list)
+        for pod, sentence in step.earlier:
+            pods_by_sentence[sentence].append(pod)
+        for sentence, pods in pods_by_sentence.items():
             also = "the same" if any(sentence in known_one for known_one in said) else sentence
             say(f"    before: {', '.join(pods)}: {also}")
             said.add(sentence)
-
-
-def _alike(attempts: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
-    """Group the pods of `attempts`, (pod, sentence), by sentence."""
-    pods: dict[str, list[str]] = {}
-    for pod, sentence in attempts:
-        pods.setdefault(sentence, []).append(pod)
-    return pods
 
 
 def _line(step: StepView) -> str:

@@ -155,7 +155,7 @@ def readable(error: TrainyardError) -> list[str]:
 def main() -> None:
     """Run the CLI and exit with a code of `ExitCode`."""
     signal.signal(signal.SIGTERM, handle_sigterm)
-    _protect_streams()
+    sys.stdout, sys.stderr = map(_Protected, (sys.stdout, sys.stderr))
     try:
         app()
     except BrokenPipeError:
@@ -181,14 +181,10 @@ def _end(error: Exception) -> tuple[list[str], ExitCode]:
     return [f"{bug_sentence(error)}; `trainyard --debug` shows where."], ExitCode.BUG
 
 
-def _protect_streams() -> None:
-    """Make stdout and stderr show control characters as escapes, and `?` for characters that their encoding lacks."""
-    sys.stdout, sys.stderr = map(_Protected, (sys.stdout, sys.stderr))
-
-
 class _Protected(io.TextIOBase, TextIO):
-    """A text stream that escapes what it writes to another. It has no `buffer`, so that nobody bypasses it.
+    """A text stream that escapes control characters in what it writes to another, with `?` for what that cannot encode.
 
+    It has no `buffer`, so that nobody bypasses it.
     rich_proxied_file: the stream that rich's consoles write to, because their text is escaped already.
     """
 

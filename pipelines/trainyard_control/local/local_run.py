@@ -322,29 +322,26 @@ class Journal:
 
     def step_started(self, step: str) -> None:
         """A step begins."""
-        self._note("step_started", step)
-        self._listener.step_started(step)
+        self._tell("step_started", step)
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
         """The step wrote an event."""
-        self._note("step_event", step, event)
-        self._listener.step_event(step, event)
+        self._tell("step_event", step, event)
 
     def step_ended(self, step: str, seconds: float, reused: bool) -> None:
         """The step's output is there."""
-        self._note("step_ended", step, seconds, reused)
-        self._listener.step_ended(step, seconds, reused)
+        self._tell("step_ended", step, seconds, reused)
 
     def step_skipped(self, step: str, why: str) -> None:
         """The step is left out."""
-        self._note("step_skipped", step, why)
-        self._listener.step_skipped(step, why)
+        self._tell("step_skipped", step, why)
 
-    def _note(self, *happening: Any) -> None:
+    def _tell(self, method: str, *arguments: Any) -> None:
         with suppress(OSError):
             if self._stream:
-                self._stream.write(json.dumps(happening) + "\n")
+                self._stream.write(json.dumps([method, *arguments]) + "\n")
                 self._stream.flush()
+        getattr(self._listener, method)(*arguments)
 
 
 def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:

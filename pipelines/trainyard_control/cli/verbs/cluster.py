@@ -157,7 +157,6 @@ def place(
 ) -> None:
     """Place a compiled pipeline on the pools of an environment."""
     from trainyard.spec import environment as environments
-    from trainyard_control.cli.verbs.cluster import write
     from trainyard_control.compiler import placement
     from trainyard_control.compiler.compilation import to_yaml
 
