@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec.environment import SecretKey, Volume
-from trainyard.spec.hardware.catalog import NodeRequirement, Platform
+from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import EPHEMERAL_STORAGE, SHARED_MEMORY, Pool, placement
 
 USER = 65532  # our images' user; numeric, so that the kubelet can verify it for Pod Security "restricted"
@@ -66,7 +66,8 @@ def pod_spec(
     if needs.tolerations:
         spec["tolerations"] = [toleration.model_dump(exclude_none=True) for toleration in needs.tolerations]
     if pool.node_affinity:
-        expressions = [_expression(requirement) for requirement in pool.node_affinity]
+        conditions = (requirement.model_dump() for requirement in pool.node_affinity)
+        expressions = [{key: value for key, value in condition.items() if value} for condition in conditions]
         terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     if pull_secrets:
@@ -94,11 +95,6 @@ def variable(spec: Manifest, name: str) -> str:
     """Return the value of an environment variable of the pod's containers, '' if none has it."""
     entries = [entry for container in spec["containers"] for entry in container.get("env") or []]
     return next((str(entry.get("value", "")) for entry in entries if entry["name"] == name), "")
-
-
-def _expression(requirement: NodeRequirement) -> Manifest:
-    values = {"values": requirement.values} if requirement.values else {}
-    return {"key": requirement.key, "operator": requirement.operator} | values
 
 
 def _disk(pool: Pool, worker: bool) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -149,18 +149,10 @@ def newest(
     if not (wanted.state or wanted.note):
         timed = timed[:count]
     untimed = [pair for pair in named if not _NAME.fullmatch(pair[0])]  # their records say when they ended
-    runs = _in_parallel(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed], storage.is_bucket(root))
+    with ThreadPoolExecutor(_READERS if storage.is_bucket(root) else 1) as pool:
+        runs = pool.map(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed])
     fitting = [run for run in runs if wanted.fits(run.recipe, run.state, run.time, run.note)]
     return sorted(fitting, key=_order, reverse=True)[:count]
-
-
-def _in_parallel(
-    read: Callable[[tuple[str, str]], LocalRunView], named: list[tuple[str, str]], is_remote: bool
-) -> list[LocalRunView]:
-    if not is_remote:
-        return list(map(read, named))
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(read, named))
 
 
 def no_runs(place: str, recipe: str, known: Iterable[str]) -> ConfigurationError:

@@ -37,10 +37,9 @@ class Outputs:
     def gates(self) -> list[tuple[str, Split | None, Verdict]]:
         """Each gate: its name, its split (None for a custom program's own metrics), and its verdict."""
         model = [("model", self.evaluation.split, self.evaluation.gate)] if self.evaluation else []
-        return [
-            *model,
-            *([("exports", EXPORTS_SPLIT, self.exports.gate)] if self.exports and self.exports.exports else []),
-        ]
+        if self.exports and self.exports.exports:
+            return [*model, ("exports", EXPORTS_SPLIT, self.exports.gate)]
+        return model
 
     @property
     def verdict(self) -> str:

@@ -166,10 +166,8 @@ def _confused(evaluation: Evaluation | None) -> list[tuple[int, str, str]]:
 def _environment() -> dict[str, str]:
     versions = {"Python": platform.python_version(), "System": f"{platform.platform()}, {os.cpu_count()} processors"}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
