@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.document import FrozenModel
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
@@ -104,21 +104,18 @@ def time_to_accuracy(
     """
     if goal is None:
         return None
-    values = [(epoch, _value(epoch, goal)) for epoch in training.history]
-    known = [value for _, value in values if value is not None]
-    first = next((epoch for epoch, value in values if value is not None and value >= goal.reach), None)
+    by_top5 = goal.metric == "top5_accuracy"
+    values = [(epoch, epoch.top5_accuracy if by_top5 else epoch.metric) for epoch in training.history]
+    known = [(epoch, value) for epoch, value in values if value is not None]
+    first = next((epoch for epoch, value in known if value >= goal.reach), None)
     seconds = first.elapsed_seconds if first else None
     return TimeToAccuracy(
         metric=goal.metric,
         reach=goal.reach,
-        best=max(known, default=None),
+        best=max((value for _, value in known), default=None),
         epoch=first.epoch if first else None,
         seconds=seconds,
         dollars=None if seconds is None or usd_per_hour is None else round(seconds / 3600 * usd_per_hour, 4),
         examples_per_second=training.speed.examples_per_second,
         published=published_times(goal, examples),
     )
-
-
-def _value(epoch: Epoch, goal: TimeTo) -> float | None:
-    return epoch.metric if goal.metric == "accuracy" else epoch.top5_accuracy

@@ -54,12 +54,10 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if train.result == "folder":
             yield ("train", "result"), "needs train.command, which is not set. Set it, or leave it out"
         return
-    for name, field in type(recipe.model).model_fields.items():
-        if getattr(recipe.model, name) != field.default:
-            yield ("model", name), "is of the networks that Trainyard trains, and train.command trains. Leave it out"
-    for name, value in train:
-        if name not in _USABLE and value != type(train).model_fields[name].default:
-            yield ("train", name), "is done by Trainyard's own training, and train.command trains. Leave it out"
+    for name in documents.changed(recipe.model):
+        yield ("model", name), "is of the networks that Trainyard trains, and train.command trains. Leave it out"
+    for name in documents.changed(train, _USABLE):
+        yield ("train", name), "is done by Trainyard's own training, and train.command trains. Leave it out"
     if any(map(_gives_secret, train.command, [*train.command[1:], ""])):
         yield (
             ("train", "command"),
@@ -83,10 +81,8 @@ def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if recipe.threshold:
         yield ("threshold",), why
     for section, allowed in (("evaluate", {"gates"}), ("export", set[str]())):
-        part = getattr(recipe, section)
-        for name, field in type(part).model_fields.items():
-            if name not in allowed and getattr(part, name) != field.default:
-                yield (section, name), why
+        for name in documents.changed(getattr(recipe, section), allowed):
+            yield (section, name), why
     for index, gate in enumerate(recipe.evaluate.gates):
         for name in ("slice", "target", "largest_gap_between", "class_name"):
             if getattr(gate, name) is not None:

@@ -112,13 +112,10 @@ def parse_schema(text: str, name: str) -> TableSchema | ImageSchema:
     content = YamlText(text, name).content
     kind = content.get("schema_of") if isinstance(content, dict) else None
     if isinstance(content, dict) and kind not in _KINDS:
-        received = f"'{documents.safe(kind)}'" if "schema_of" in content else f"no such key, but {_keys(content)}"
+        keys = documents.safe(", ".join(content) or "nothing")
+        received = f"'{documents.safe(kind)}'" if "schema_of" in content else f"no such key, but {keys}"
         raise ConfigurationError(
             f"{name}: schema_of: {received}. Allowed: {', '.join(_KINDS)}. "
             "`trainyard data schema SOURCE --write FILE` writes a schema."
         )
     return documents.parse(text, _KINDS.get(str(kind), TableSchema), name=name)
-
-
-def _keys(content: dict[str, object]) -> str:
-    return documents.safe(", ".join(content) or "nothing")

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -71,6 +71,14 @@ class Strict(BaseModel):
     """A section of a document that people write: unknown keys, other types and what is no number are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def changed(section: BaseModel, besides: Collection[str] = ()) -> list[str]:
+    """Return the fields of `section` with another value than their default, without those in `besides`."""
+    fields = {name: field for name, field in type(section).model_fields.items() if name not in besides}
+    return [
+        name for name, field in fields.items() if getattr(section, name) != field.get_default(call_default_factory=True)
+    ]
 
 
 def contradictory(contradictions: Sequence[tuple[Location, str]]) -> PydanticCustomError:

@@ -201,13 +201,10 @@ class Data(Strict):
     @model_validator(mode="after")
     def _source(self) -> Self:
         if self.format == "none":
-            set_fields = (
-                name
-                for name, field in type(self).model_fields.items()
-                if getattr(self, name) != field.get_default(call_default_factory=True)
-            )
-            if name := next((key for key in set_fields if key != "format"), None):
-                raise ValueError(f"format none has no data that {name} could be of. Leave it out, or give the format")
+            if given := documents.changed(self, {"format"}):
+                raise ValueError(
+                    f"format none has no data that {given[0]} could be of. Leave it out, or give the format"
+                )
             return self
         if (self.path is None) == (self.bundled is None):
             raise ValueError("give either path or bundled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainyard.spec import documents
 from trainyard.spec.networks import TREES
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def foreign_settings(recipe: Recipe, name: str) -> Iterator[tuple[str, Any]]:
     A search compares networks and trees by one recipe, which sets what either of them needs.
     """
     for section, part in (("model", recipe.model), ("train", recipe.train)):
-        for key, field in type(part).model_fields.items():
-            if not has_setting(name, f"{section}.{key}") and getattr(part, key) != field.default:
-                yield f"{section}.{key}", type(part)(**{key: field.default}).model_dump(mode="json")[key]
+        for key in documents.changed(part):
+            if not has_setting(name, f"{section}.{key}"):
+                yield f"{section}.{key}", type(part)().model_dump(mode="json")[key]
 
 
 def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
@@ -50,15 +51,11 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name, feature in data.features.items():
         if feature.type == "text":
             yield ("data", "features", name), f"{TREES} takes no text. Leave it out, or name mlp or wide_deep"
-    for name, field in type(model).model_fields.items():
-        if name not in _MODEL and getattr(model, name) != field.default:
-            yield ("model", name), f"is of networks, and {TREES} has none. Leave it out; it has model.trees"
-    for name, field in type(train).model_fields.items():
-        if name not in _TRAIN and getattr(train, name) != field.default:
-            instead = _INSTEAD.get(
-                name, "It has model.trees, train.early_stopping, train.target and train.class_weights"
-            )
-            yield ("train", name), f"is of networks, and {TREES} has none. Leave it out. {instead}"
+    for name in documents.changed(model, _MODEL):
+        yield ("model", name), f"is of networks, and {TREES} has none. Leave it out; it has model.trees"
+    for name in documents.changed(train, _TRAIN):
+        instead = _INSTEAD.get(name, "It has model.trees, train.early_stopping, train.target and train.class_weights")
+        yield ("train", name), f"is of networks, and {TREES} has none. Leave it out. {instead}"
     if recipe.evaluate.time_to:
         yield ("evaluate", "time_to"), f"is the time to an accuracy, and {TREES} keeps none. Leave it out"
     for name in export.formats or ():
