@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.errors import listed
-from trainyard.quality.tables.cells import Cells, Mask, cells
+from trainyard.quality.tables.cells import Cells, Mask, as_mask, cells
 from trainyard.spec.data_schema import (
     CategoryColumn,
     Column,
@@ -191,8 +191,7 @@ def _note(result: Conformity, key: tuple[str, str], wrong: Mask, text: Callable[
 
 
 def _is_in(texts: Any, values: Sequence[str]) -> Mask:
-    allowed = pc.is_in(texts, value_set=pa.array(values, pa.string()))
-    return np.asarray(allowed.to_numpy(zero_copy_only=False), bool)
+    return as_mask(pc.is_in(texts, value_set=pa.array(values, pa.string())))
 
 
 def _position(source: str) -> tuple[str, int]:

@@ -42,18 +42,18 @@ class Cells:
     @property
     def empty(self) -> Mask:
         """Mask of the empty cells."""
-        return _mask(pc.equal(self.texts, ""))
+        return as_mask(pc.equal(self.texts, ""))
 
     @property
     def truths(self) -> Mask:
         """Mask of the cells with true or false: 1 and 0 if numbers are expected."""
-        return _mask(pc.is_in(self.texts, value_set=pa.array([_TRUE, _FALSE])))
+        return as_mask(pc.is_in(self.texts, value_set=pa.array([_TRUE, _FALSE])))
 
     @property
     def zoned(self) -> int:
         """Number of times with an offset; `canonical` writes +00:00 behind them."""
         is_day = ~np.isnan(self.days)
-        return int((is_day & _mask(pc.ends_with(self.texts, "+00:00"))).sum()) if is_day.any() else 0
+        return int((is_day & as_mask(pc.ends_with(self.texts, "+00:00"))).sum()) if is_day.any() else 0
 
     @property
     def no_numbers(self) -> Mask:
@@ -67,9 +67,10 @@ def cells(column: Any, zone: datetime.tzinfo = UTC) -> Cells:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not is_text(column.type):
-        return _number_cells(column)
+        numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan))
+        return Cells(canonical_texts(column), np.isnan(numbers), numbers, np.full(len(numbers), np.nan))
     texts = canonical_texts(column)
-    empty = _mask(pc.equal(texts, ""))
+    empty = as_mask(pc.equal(texts, ""))
     numbers, parsed = _numbers(texts, empty)
     unparsed = ~parsed & ~empty
     # Without a number in it, `na` may well be a name.
@@ -87,7 +88,7 @@ def numbers(column: Any) -> tuple[NDArray[np.float64], Mask]:
     wrong = found.no_numbers
     if not wrong.any():
         return found.numbers, wrong
-    true = _mask(pc.equal(found.texts, _TRUE))
+    true = as_mask(pc.equal(found.texts, _TRUE))
     return np.where(found.truths, true.astype(np.float64), found.numbers), wrong & ~found.truths
 
 
@@ -105,11 +106,6 @@ def number_texts(values: NDArray[np.float64]) -> Any:
     return texts
 
 
-def _number_cells(column: Any) -> Cells:
-    numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan))
-    return Cells(canonical_texts(column), np.isnan(numbers), numbers, np.full(len(numbers), np.nan))
-
-
 def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:
     """Return the numbers and which texts are one."""
     if empty.all():
@@ -124,7 +120,7 @@ def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:
     like = pc.match_substring_regex(texts, f"^{NUMBER}$")
     unsigned = pc.utf8_ltrim(pc.if_else(like, texts, "nan"), "+")
     numbers = np.array(unsigned.cast(pa.float64()))
-    parsed = _mask(like) & (np.abs(numbers) <= MAX_FLOAT32)
+    parsed = as_mask(like) & (np.abs(numbers) <= MAX_FLOAT32)
     return np.where(parsed, numbers, np.nan), parsed
 
 
@@ -144,10 +140,11 @@ def _days(texts: Any, zone: datetime.tzinfo) -> NDArray[np.float64]:
 
 def listed_as_missing(texts: Any) -> Mask:
     """Return the mask of the texts that stand for a missing number."""
-    return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING)))
+    return as_mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING)))
 
 
-def _mask(array: Any) -> Mask:
+def as_mask(array: Any) -> Mask:
+    """Return an Arrow array of truths, null for False, as a mask."""
     return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 

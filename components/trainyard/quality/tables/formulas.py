@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import Mask, numbers
+from trainyard.quality.tables.cells import Mask, as_mask, numbers
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.formula import BIN, COMPARISONS, MAX_BINS, Cell, Constant, Node, parse
 from trainyard.spec.recipe import Data
@@ -41,7 +41,7 @@ class Derived:
         }
 
     def _true(self, node: Node) -> Mask:
-        return np.asarray(pc.fill_null(self._value(node, _unchanged), False).to_numpy(zero_copy_only=False), np.bool_)
+        return as_mask(self._value(node, _unchanged))
 
     def _value(self, node: Node, rounded: _Rounding) -> Any:
         """Return the value of a formula; `rounded` gives a number the digits with which it is compared."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.quality.tables.cells import listed_as_missing
+from trainyard.quality.tables.cells import as_mask, listed_as_missing
 from trainyard.spec.columns import has_name
 from trainyard.values.columns import as_texts, canonical_texts, is_list, is_text
 from trainyard.values.patterns import FALSE, MAX_FLOAT32, NUMBER, TRUE
@@ -219,7 +219,7 @@ def _all_numbers(texts: Any) -> NDArray[np.float64] | None:
     """Return the numbers, NaN for an empty text; None if a text is another one."""
     if not len(texts) or not _is_like_number(texts[0].as_py()):  # measured: a cast that fails takes ten times as long
         return None
-    empty = _mask(pc.equal(texts, ""))
+    empty = as_mask(pc.equal(texts, ""))
     try:
         numbers = np.array(pc.if_else(pa.array(empty), "0", texts).cast(pa.float64()))
     except pa.ArrowInvalid:
@@ -235,8 +235,8 @@ def _hashed_values(texts: Any) -> tuple[Hashes, NDArray[np.bool_]]:
     """Return the hash of each of different canonical texts, and which are no markers of a missing value."""
     numbers = np.full(len(texts), np.nan)
     for truth, word in enumerate((_FALSE, _TRUE)):
-        numbers[_mask(pc.equal(texts, word))] = truth
-    like = _mask(pc.match_substring_regex(texts, f"^{NUMBER}$"))
+        numbers[as_mask(pc.equal(texts, word))] = truth
+    like = as_mask(pc.match_substring_regex(texts, f"^{NUMBER}$"))
     if like.any():
         numbers[like] = pc.utf8_ltrim(texts.filter(pa.array(like)), "+").cast(pa.float64())
         numbers[np.abs(numbers) > MAX_FLOAT32] = np.nan
@@ -252,11 +252,7 @@ def _take(hashes: Hashes, present: NDArray[np.bool_], indices: Any) -> tuple[Has
     if not len(hashes):
         return np.zeros(len(indices), np.uint64), np.zeros(len(indices), np.bool_)
     places = np.asarray(pc.fill_null(indices.cast(pa.int64()), 0))
-    return hashes[places], present[places] & _mask(indices.is_valid())
-
-
-def _mask(array: Any) -> NDArray[np.bool_]:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
+    return hashes[places], present[places] & as_mask(indices.is_valid())
 
 
 def _single(lists: Any) -> Any:
