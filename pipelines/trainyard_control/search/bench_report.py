@@ -107,19 +107,8 @@ class BenchmarkReport(FrozenModel):
             f"measured {self.measured}",
         ]
         head = ["setting", "examples/s", "from", "to", "×", "GFLOP/s", *self.peaks, "first step, s"]
-        rows = [
-            [
-                speed.setting,
-                *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
-                self.compared(speed),
-                f"{1000 * speed.tflops:,.3g}",
-                *self.shares(speed),
-                f"{speed.first_step_seconds:.1f}",
-            ]
-            for speed in speeds
-        ]
         charts = {f"Speed, with {whisker}": chart(("setting", "examples/s"), marks, categories=names, bars=True)}
-        tables = [(head, rows)]
+        tables = [(head, self.rows)]
         if speeds[0].pool:
             tables.append(_pool_table(speeds))
         elif points := scaling_points(speeds):
@@ -129,6 +118,21 @@ class BenchmarkReport(FrozenModel):
             charts["Input alone"] = input_chart(self.inputs, speeds[0].input_examples_per_second)
             tables.append(input_table(self.inputs))
         return page(f"{self.recipe}: how fast it trains", notes, charts, tables)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The speeds: setting, examples/s with both ends, ratio, GFLOP/s, shares of `peaks`, first step's seconds."""
+        return [
+            [
+                speed.setting,
+                *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
+                self.compared(speed),
+                f"{1000 * speed.tflops:,.3g}",
+                *self.shares(speed),
+                f"{speed.first_step_seconds:.1f}",
+            ]
+            for speed in self.speeds
+        ]
 
     @property
     def peaks(self) -> list[str]:

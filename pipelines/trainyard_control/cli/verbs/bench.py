@@ -105,6 +105,7 @@ def _on_pools(
 
 def _show(report: BenchmarkReport) -> None:
     from trainyard_control.api.drawing import markup, plain_table, table_console
+    from trainyard_control.search.bench_report import input_table
 
     console = table_console()
     devices = ", ".join(f"{device.name} ({device.product})" for device in report.devices)
@@ -115,26 +116,13 @@ def _show(report: BenchmarkReport) -> None:
     console.print(f"on {markup(devices)}, {report.cores} cores, {markup(report.machine)}", soft_wrap=True)
     ends = "95 % interval" if report.speeds[0].rounds else "range"
     table = plain_table("setting", "examples/s", ends, "×", "GFLOP/s", *report.peaks, "first step")
-    for speed in report.speeds:
-        table.add_row(
-            speed.setting,
-            f"{speed.examples_per_second:,.0f}",
-            f"{speed.low:,.0f} – {speed.high:,.0f}",
-            report.compared(speed),
-            f"{1000 * speed.tflops:,.3g}",
-            *report.shares(speed),
-            f"{speed.first_step_seconds:.1f} s",
-        )
+    for setting, rate, low, high, *others, first_step in report.rows:
+        table.add_row(setting, rate, f"{low} – {high}", *others, f"{first_step} s")
     console.print(table)
     if report.inputs:
         alone = plain_table("input alone, from", "examples/s", ends, "")
-        for source in report.inputs:
-            alone.add_row(
-                source.source,
-                f"{source.examples_per_second:,.0f}",
-                f"{source.low:,.0f} – {source.high:,.0f}",
-                "as this recipe does" if source.used else "",
-            )
+        for source, rate, low, high, used in input_table(report.inputs)[1]:
+            alone.add_row(source, rate, f"{low} – {high}", used)
         console.print(alone)
     for setting, why in report.skipped.items():
         console.print(f"– {markup(setting)}: skipped. {markup(why)}", soft_wrap=True)
