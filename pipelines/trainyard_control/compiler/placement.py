@@ -524,12 +524,8 @@ def _inline(spec: Spec, tasks: Spec, name: str) -> None:
         if first:
             _restrict(spec, task, outer, component)
             waits_for |= set(outer.get("dependentTasks", []))
-        producers = {
-            value["taskOutputParameter"]["producerTask"]
-            for value in parameters.values()
-            if "taskOutputParameter" in value
-        }
-        task["dependentTasks"] = sorted(waits_for | producers)
+        outputs = [value["taskOutputParameter"] for value in parameters.values() if "taskOutputParameter" in value]
+        task["dependentTasks"] = sorted(waits_for | {output["producerTask"] for output in outputs})
         tasks[task_name] = task
 
 

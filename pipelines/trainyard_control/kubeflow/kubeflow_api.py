@@ -116,7 +116,7 @@ class KubeflowServer:
 
     def find_runs(self, name: str) -> list[Any]:
         """Return the runs called `name`, the newest first."""
-        return list(self._pages(self._runs.run_service_list_runs, "runs", {"display_name": name}))
+        return list(self._pages(self._runs.run_service_list_runs, "runs", ("display_name", name)))
 
     def runs(self, experiment: str | None = None) -> Iterator[Any]:
         """Yield the runs of one experiment or of all, the newest first."""
@@ -138,7 +138,7 @@ class KubeflowServer:
 
     def runs_made_by(self, recurring_run: str) -> list[Any]:
         """Return the newest runs of a recurring run."""
-        pages = self._pages(self._runs.run_service_list_runs, "runs", {"recurring_run_id": recurring_run})
+        pages = self._pages(self._runs.run_service_list_runs, "runs", ("recurring_run_id", recurring_run))
         return list(islice(pages, _PAGE))
 
     def create_recurring(self, recurring_run: Any) -> Any:
@@ -189,23 +189,20 @@ class KubeflowServer:
 
     def _find(self, call: Callable[..., Any], field: str, key: str, name: str, **query: str) -> str | None:
         """Return the `key` of the newest entry of `field` called `name`, None if there is none."""
-        entries = self._pages(call, field, {"display_name": name}, **query)
+        entries = self._pages(call, field, ("display_name", name), **query)
         return next((str(getattr(entry, key)) for entry in entries), None)
 
     def _pages(
-        self, call: Callable[..., Any], field: str, equal: dict[str, str] | None = None, **query: str
+        self, call: Callable[..., Any], field: str, equal: tuple[str, str] | None = None, **query: str
     ) -> Iterator[Any]:
-        """Yield the entries of `field` that match `equal`, the newest first."""
+        """Yield the entries of `field`, the newest first; equal: only those with this value of this key."""
         if "pipeline_id" not in query and "experiment_id" not in query and self._multi_user_namespace:
             query["namespace"] = self._multi_user_namespace
         if equal:
-            kinds = self._kfp
-            predicates = [
-                kinds.V2beta1Predicate(operation=kinds.V2beta1PredicateOperation.EQUALS, key=key, string_value=value)
-                for key, value in equal.items()
-            ]
-            content = self._api.sanitize_for_serialization(kinds.V2beta1Filter(predicates=predicates))
-            query["filter"] = json.dumps(content)
+            operation = self._kfp.V2beta1PredicateOperation.EQUALS
+            predicate = self._kfp.V2beta1Predicate(operation=operation, key=equal[0], string_value=equal[1])
+            body = self._api.sanitize_for_serialization(self._kfp.V2beta1Filter(predicates=[predicate]))
+            query["filter"] = json.dumps(body)
         token = ""
         while True:
             page = self._read(call, page_size=_PAGE, page_token=token, sort_by="created_at desc", **query)
