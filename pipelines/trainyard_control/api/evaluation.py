@@ -72,17 +72,15 @@ class LabelledEvaluation:
 
     def page(self) -> str:
         """Render the evaluation as a page of HTML."""
-        names = [self.version.name, "test split", self.data]
-        worse = [["example", "label", "predicted", "loss"]]
-        worse += [[item.key, item.label, item.predicted, f"{item.loss:.4g}"] for item in self.worst]
+        worst = [[item.key, item.label, item.predicted, f"{item.loss:.4g}"] for item in self.worst]
         tables = [
-            (["metric", *names[1:]], [[row.name, *row.cells] for row in self.rows]),
-            (["slice", *names[1:]], [[row.name, *row.cells] for row in self.slice_rows]),
-            (worse[0], worse[1:]),
+            (["metric", "test split", self.data], [[row.name, *row.cells] for row in self.rows]),
+            (["slice", "test split", self.data], [[row.name, *row.cells] for row in self.slice_rows]),
+            (["example", "label", "predicted", "loss"], worst),
         ]
         left_out = [f"{count:,} left out: {reason}." for reason, count in self.left_out.items()]
         notes = [f"{self.examples:,} examples.", *left_out, *self.notes]
-        return page(f"{names[0]} on {names[2]}", notes, {}, [table for table in tables if table[1]])
+        return page(f"{self.version.name} on {self.data}", notes, {}, [table for table in tables if table[1]])
 
     def document(self) -> dict[str, Any]:
         """Return the evaluation as JSON has it."""

@@ -293,7 +293,7 @@ def _kind(statistics: FeatureStatistics) -> str:
 
 def _moved_classes(before: Statistics, now: Statistics, bounds: Bounds) -> Movement:
     old, new = _Shares.from_classes(before), _Shares.from_classes(now)
-    apart = _text_distance(old, new)
+    apart = distance(*_text_shares(old, new))
     sentences = _frequencies(LABEL, old, new, bounds.max_frequency_change) + _out_of_bounds(LABEL, apart, bounds)
     return Movement(feature=LABEL, distance=apart, shift=None, missing=None, sentences=sentences)
 
@@ -308,7 +308,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
         return Movement(feature=name, distance=None, shift=None, missing=(missing[0], missing[1]), sentences=sentences)
     if old.top is not None and new.top is not None:
         before, now = _Shares.from_top(old.top, old), _Shares.from_top(new.top, new)
-        apart = _text_distance(before, now)
+        apart = distance(*_text_shares(before, now))
         moved = _frequencies(name, before, now, bounds.max_frequency_change)
         sentences += moved
         values = new.count if new.words is None else new.words
@@ -344,11 +344,6 @@ def _number_distance(old: Histogram | None, new: Histogram | None) -> Distance |
     before, now = aligned(old, new)
     edges = before.edges(_GROUPS)
     return distance(before.grouped(edges), now.grouped(edges))
-
-
-def _text_distance(old: _Shares, new: _Shares) -> Distance:
-    """Return the distance over the most frequent values of both and, as one, all others."""
-    return distance(*_text_shares(old, new))
 
 
 def _text_shares(old: _Shares, new: _Shares) -> tuple[list[float], list[float]]:

@@ -230,10 +230,9 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
         for column in columns
         if column.distinct >= 2 and column.type in ("category", "integer", "number") and has_name(column.name)
     ]
-    for usual in _LABELS:
-        for column in fitting:
-            if column.name.lower() == usual:
-                return column.name
+    usual = (column.name for name in _LABELS for column in fitting if column.name.lower() == name)
+    if label := next(usual, None):
+        return label
     last = columns[-1]
     return last.name if last in fitting and last.distinct <= min(100, max(2, rows // 10)) else None
 
