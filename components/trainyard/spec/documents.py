@@ -73,9 +73,9 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def changed(section: BaseModel, besides: Collection[str] = ()) -> list[str]:
-    """Return the fields of `section` with another value than their default, without those in `besides`."""
-    fields = {name: field for name, field in type(section).model_fields.items() if name not in besides}
+def changed(section: BaseModel, exceptions: Collection[str] = ()) -> list[str]:
+    """Return the fields of `section` with another value than their default, without `exceptions`."""
+    fields = {name: field for name, field in type(section).model_fields.items() if name not in exceptions}
     return [
         name for name, field in fields.items() if getattr(section, name) != field.get_default(call_default_factory=True)
     ]

@@ -201,9 +201,9 @@ class Data(Strict):
     @model_validator(mode="after")
     def _source(self) -> Self:
         if self.format == "none":
-            if given := documents.changed(self, {"format"}):
+            if names := documents.changed(self, {"format"}):
                 raise ValueError(
-                    f"format none has no data that {given[0]} could be of. Leave it out, or give the format"
+                    f"format none has no data that {names[0]} could be of. Leave it out, or give the format"
                 )
             return self
         if (self.path is None) == (self.bundled is None):

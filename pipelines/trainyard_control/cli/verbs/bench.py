@@ -116,8 +116,8 @@ def _show(report: BenchmarkReport) -> None:
     console.print(f"on {markup(devices)}, {report.cores} cores, {markup(report.machine)}", soft_wrap=True)
     ends = "95 % interval" if report.speeds[0].rounds else "range"
     table = plain_table("setting", "examples/s", ends, "×", "GFLOP/s", *report.peaks, "first step")
-    for setting, rate, low, high, *others, first_step in report.rows:
-        table.add_row(setting, rate, f"{low} – {high}", *others, f"{first_step} s")
+    for setting, rate, low, high, *shares, first_step in report.rows:
+        table.add_row(setting, rate, f"{low} – {high}", *shares, f"{first_step} s")
     console.print(table)
     if report.inputs:
         alone = plain_table("input alone, from", "examples/s", ends, "")
