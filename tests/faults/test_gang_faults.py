@@ -251,9 +251,10 @@ def test_a_worker_that_stands_still_for_most_of_the_time_is_named_with_its_node(
     slowed, over = gang.training_process(1), threading.Event()
 
     def slow() -> None:
-        while not over.wait(0.3):
+        # Within a call, of a quarter of a second: what some calls alone are slow by is sure after a minute only.
+        while not over.wait(0.06):
             os.kill(slowed, signal.SIGSTOP)
-            over.wait(0.7)
+            over.wait(0.14)
             os.kill(slowed, signal.SIGCONT)
 
     slowing = threading.Thread(target=slow)
