@@ -95,8 +95,11 @@ def prepare(
     loaded = recipes.load(recipe, sets)
     run = name or _run_name(loaded.name)
     placed = compiled(loaded, loaded_environment, day=day, again=known_step(from_step) or "")
-    expected = expect(loaded, loaded_environment) if loaded_environment.target == "kubeflow" else None
-    return compilation.submission(loaded.name, loaded_environment, placed, run, expected=expected)
+    submission = compilation.submission(loaded.name, loaded_environment, placed, run)
+    if loaded_environment.target != "kubeflow":
+        return submission
+    metadata = replace(submission.metadata, expected=expect(loaded, loaded_environment))
+    return replace(submission, metadata=metadata)
 
 
 @dataclass(frozen=True)

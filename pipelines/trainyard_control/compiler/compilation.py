@@ -228,10 +228,12 @@ class Submission:
     metadata: RunMetadata
 
 
-def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: str, **about: Any) -> Submission:
+def submission(
+    recipe: str, environment: Environment, placed: PlacedSpec, run: str, *, schedule: str = "", trains_on: str = ""
+) -> Submission:
     """Return the submission of a placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name.
 
-    recipe: what it runs, by name. about: further fields of its `RunMetadata`.
+    recipe: what it runs, by name. schedule, trains_on: as in `RunMetadata`.
     """
     if not _RUN_NAME.match(run):
         raise ConfigurationError(
@@ -240,7 +242,7 @@ def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: s
         )
     package = to_yaml(placed.documents)
     digest = hashlib.sha256(package.encode()).hexdigest()[:_DIGEST]
-    metadata = replace(metadata_for(recipe, environment), **about)
+    metadata = replace(metadata_for(recipe, environment), schedule=schedule, trains_on=trains_on)
     return Submission(f"trainyard-{recipe}", f"{metadata.environment}-{digest}", package, run, environment, metadata)
 
 

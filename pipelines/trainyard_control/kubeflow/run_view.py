@@ -350,9 +350,9 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     step that only Kubeflow reports. On a list of pools whose attempts are not known here (`with_attempts`), it counts
     on the most expensive.
     """
-    task = step.task.step
-    launches = ours and step.task == PodTask(task) and gang.launches(environment, task)
-    placed = environment.pool_name(task) if ours else ""
+    step_name = step.task.step
+    launches = ours and step.task == PodTask(step_name) and gang.launches(environment, step_name)
+    placed = environment.pool_name(step_name) if ours else ""
     name = step.pool if step.pod and not launches else placed
     if step.task.worker or not name:
         return None
@@ -360,14 +360,15 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
     seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
     if not seconds:
         return Cost(0.0, so_far=so_far)
-    inputs = environment.input_workers if launches and task == gang.STEP else None
+    inputs = environment.input_workers if launches and step_name == gang.STEP else None
     input_pools = [inputs.pool] if inputs else []
-    pools = environment.pool_names(task) if launches else [name]
+    pools = environment.pool_names(step_name) if launches else [name]
     prices = {pool: _usd_per_hour(pool, environment) for pool in [*pools, *input_pools]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
     hourly = [
-        gang.hourly_price(environment, task, environment.pools[pool]) if launches else prices[pool] for pool in pools
+        gang.hourly_price(environment, step_name, environment.pools[pool]) if launches else prices[pool]
+        for pool in pools
     ]
     return Cost(_rounded(seconds / 3600 * max(each or 0.0 for each in hourly)), at_most, so_far)
 

@@ -144,7 +144,7 @@ def listed_as_missing(texts: Any) -> Mask:
 
 
 def as_mask(array: Any) -> Mask:
-    """Return an Arrow array of truths, null for False, as a mask."""
+    """Return an Arrow array of booleans as a mask; a null is False."""
     return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
