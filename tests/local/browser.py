@@ -100,13 +100,6 @@ class Page:
             self.call("Input.dispatchMouseEvent", type="mouseMoved", buttons=1, **place)
         self.call("Input.dispatchMouseEvent", type="mouseReleased", clickCount=1, **place)
 
-    def tap(self, selector: str) -> None:
-        """Touch the middle of the element."""
-        left, top, width, height = self._box(selector)
-        middle = {"x": left + width / 2, "y": top + height / 2}
-        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[middle])
-        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-
     def _box(self, selector: str) -> tuple[float, float, float, float]:
         """Scroll to the element, and return its left, top, width and height in the window."""
         element = f"document.querySelector({json.dumps(selector)})"

@@ -221,8 +221,7 @@ def test_the_graph_takes_rows_never_seen(made):
     assert all(np.isfinite(values.numpy()).all() for values in transformed.values())
 
 
-def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows_on_a_device_and_in_a_browser(made, tmp_path):
-    import browser
+def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows_on_a_device(made, tmp_path):
     import device_folder
     import export_folders
     import keras
@@ -255,9 +254,7 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows_on_a_device
     exported = tmp_path / "exported"
     exported.mkdir()
     text = recipe(Path("shop.csv"))
-    formats = text.export.model_copy(
-        update={"formats": ["saved_model", "litert_float32", "onnx"], "demo": browser.HAS_DEMO}
-    )
+    formats = text.export.model_copy(update={"formats": ["saved_model", "litert_float32", "onnx"]})
     run.run(text.model_copy(update={"export": formats}), examples.uri, str(tmp_path / "model"), exported)
 
     rows = write_rows(tmp_path / "raw.csv", 300)
@@ -280,15 +277,6 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows_on_a_device
     columns = {name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
     transformed = load_transform(examples.uri)(as_read(columns, text.data))
     assert device_folder.largest_difference(device_folder.features(exported, cells), transformed) <= 1e-6
-    if browser.CHROMIUM and browser.HAS_DEMO:
-        with browser.chromium() as page:
-            page.open_demo(exported)
-            answers = page.run(f"Promise.all({json.dumps(cells)}.map(trainyard.answer))")
-            in_browser = [answer["probabilities"] for answer in answers]
-            np.testing.assert_allclose(in_browser, served["probabilities"], rtol=0, atol=1e-5)
-            form = page.run("[...document.querySelectorAll('[data-column]')].map((field) => field.type)")
-            kinds = ["text"] * 5 + ["select-one", "select-one", "datetime-local", "textarea"]
-            assert form == kinds and page.complaints == []
 
 
 def test_schema_and_statistics_describe_the_columns(made):

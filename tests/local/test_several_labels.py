@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import arm64
-import browser
 import device_folder
 import export_folders
 import gang_processes
@@ -26,7 +25,6 @@ from trainyard.contract.version import EXTRA, PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe
-from trainyard.steps.export import demo
 from trainyard.steps.train.engines.objective import MultiLabel, Regression, TargetScale, require_above
 from trainyard.storage import storage
 
@@ -77,7 +75,6 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             "export": {
                 "max_accuracy_drop": 0.5,  # of an error near 0
                 "formats": [*DEFAULT_FORMATS, "onnx"],
-                "demo": browser.HAS_DEMO,
             },
             **({"threshold": {"recall": 0.8}} if request.param == "multi_label" else {}),
         }
@@ -182,42 +179,6 @@ def test_each_example_runs_as_it_is_written_and_gives_the_answer_of_the_trained_
     exported: Path, examples: str, model: str
 ) -> None:
     export_folders.check_scripts(exported, examples, model)
-
-
-def with_numbers_as_targets(recipe: Recipe, examples: str, exported: Path, to: Path) -> Path:
-    """Copy the export with targets that an object of JavaScript sorts, and write its page."""
-    shutil.copytree(exported, to, ignore=shutil.ignore_patterns("saved_model", "demo.html"))
-    content = (to / PREPROCESSING).read_text()
-    content = content.replace('"target": "heating"', '"target": "2"').replace('"target": "cooling"', '"target": "1"')
-    (to / PREPROCESSING).write_text(content)
-    demo.write(recipe, open_examples(examples).document, to)
-    return to
-
-
-@browser.needs_demo
-def test_the_page_answers_in_a_browser_as_predict(
-    recipe: Recipe, examples: str, exported: Path, tmp_path: Path
-) -> None:
-    [(raw, _labels)] = open_examples(examples).raw_batches("eval", 1000)
-    served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](**raw)
-    rows = [dict(zip(raw, row, strict=True)) for row in zip(*(x.numpy().tolist() for x in raw.values()), strict=True)]
-    with browser.chromium() as page:
-        page.open_demo(exported)
-        answers = page.run(f"Promise.all({json.dumps(rows)}.map(trainyard.answer))")
-        shown = page.text("bars").split("\n")
-        if recipe.task == "regression":
-            refused = page.run("trainyard.answer({a: 3e38, b: 3e38}).catch((error) => error.message)")
-            assert refused == "the model gives NaN or infinity"
-            page.open_demo(with_numbers_as_targets(recipe, examples, exported, tmp_path / "numbers"))
-            assert [line[0] for line in page.text("bars").split("\n")] == ["2", "1"]
-    if recipe.task == "regression":
-        made = [[answer["prediction"][name] for name in ("heating", "cooling")] for answer in answers]
-        np.testing.assert_allclose(made, served["prediction"], rtol=1e-5)
-        assert [line.partition("\t")[0] for line in shown] == ["heating", "cooling"]
-    else:
-        made = [answer["probabilities"] for answer in answers]
-        np.testing.assert_allclose(made, served["probabilities"], atol=1e-5)
-        assert [answer["label"] for answer in answers] == [label.decode() for label in served["label"].numpy()]
 
 
 def the_same_classes_everywhere(examples: str, exported: Path, version: str, thresholds: dict[str, float]) -> None:

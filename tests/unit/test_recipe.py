@@ -157,6 +157,12 @@ def test_the_class_of_a_gate_is_read_as_labels_are(written: str, name: str) -> N
     assert dumped["class"] == name and "class_name" not in dumped
 
 
+def test_a_demo_of_columns_is_refused() -> None:
+    table = "data: {format: csv, path: a.csv, label: y, features: {x: {type: numeric}}}\nmodel: {name: mlp}\n"
+    message = faults(f"name: a\n{table}export: {{formats: [saved_model, onnx], demo: true}}")
+    assert "export.demo: is a page for images, not for columns. Leave it out" in message
+
+
 def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
     message = faults(GOOD + "evaluate:\n  slices: [color]\n")
     assert message == "pets.yaml:8: evaluate.slices: no feature 'color'."

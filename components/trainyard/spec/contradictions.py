@@ -78,6 +78,8 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("export", "min_mapped_share"), "is of litert_int8. Add litert_int8 to export.formats"
     if recipe.export.demo and "onnx" not in formats:
         yield ("export", "demo"), "runs the ONNX file. Add onnx to export.formats"
+    if recipe.export.demo and not data.is_image:
+        yield ("export", "demo"), "is a page for images, not for columns. Leave it out; `trainyard serve` answers rows"
     for name, limits in recipe.export.devices.items():
         if limits.format not in formats:
             yield ("export", "devices", name), f"measures {limits.format}. Add {limits.format} to export.formats"

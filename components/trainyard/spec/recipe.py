@@ -375,7 +375,7 @@ class Export(Strict):
 
     demo: bool = Field(
         False,
-        description="Also write demo.html, a page that runs the onnx file in a browser, also on a phone.",
+        description="Also write demo.html, a page that runs the onnx file of an image model in a browser or phone.",
     )
 
     @property

@@ -1,12 +1,11 @@
-"""demo.html: one page that runs the ONNX file in a browser, without a server and without requests.
+"""demo.html: one page that runs the ONNX file of an image model in a browser, without a server and without requests.
 
-Its scripts do what preprocess.py does; they get its patterns and tables as data.
+Its scripts do what preprocess.py does.
 """
 
 from __future__ import annotations
 
 import base64
-import datetime
 import gzip
 import hashlib
 import io
@@ -14,21 +13,18 @@ import json
 import re
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from trainyard.contract.artifacts.preprocess import Examples, ImageShape
-from trainyard.contract.version import PREPROCESSING, VOCABULARIES
-from trainyard.data.values import CYCLE, LAST_CHANGE, zone_changes
+from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import ConfigurationError
 from trainyard.report import pages
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import skew
-from trainyard.steps.export.on_device import predict, words
-from trainyard.values import patterns
+from trainyard.steps.export.on_device import predict
 
 FILE = "demo.html"
 VERSION = "1.30.0"
@@ -42,51 +38,41 @@ DIGESTS = {
 }
 """SHA-256 of the runtime's files; they lie in `RUNTIME` compressed."""
 
-SOURCES_DIGEST = "4cf4caab4d38becc434d181db20c9a069bcd9f893bcc84fd7cb3f9743126b5ee"
+SOURCES_DIGEST = "d05de02896f7c2f834a6ee42da87473c2c1876b75aee8de1887f7049e07c1322"
 """SHA-256 of the template and the scripts, so that the keys of exports change with them; a test holds it."""
 
 _MODEL = "model.onnx"
-_PATTERNS = ("NUMBER", "WHOLE", "EXPONENT", "TIMESTAMP", "TIME", "DAY", "TRUE", "FALSE")
-_MORE_PATTERNS = ("SPACE", "LINE_BREAK", "MISSING", "MAX_FLOAT32")
-_MOST_CHOICES = 20  # of a select; chosen: more are easier to type
 _DRAWING = 280  # pixels of the longer side; chosen
 
 
 def write(recipe: Recipe, document: Examples, folder: Path) -> None:
     """Write demo.html of the exported files in `folder`. Call after `calling.write`.
 
-    Raises `ConfigurationError` if no browser can run the transform, or the runtime is not installed.
+    Raises `ConfigurationError` if the recipe has its own transform, or the runtime is not installed.
     """
-    if not (folder / "preprocess.py").exists():
+    image = document.image
+    if image is None or not (folder / "preprocess.py").exists():
         raise ConfigurationError(
-            "export.demo: preprocessing_fn of the recipe's module is TensorFlow code, which no browser runs. "
-            "Leave demo out, or let the recipe's features describe the columns."
+            "export.demo: the page takes an image, and the recipe's preprocessing_fn is TensorFlow code, which no "
+            "browser runs. Leave demo out."
         )
     library, wasm = runtime_files()
     library_script = _as_global(gzip.decompress(library).decode())
-    kind = "columns" if document.image is None else "images"
-    script = scripts("page", kind, f"{kind}_form", "demo")
+    script = scripts("page", "images", "images_form", "demo")
     content = json.loads((folder / PREPROCESSING).read_text(encoding="utf-8"))
-    columns = None if document.image else _columns(content, folder)
-    example = _test_image(document.image) if document.image else _row(folder)
+    example = _test_image(image)
     page = {
         "preprocessing": content,
         "labels": document.labels,
-        "columns": columns,
-        "check": {
-            "example": base64.b64encode(example).decode() if isinstance(example, bytes) else example,
-            "answer": _answer(folder, example),
-        },
-        **({} if document.image else tables(content, recipe.data.zone, folder)),
+        "check": {"example": base64.b64encode(example).decode(), "answer": _answer(folder, example)},
     }
     text = pages.template(_FOLDER / "demo.html.j2").render(
         labels=document.labels,
         separator=recipe.data.label_separator,
         targets=document.targets or [document.label],
         thresholds=content["thresholds"],
-        columns=columns,
-        image=document.image,
-        drawing=_drawing_size(document.image) if document.image else None,
+        image=image,
+        drawing=_drawing_size(image),
         version=VERSION,
         library=library_script,
         script=script,
@@ -143,57 +129,6 @@ def _as_global(library: str) -> str:
     return re.sub(r"export\{[^}]*\};[\s\S]*", lambda _: f"globalThis.ort={{{fields}}};", library)
 
 
-def tables(content: dict[str, Any], zone: datetime.tzinfo, folder: Path) -> dict[str, Any]:
-    """Return the patterns, vocabularies and time zone for the scripts of a table."""
-    changes, offsets = zone_changes(zone)
-    return {
-        "patterns": {name: getattr(patterns, name) for name in (*_PATTERNS, *_MORE_PATTERNS)},
-        "own_words": [words.OWN_FIRST, words.OWN_LAST],
-        "zone": {"changes": changes, "offsets": offsets, "last": LAST_CHANGE, "cycle": CYCLE},
-        "vocabularies": {name: _lines(folder, name) for name in content["vocabularies"]},
-    }
-
-
-def _lines(folder: Path, vocabulary: str) -> list[str]:
-    return (folder / VOCABULARIES / vocabulary).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-
-
-def _row(folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads((folder / "examples" / "row.json").read_text(encoding="utf-8"))
-    return row
-
-
-def _columns(content: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """Return the fields of the form, one for each raw column."""
-    row, raw = _row(folder), {column["name"]: column for column in content["raw_features"]}
-    described = json.loads((folder / "signature.json").read_text(encoding="utf-8"))["columns"]
-    return [_field(column, raw[column["name"]], row[column["name"]], folder) for column in described]
-
-
-def _field(column: dict[str, Any], raw: dict[str, Any], example: Any, folder: Path) -> dict[str, Any]:
-    settings, learned = raw["column"] or {}, raw.get("learned") or {}
-    kind, note, choices = "text", "", list[str]()
-    if column["dtype"] == "float32":
-        kind, note = "number", "A number; empty if missing."
-        if column["range"]:
-            note += " In training {:.6g} to {:.6g}.".format(*column["range"])
-        example = f"{example:.6g}"
-    elif settings.get("type") == "date":
-        kind = "datetime-local" if settings["hour"] else "date"
-        example = f"{example}T00:00" if settings["hour"] else example
-    elif settings.get("type") == "category":
-        choices = [value for value in _lines(folder, learned["vocabulary"]) if value != learned["missing"]]
-        if len(choices) <= _MOST_CHOICES:
-            kind = "choice"
-        else:
-            note = f"One of {len(choices):,} values, or another one; empty if missing."
-    elif settings.get("separator") is not None:
-        note = f"Values with {settings['separator']} between them."
-    elif settings.get("type") == "text":
-        kind = "textarea"
-    return {"name": column["name"], "kind": kind, "note": note, "choices": choices, "example": example}
-
-
 def _drawing_size(shape: ImageShape) -> tuple[int, int]:
     longer = max(shape.width, shape.height)
     return round(_DRAWING * shape.width / longer), round(_DRAWING * shape.height / longer)
@@ -211,7 +146,7 @@ def _test_image(shape: ImageShape) -> bytes:
     return stream.getvalue()
 
 
-def _answer(folder: Path, example: Any) -> list[float]:
+def _answer(folder: Path, example: bytes) -> list[float]:
     """Return the probabilities or predictions for `example` of preprocess.py and the ONNX file."""
     runtime = skew.preprocessing(folder)
     outputs = predict.opened(folder / _MODEL)(runtime.inputs(example, _MODEL))
