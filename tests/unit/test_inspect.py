@@ -81,6 +81,26 @@ def test_the_last_day_of_all_is_shown_as_it_is(tmp_path: Path) -> None:
     assert [figures.format_value(value, at.type) for value in shown if value] == ["9999-12-31"] * 3
 
 
+@pytest.mark.parametrize("others", [60, 6000])
+def test_the_median_of_a_column_that_is_mostly_0_is_0(tmp_path: Path, others: int) -> None:
+    amounts = [0] * (16 * others) + [1.5 + 7.25 * number for number in range(others)]
+    lines = "".join(f"{amount},{'xy'[index % 2]}\n" for index, amount in enumerate(amounts))
+    amount = inspect(written(tmp_path, f"amount,label\n{lines}")).columns[0]
+    assert [amount.quantiles[share] for share in ("0.01", "0.5", "0.75")] == [0, 0, 0]
+    exact = float(np.quantile(amounts, 0.99, method="inverted_cdf"))
+    assert amount.quantiles["0.99"] == pytest.approx(exact, rel=0.01)
+
+
+def test_a_value_that_holds_a_quantile_is_it(tmp_path: Path) -> None:
+    amounts = [number / 7 for number in range(3000)] + [200.5] * 2000
+    lines = "".join(f"{amount},{'xy'[index % 2]}\n" for index, amount in enumerate(amounts))
+    amount = inspect(written(tmp_path, f"amount,label\n{lines}")).columns[0]
+    for share in (0.05, 0.25, 0.5, 0.75):
+        exact = float(np.quantile(amounts, share, method="inverted_cdf"))
+        assert amount.quantiles[f"{share:g}"] == pytest.approx(exact, rel=0.01)
+    assert amount.quantiles["0.5"] == 200.5
+
+
 def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:
     lines = ["a,b", "1,x", "2", "3,y,z", "", "4,x", "oops,x", *["5,y"] * 20]
     profile = inspect(written(tmp_path, "\n".join(lines) + "\n"))

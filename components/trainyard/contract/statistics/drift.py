@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 from trainyard.contract.document import Document, FrozenModel, Split
@@ -20,12 +21,14 @@ _FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, whic
 _LISTED = 3
 _LONGEST_VALUE = 40  # characters; chosen: names and codes are shorter, what a person wrote is longer
 _GROUPS = 10  # chosen, as is usual for the population stability index
+EXACT = -200
+"""The exponent of bins that hold one value each. Chosen: below any difference that a float32 near 1e-38 can have."""
 
 
 class Histogram(FrozenModel):
     """The counts of non-empty bins: one starts at each of `starts` and is 2**exponent wide.
 
-    starts are in order. With an exponent as small as it gets they are the values themselves.
+    starts are in order. With the exponent `EXACT` they are the values themselves.
     """
 
     exponent: int
@@ -51,14 +54,22 @@ class Histogram(FrozenModel):
             exponent, limited = exponent - 1, finer
         return limited
 
-    def quantile(self, share: float) -> float:
-        """Return about the value that `share` of the values do not exceed, as if a bin's values were evenly spread."""
-        width, target, below = 2.0**self.exponent, share * sum(self.counts), 0
+    def quantile(self, share: float, frequent: Mapping[float, int] = MappingProxyType({})) -> float:
+        """Return about the value that `share` of the values do not exceed.
+
+        frequent: the counts of values that occur often, which are exact. The other values of a bin count as evenly
+        spread.
+        """
+        is_exact, width = self.exponent <= EXACT, 2.0**self.exponent
+        ordered, target, below = sorted(frequent), share * sum(self.counts), 0
         for start, count in zip(self.starts, self.counts, strict=True):
             if below + count >= target:
-                return start + max(0.0, target - below) / count * width
+                if is_exact:
+                    return start
+                inside = ordered[bisect_left(ordered, start) : bisect_left(ordered, start + width)]
+                return _within(start, width, count, target - below, {value: frequent[value] for value in inside})
             below += count
-        return self.starts[-1] + width if self.starts else 0.0
+        return self.starts[-1] + (0.0 if is_exact else width) if self.starts else 0.0
 
     def edges(self, groups: int) -> list[float]:
         """Return the inner boundaries of at most `groups` groups of about equal counts."""
@@ -76,6 +87,20 @@ class Histogram(FrozenModel):
         for start, count in zip(self.starts, self.counts, strict=True):
             counts[bisect_right(edges, start)] += count
         return counts
+
+
+def _within(start: float, width: float, count: float, target: float, frequent: Mapping[float, int]) -> float:
+    """Return the quantile in a bin that holds `count` values, `target` of them up to the quantile."""
+    spread = max(0.0, count - sum(frequent.values()))
+    left, low = max(0.0, target), start
+    for value, times in frequent.items():
+        between = spread * (value - low) / width
+        if left < between:
+            break
+        if left <= between + times:
+            return value
+        left, low = left - between - times, value
+    return min(start + width, low + left / spread * width) if spread else low
 
 
 def aligned(first: Histogram, second: Histogram) -> tuple[Histogram, Histogram]:

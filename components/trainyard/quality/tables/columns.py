@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainyard.contract.statistics.drift import FeatureStatistics, Histogram, aligned, top_values
+from trainyard.contract.statistics.drift import EXACT, FeatureStatistics, Histogram, aligned, top_values
 from trainyard.quality.figures import format_value
 from trainyard.quality.profile import ColumnProfile, ColumnType
 from trainyard.quality.tables import hashes
 from trainyard.quality.tables.cells import Cells
 from trainyard.quality.tables.hashes import Hashes, HashSample
 from trainyard.values.patterns import MISSING
+from trainyard.values.text import number
 
 TOP = 20
 """Most frequent values that are kept of a column. Chosen, as preprocess does."""
@@ -37,7 +38,7 @@ MAX_BINS = 1024
 """Bins with values that are kept while counting. Chosen: quantiles are then good to a thousandth of the range."""
 
 _DRAWN = 64  # most bins of a histogram in a document; chosen
-_FINEST = -200  # exponent; chosen: below any difference that a float32 near 1e-38 can have
+_FREQUENT = 0.002  # chosen: the least share of a value that is counted apart from its bin
 _MEAN_DIGITS = 11  # chosen: a mean of float64 does not depend on the order of the additions so far
 
 
@@ -94,7 +95,8 @@ class ColumnCounter:
             days = Counter({format_value(day, kind): int(times) for day, times in self._each_day.items()})
             statistics |= {"distinct": len(days), "top": top_values(days, TOP)}
         histogram = numbers.histogram if numbers else None
-        quantiles = {share: histogram.quantile(share) for share in SHARES} if histogram else {}
+        frequent = self._frequent(kind)
+        quantiles = {share: histogram.quantile(share, frequent) for share in SHARES} if histogram else {}
         digits = numbers.digits if numbers else 6
         return ColumnProfile(
             name=self.name,
@@ -113,6 +115,18 @@ class ColumnCounter:
     def most_common(self, limit: int) -> dict[str, int]:
         """Return the counts of the `limit` most frequent texts, ties in text order."""
         return {entry.value: entry.count for entry in top_values(self._texts, limit)}
+
+    def _frequent(self, kind: ColumnType) -> dict[float, int]:
+        """Return the counts of the numbers, or days, that occur often."""
+        if kind == "date":
+            counts = {day: int(times) for day, times in self._each_day.items()}
+        else:
+            counts = Counter[float]()
+            for text, times in self._texts.items():
+                if (found := number(text)) is not None and not math.isnan(found):
+                    counts[found] += times
+        least = max(2, _FREQUENT * sum(counts.values()))
+        return {value: times for value, times in counts.items() if times >= least}
 
     def _decide(self) -> None:
         """Count what is listed as missing, or as texts."""
@@ -283,14 +297,14 @@ def merged(first: Histogram, second: Histogram, limit: int = MAX_BINS) -> Histog
 def _finest(unique: NDArray[np.float64], limit: int) -> int:
     """Return the smallest exponent with which `unique`, in order, lie in at most `limit` bins."""
     if len(unique) <= limit:
-        return _FINEST
+        return EXACT
     exponent = int(np.frexp((unique[-1] - unique[0]) / (limit - 1))[1]) + 1
     step = 1
-    while exponent - step > _FINEST and _bins(unique, exponent - step) <= limit:
+    while exponent - step > EXACT and _bins(unique, exponent - step) <= limit:
         exponent, step = exponent - step, 2 * step
     while step > 1:
         step //= 2
-        if exponent - step > _FINEST and _bins(unique, exponent - step) <= limit:
+        if exponent - step > EXACT and _bins(unique, exponent - step) <= limit:
             exponent -= step
     return exponent
 
