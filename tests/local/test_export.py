@@ -619,7 +619,10 @@ def test_the_page_shows_hostile_class_names_as_text(
 ) -> None:
     (raw, _labels) = next(iter(open_examples(str(digits / "examples")).raw_batches("eval", 1)))
     (encoded,) = raw["image"].numpy()
-    labels = [*[HOSTILE] * 9, "constructor"]  # each object of JavaScript has a constructor
+    labels = [
+        *[f"{HOSTILE}{number}" for number in range(9)],
+        "constructor",
+    ]  # each object of JavaScript has a constructor
     document = open_examples(str(digits / "examples")).document.model_copy(update={"labels": labels})
     to = tmp_path / "hostile"
     shutil.copytree(exported, to, ignore=shutil.ignore_patterns("saved_model", "*.tflite", "demo.html"))
