@@ -79,11 +79,17 @@ def last(log: str, event: str, *required: str) -> dict[str, Any] | None:
 
     A line that is cut off, or has not the `required` fields, is passed over; None if there is no other.
     """
-    for line in reversed(log.split("\n")):  # splitlines would cut at characters of a sentence, such as U+2028
-        fields = parse(line[max(0, line.find(_START)) :])
+    for fields in newest_first(log):
         if fields.pop("event", "") == event and all(fields.get(name) not in (None, "") for name in required):
             return fields
     return None
+
+
+def newest_first(log: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of `log` as `parse` returns them, the last one first, whatever precedes each in its line."""
+    for line in reversed(log.split("\n")):  # splitlines would cut at characters of a sentence, such as U+2028
+        if fields := parse(line[max(0, line.find(_START)) :]):
+            yield fields
 
 
 class Failure(NamedTuple):

@@ -92,7 +92,8 @@ def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     pace, done = events.last(log, "pace"), events.last(log, "progress")
     assert pace is not None and float(pace["rested_step_ms"]) > 0 and float(pace["step_seconds"]) > 0
     assert done is not None and int(done["peak_mib"]) > 100
-    assert verdict(log).sentence.startswith("step ")
+    assert verdict(log[: log.rindex('{"event": "trained"')]).sentence.startswith("step ")
+    assert verdict(log).cause == "finishing"
 
 
 def test_a_bfloat16_run_leaves_a_float32_model(digits: str, tmp_path: Path) -> None:

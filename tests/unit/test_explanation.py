@@ -398,6 +398,56 @@ def test_a_training_that_goes_on_says_what_bounds_it_and_what_to_change(
     assert explain(Evidence(pod(), log='{"event": "pace", "step": 1}\n')).sentence == "is running on gpu-0"
 
 
+def log_of(*lines: dict[str, Any]) -> str:
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+WAITS = {"event": "gang", "workers": 2, "running": 1, "waiting": "waiting for worker 1 of 2 (no pod)"}
+RESTARTS = {"event": "restarting", "generation": 2, "step": 117, "reason": "worker 1 is lost"}
+THERE = {"event": "gang", "workers": 2, "running": 2}
+TOGETHER = {"event": "started_together", "workers": 2, "generation": 2}
+STEPS = {"event": "progress", "done": 341, "total": 1000, "unit": "steps", "peak_mib": 1}
+PACED = {"event": "pace"} | PACE
+
+
+@pytest.mark.parametrize(
+    ("later", "cause", "words"),
+    [
+        ([WAITS], "waiting-for-workers", "waiting for worker 1 of 2 (no pod)"),
+        ([WAITS, RESTARTS], "starting", "it starts again after step 117: worker 1 is lost"),
+        ([RESTARTS, WAITS], "waiting-for-workers", "waiting for worker 1 of 2 (no pod)"),
+        ([WAITS, THERE], "starting", "its training starts"),
+        ([RESTARTS, WAITS, THERE, TOGETHER], "starting", "its training starts"),
+        (
+            [RESTARTS, TOGETHER, {"event": "resumed", "step": 110, "steps": 1000}],
+            "starting",
+            "it resumes from step 110",
+        ),
+        ([RESTARTS, TOGETHER, STEPS], "running", "341 of 1,000 steps"),
+        ([{"event": "launched", "job": "j", "how": "attached", "workers": 2}], "starting", "its training starts"),
+        ([{"event": "trained", "steps": 1000}], "finishing", "it has trained, and writes its output"),
+        ([RESTARTS, TOGETHER, PACED], "compute-bound", "step 340 of 1,000"),
+        ([THERE], "compute-bound", "step 340 of 1,000"),  # one that comes back to an elastic gang stops nothing
+        ([WAITS, STEPS], "compute-bound", "step 340 of 1,000"),  # an elastic gang trains without it
+        ([{"event": "warning", "message": "m"}, {"event": "saved", "step": 340}], "compute-bound", "step 340 of 1,000"),
+    ],
+)
+def test_a_pace_from_before_a_restart_is_not_said(later: list[dict[str, Any]], cause: str, words: str) -> None:
+    finding = explain(Evidence(pod(), log=log_of({"event": "launched"}, TOGETHER, STEPS, PACED, STEPS, *later)))
+    assert (finding.state, finding.cause) == ("running", cause)
+    assert finding.sentence.startswith(f"is running on gpu-0: {words}")
+
+
+def test_a_smaller_team_is_said_while_it_trains_and_not_while_it_waits() -> None:
+    why = {"of": 2, "why": "worker 1 is not there"}
+    log = log_of(PACED, RESTARTS, TOGETHER | {"workers": 1} | why, PACED)
+    assert "it runs with 1 of 2 workers: worker 1" in explain(Evidence(pod(), log=log)).sentence
+    small = explain(Evidence(pod(), log=log_of(PACED | {"workers": 1, "max_workers": 2}))).sentence
+    assert small.endswith("; it runs with 1 of 2 workers")
+    for line in (RESTARTS, WAITS):
+        assert "1 of 2 workers:" not in explain(Evidence(pod(), log=log + log_of(line))).sentence
+
+
 @pytest.mark.parametrize(
     ("speed", "rested", "cause", "phrase"),
     [

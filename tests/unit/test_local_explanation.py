@@ -33,7 +33,7 @@ def test_a_training_that_goes_on_says_how_fast(tmp_path: Path) -> None:
     full, why = {"event": "started_together", "workers": 4, "generation": 1}, "worker 3 is not there"
     team = full | {"workers": 3, "of": 4, "why": why}
     log.write_text(f"{json.dumps(full)}\n{json.dumps(team)}\n")
-    assert f"in train (it runs with 3 of 4 workers: {why})" in explain_folder(str(tmp_path), "")[0]
+    assert f"in train (its training starts; it runs with 3 of 4 workers: {why})" in explain_folder(str(tmp_path), "")[0]
     log.write_text("\n".join(map(json.dumps, (team, full, pace))))
     sentence, _ = explain_folder(str(tmp_path), "")
     assert "workers" not in sentence

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trainyard import events, memory
 from trainyard.contract.artifacts.train import Straggler
@@ -54,6 +55,10 @@ _EVAL = 0.3
 # Required fields of a pace event; events of other versions are ignored.
 _FIELDS = ("step", "steps", "examples_per_second", "step_ms", "rested_step_ms", "all_reduce_ms")
 _TIMES = ("save_seconds", "eval_seconds")
+# Events after which an earlier pace says nothing: the training starts again, or is done.
+_STARTS = ("launched", "pool_passed_over", "restarting", "started_together", "training", "resumed", "trained")
+# Events of a team that trains or is about to.
+_TRAINS = ("pace", "progress", "started_together", "training", "resumed")
 
 
 def advice(code: ExitCode, again: str = "submit again") -> str:
@@ -371,7 +376,7 @@ def _last_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The bottleneck of a training: a cause for programs and the end of a sentence, both '' if it is not known yet.
+    """What a training does: a cause for programs and the end of a sentence, both '' if it is not known yet.
 
     against_plan: slower or faster, if the speed is outside the plan's interval; the sentence then says so.
     """
@@ -382,26 +387,68 @@ class Bottleneck:
 
 
 def verdict(log: str, expected: Expectation | None = None, *, one_machine: bool = False) -> Bottleneck:
-    """Find the bottleneck in the newest pace event of the log, and compare the speed with the plan.
+    """Say by the newest event of the log what a training does: its bottleneck, compared with the plan, or its start.
 
-    Of an elastic gang, the sentence says why it has fewer workers than it asks for.
+    A pace counts until the training starts again. Of an elastic gang, the sentence says why it has fewer workers than
+    it asks for.
 
     one_machine: no other machine could help.
     """
-    pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
-        straggler = Straggler.model_validate(pace.pop("straggler")) if pace and "straggler" in pace else None
-        numbers = {name: float(value) for name, value in pace.items()} if pace else {}
-        found = _verdict(numbers, expected, one_machine, straggler) if pace else Bottleneck()
-        return replace(found, sentence="; ".join(filter(None, [found.sentence, _smaller_team(log)])))
-    except ValueError:  # not our line
+        newest, pace = _newest(log)
+        if pace and newest["event"] in _TRAINS:
+            straggler = Straggler.model_validate(pace.pop("straggler")) if "straggler" in pace else None
+            numbers = {name: float(value) for name, value in pace.items() if name != "event"}
+            found = _verdict(numbers, expected, one_machine, straggler)
+        else:
+            found = _start(newest)
+    except (KeyError, TypeError, ValueError):  # not our line
         return Bottleneck()
+    team = _smaller_team(log, pace) if newest.get("event") in _TRAINS else ""
+    return replace(found, sentence="; ".join(filter(None, [found.sentence, team])))
 
 
-def _smaller_team(log: str) -> str:
-    """Return the reason why the newest team of a gang is smaller than it could be, '' if it is not."""
-    team = events.last(log, "started_together", "workers") or {}
-    return f"it runs with {team['workers']} of {team['of']} workers: {team.get('why')}" if "of" in team else ""
+def _newest(log: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the newest event that says what a training does, and its pace if it has not started again since."""
+    newest: dict[str, Any] = {}
+    arrival: dict[str, Any] = {}  # the workers are there
+    for event in events.newest_first(log):
+        name = event["event"]
+        is_pace = name == "pace" and all(event.get(field) not in (None, "") for field in (*_FIELDS, *_TIMES))
+        if name == "gang" and "waiting" not in event:
+            arrival = event
+        elif name in (*_STARTS, "gang", "progress") or is_pace:
+            newest = newest or (arrival if name == "gang" else {}) or event
+        if is_pace or name in _STARTS:
+            return newest, event if is_pace else {}
+    return newest, {}
+
+
+def _start(newest: dict[str, Any]) -> Bottleneck:
+    """Say what a training without a pace does, by its `newest` event."""
+    name = newest.get("event")
+    if name == "gang" and "waiting" in newest:
+        return Bottleneck("waiting-for-workers", one_line(str(newest["waiting"])))
+    if name == "restarting":
+        return Bottleneck("starting", f"it starts again after step {int(newest['step']):,}: {newest['reason']}")
+    if name == "resumed":
+        return Bottleneck("starting", f"it resumes from step {int(newest['step']):,}")
+    if name == "progress":
+        return Bottleneck("running", f"{int(newest['done']):,} of {int(newest['total']):,} {newest['unit']}")
+    if name == "trained":
+        return Bottleneck("finishing", "it has trained, and writes its output")
+    return Bottleneck("starting", "its training starts") if name else Bottleneck()
+
+
+def _smaller_team(log: str, pace: dict[str, Any]) -> str:
+    """Return why the newest team of a gang is smaller than it could be, '' if it is not.
+
+    The log's end may hold no start of a team; then its pace has the numbers alone.
+    """
+    if team := events.last(log, "started_together", "workers"):
+        return f"it runs with {team['workers']} of {team['of']} workers: {team.get('why')}" if "of" in team else ""
+    workers, asked = pace.get("workers", 1), pace.get("max_workers", 1)
+    return f"it runs with {workers} of {asked} workers" if workers < asked else ""
 
 
 def _verdict(

@@ -93,7 +93,14 @@ class Loop:
         self._speed = SpeedMeter(self.data.batch_size)
         self._stragglers = Stragglers(self.rank, self.past, self.steps.all_reduced_seconds is not None)
         self._reporter = ProgressReporter(
-            self.steps, self.data, self.rank, self._speed, self.total, self.seconds, self._stragglers
+            self.steps,
+            self.data,
+            self.rank,
+            self._speed,
+            self.total,
+            self.seconds,
+            self._stragglers,
+            self.past.max_workers,
         )
 
     def run(self) -> None:

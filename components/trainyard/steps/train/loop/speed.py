@@ -107,7 +107,8 @@ class ProgressReporter:
     """Emits the progress and pace events of a training towards `total` steps.
 
     prefetched_step_seconds: a step that does not wait for input. all_reduce_seconds: the all-reduce of the gradients
-    alone. Both are 0 until measured. seconds: the loop's time by use, which the loop updates.
+    alone. Both are 0 until measured. seconds: the loop's time by use, which the loop updates. max_workers: the number
+    that an elastic gang asks for, 0 for any other.
     """
 
     steps: Steps
@@ -117,6 +118,7 @@ class ProgressReporter:
     total: int
     seconds: Mapping[str, float]
     stragglers: Stragglers
+    max_workers: int = 0
     prefetched_step_seconds: float = 0.0
     all_reduce_seconds: float = 0.0
     _progress_at: float = 0.0
@@ -161,6 +163,7 @@ class ProgressReporter:
             rested_step_ms=round(1000 * self.prefetched_step_seconds, 3),
             all_reduce_ms=round(1000 * self.all_reduce_seconds, 3),
             workers=self.rank.workers,
+            max_workers=max(self.rank.workers, self.max_workers),
             input_workers=self.data.input_workers,
             **{
                 f"{name}_seconds": round(self.seconds.get(name, 0.0), 1)

@@ -157,7 +157,7 @@ class _Watch:
             "done": sum(worker.state == "done" for worker in workers),
         }
         if outcome.suspended(job):
-            state["waiting"] = f"to be admitted by queue '{self._gang.pool.queue}'"
+            state["waiting"] = outcome.admission(self._gang)
         elif missing:
             state["waiting"] = outcome.missing(self._gang, missing)
         if state != self._reported:
@@ -232,8 +232,8 @@ class _Watch:
         for worker in self._needed(unplaced) if allowed is not None else []:
             waited = now - self._unplaced_since[worker.index]
             if waited > (allowed or 0):
-                queue = f"waiting to be admitted by queue '{self._gang.pool.queue}'"
-                why = queue if outcome.suspended(job) else outcome.missing(self._gang, self._with_reason(worker))
+                missing = outcome.missing(self._gang, self._with_reason(worker))
+                why = outcome.admission(self._gang) if outcome.suspended(job) else missing
                 raise PassedOver(f"{why} for {round(waited)} s")
 
     def _check_preemptions(self) -> None:
