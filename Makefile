@@ -120,9 +120,11 @@ scan: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Look for secrets in tracked
 	code=0; for lock in locks/*.txt; do \
 	  .scan/bin/pip-audit --progress-spinner off --disable-pip --require-hashes -r $$lock || code=1; done; exit $$code
 
-wheel: setup $(WITH_DEMO) ## Build the wheel and the sdist into dist/
+wheel: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) $(WITH_DEMO) ## Build the wheel and the sdist into dist/
 	rm -rf dist
-	$(BIN)/python -m hatchling build -d dist
+	test -x .build/bin/python || $(UV) venv --quiet --python $(PYTHON) .build
+	VIRTUAL_ENV=.build $(UV) pip sync --quiet --require-hashes locks/build.txt
+	.build/bin/python -m hatchling build -d dist
 
 test-wheel: wheel ## Install the wheel into a new environment and run a short training outside the checkout
 	rm -rf .wheel
