@@ -376,7 +376,7 @@ def _last_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What a training does: a cause for programs and the end of a sentence, both '' if it is not known yet.
+    """The state of a training: a cause for programs and the end of a sentence, both '' if it is not known yet.
 
     against_plan: slower or faster, if the speed is outside the plan's interval; the sentence then says so.
     """
@@ -425,7 +425,7 @@ def _newest(log: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _start(newest: dict[str, Any]) -> Bottleneck:
-    """Say what a training without a pace does, by its `newest` event."""
+    """Describe a training without a pace by its `newest` event."""
     name = newest.get("event")
     if name == "gang" and "waiting" in newest:
         return Bottleneck("waiting-for-workers", one_line(str(newest["waiting"])))
@@ -441,7 +441,7 @@ def _start(newest: dict[str, Any]) -> Bottleneck:
 
 
 def _smaller_team(log: str, pace: dict[str, Any]) -> str:
-    """Return why the newest team of a gang is smaller than it could be, '' if it is not.
+    """Return the reason for a team of a gang that is smaller than it could be, '' if it is not.
 
     The log's end may hold no start of a team; then its pace has the numbers alone.
     """

@@ -90,7 +90,7 @@ def missing(gang: Gang, worker: Worker) -> str:
 
 
 def admission(gang: Gang) -> str:
-    """Return what a suspended Job waits for."""
+    """Return the words for a suspended Job."""
     return f"waiting to be admitted by queue '{gang.pool.queue}'"
 
 
