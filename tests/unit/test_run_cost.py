@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ ENVIRONMENT = f"""{CLUSTER}pools:
   l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, price_per_hour: 2, resources: {ROOM}}}
   l4-spot: {{kind: gpu, accelerator: nvidia-l4, count: 1, machine: g2-standard-8, spot: true, resources: {ROOM}}}
   pair: {{kind: gpu, accelerator: nvidia-l4, count: 2, workers: 2, price_per_hour: 2, resources: {ROOM}}}
+  both: {{kind: cpu, workers: {{min: 1, max: 2}}, price_per_hour: 0.5, resources: {ROOM}}}
   mine: {{kind: cpu, resources: {ROOM}, machine: our-own}}
 placement: {{default: cpu, train: TRAIN}}
 """
@@ -210,6 +211,59 @@ def test_a_training_on_a_list_of_pools_costs_what_its_workers_ran_on_each(
     attempts[0]["cost_usd"] = None
     unpriced = runs(environment, launcher, notes={"run": {"attempts": attempts}}).view("r")
     assert unpriced.cost == Cost(None, unpriced=("l4-spot",))
+
+
+def worker(index: int, minutes: float | None, pool: str = "", use: str = "", job: str = "") -> dict[str, Any]:
+    """A worker of a gang that got its node `minutes` ago, and none yet without them."""
+    started = datetime.now(UTC) - timedelta(minutes=minutes or 0)
+    made = node_pod(f"w{use}{index}", "train", pool, 10, None, startTime=started.isoformat())
+    made["metadata"]["creationTimestamp"] = started.isoformat()
+    made["metadata"]["labels"] |= {"batch.kubernetes.io/job-completion-index": str(index)}
+    if use:
+        made["metadata"]["labels"]["trainyard/use"] = use
+    if not pool:
+        del made["metadata"]["labels"]["trainyard/pool"]
+    if minutes is None:
+        made["status"] = {"phase": "Pending", "containerStatuses": []}
+    return made
+
+
+@pytest.mark.parametrize("train", ["pair", "both", "[l4-spot, pair]", "[l4-spot, both]"])
+def test_every_running_gang_costs_what_its_pods_have_held(yard: Yard, train: str) -> None:
+    """Two workers of 12 and 6 minutes, and one that waits; the launcher alone has run for hours."""
+    environment = yard(train)
+    pool = environment.pool_names("train")[-1]
+    label = "" if train == "pair" else pool
+    price = environment.pools[pool].price_per_hour or 0.0
+    pods = [worker(0, 12, label), worker(1, 6, label), worker(2, None, label)]
+    launcher = node_pod("launcher", "train", "cpu", 0, None)
+    first, note = {"pool": "l4-spot", "why": "none", "cost_usd": 0.25}, {"pool": pool, "why": "", "cost_usd": 0.0}
+    attempts = [*([first] if "[" in train else []), note]
+    notes = {} if train == "pair" else {"train": {"attempts": attempts}}
+    passed = 0.25 if "[" in train else 0.0
+    for known in (notes, {}):
+        cost = runs(environment, launcher, *pods, state="RUNNING", notes=known).view("r").cost
+        assert cost == Cost(pytest.approx((passed if known else 0) + price * 0.3, rel=1e-2), so_far=True)
+    fed = yard(train, "input_workers: {count: 1, pool: cpu}")
+    cost = runs(fed, launcher, *pods, worker(0, 6, use="input"), state="RUNNING", notes=notes).view("r").cost
+    assert cost == Cost(pytest.approx(passed + price * 0.3 + 0.05, rel=1e-2), so_far=True)
+    if not notes:
+        return
+    # A pod that was lost after two hours is in the note alone, which stands since the last change 3 minutes ago.
+    note |= {"cost_usd": 2 * price, "seen": (datetime.now(UTC) - timedelta(minutes=3)).timestamp()}
+    cost = runs(environment, launcher, *pods, state="RUNNING", notes=notes).view("r").cost
+    assert cost == Cost(pytest.approx(passed + 2 * price + price * 0.1, rel=1e-2), so_far=True)
+
+
+def test_a_gang_that_waits_costs_nothing_and_an_earlier_one_of_its_launcher_at_most_its_time(yard: Yard) -> None:
+    launcher = node_pod("launcher", "train", "cpu", 0, None)
+    assert runs(yard("pair"), launcher, worker(0, None), state="RUNNING").view("r").cost == Cost(0.0, so_far=True)
+    start = datetime.now(UTC) - timedelta(hours=3)
+    failed = node_pod("before", "train", "cpu", 0, 10, phase="Failed", startTime=start.isoformat())
+    failed["metadata"]["creationTimestamp"] = start.isoformat()
+    launcher["metadata"]["creationTimestamp"] = (start + timedelta(minutes=170)).isoformat()
+    cost = runs(yard("pair"), failed, launcher, worker(0, 6), state="RUNNING").view("r").cost
+    assert cost == Cost(pytest.approx(2 * 2 * 2.9 + 0.2, rel=1e-2), at_most=True, so_far=True)
 
 
 def test_a_step_that_goes_on_costs_so_much_by_now_and_one_that_waits_for_a_node_nothing_yet(yard: Yard) -> None:

@@ -351,13 +351,14 @@ class Attempt(BaseModel):
         return None if self.usd_per_hour is None else self.worker_seconds / 3600 * self.usd_per_hour
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of `attempts` in a run's record."""
+        """Return the entry of `attempts` in a run's record, with `seen` while workers run."""
         return {
             **self.model_dump(include={"pool", "spot", "workers", "why"}),
             "waited_seconds": round(self.waited_seconds, 1),
             "worker_seconds": round(self.worker_seconds, 1),
             "preemptions": len(self.preempted),
             "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 4),
+            **({"seen": self.seen} if self.running else {}),
         }
 
 

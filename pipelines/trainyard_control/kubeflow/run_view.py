@@ -4,6 +4,9 @@ A step holds a machine from when a node takes its pod until the pod's last conta
 Kubernetes still knows, including the pull of its image. Prices are the current ones of environment and catalog. A step
 pays for its whole node, even if it shares it.
 
+A running gang costs the time that its pods have had nodes. An ended one, whose pods are gone, costs what its launcher
+noted, otherwise at most all of its workers for as long as its launcher ran.
+
 Not counted: nodes that start or stand idle, storage, network, a Beam runner elsewhere, Kubeflow's own pods, and the pod
 that waits for a gang.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.contract import gang
@@ -20,6 +23,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS, readers
+from trainyard.kubernetes import labels
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State
 from trainyard.measured import seconds_between
 from trainyard.spec.environment import Environment
@@ -316,12 +320,18 @@ def _text(moment: datetime | None) -> str:
     return moment.isoformat() if moment and moment.year > 1970 else ""
 
 
-def with_attempts(step: StepView, attempts: Sequence[dict[str, Any]], environment: Environment) -> StepView:
+def with_attempts(
+    step: StepView,
+    attempts: Sequence[dict[str, Any]],
+    environment: Environment,
+    pods: Sequence[StepView],
+    now: datetime,
+) -> StepView:
     """Return a step of a run with steps on lists of pools.
 
     The pod that launches such a step has the earlier pools and their cost; a waiting worker has the next pool.
     attempts: those of all steps, each as `StepTask.note_attempts`. A pool costs the time of its running workers at the
-    price when the run was submitted.
+    price when the run was submitted. pods: those of its gang, for what it costs until `now` since the last note.
     """
     attempts = [each for each in attempts if each.get("step", gang.STEP) == step.task.step]
     if not attempts or (step.task.worker and step.state != "waiting"):
@@ -335,20 +345,62 @@ def with_attempts(step: StepView, attempts: Sequence[dict[str, Any]], environmen
         return replace(step, sentence=sentence)
     passed = tuple((f"pool {each['pool']}", each["why"]) for each in attempts if each["why"])
     unpriced = tuple(each["pool"] for each in attempts if each["cost_usd"] is None)
-    dollars = None if unpriced else _rounded(sum(each["cost_usd"] for each in attempts))
+    costs = [each["cost_usd"] or 0.0 for each in attempts]
+    if step.active and pods:
+        since = attempts[-1].get("seen")
+        whole, later = (_pods_cost(each, environment) for each in (pods, _since(pods, since, now)))
+        unpriced = tuple(dict.fromkeys((*unpriced, *whole.unpriced)))
+        costs[-1] = max(whole.usd or 0.0, costs[-1] + (later.usd or 0.0))  # lost pods are in the note alone
+    dollars = None if unpriced else _rounded(sum(costs))
     return replace(step, earlier=(*step.earlier, *passed), cost=Cost(dollars, so_far=step.active, unpriced=unpriced))
 
 
-def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds: float) -> Cost | None:
+def gang_pods(step: StepView, views: Iterable[StepView]) -> list[StepView]:
+    """Return the pods of the gang of `step`, with its input workers."""
+    return [view for view in views if view.task.worker and view.task.step == step.task.step]
+
+
+def _since(pods: Sequence[StepView], seen: float | None, now: datetime) -> list[StepView]:
+    """Return `pods` with the time that each has had a node since `seen`, in Unix time; none if it is not known."""
+    if seen is None:
+        return []
+    start = datetime.fromtimestamp(seen, UTC).isoformat()
+
+    def seconds(pod: StepView) -> float:
+        later = max(pod.started, start, key=datetime.fromisoformat)
+        return max(0.0, seconds_between(later, pod.until or now.isoformat()) or 0.0)
+
+    return [replace(pod, machine_seconds=seconds(pod)) for pod in pods if pod.started]
+
+
+def _pods_cost(pods: Iterable[StepView], environment: Environment) -> Cost:
+    """Compute the cost of a gang's `pods`; at most if the pool of one is not known, and the most expensive is taken."""
+    dollars, at_most, unpriced = 0.0, False, dict[str, None]()
+    inputs = environment.input_workers
+    for pod in (each for each in pods if each.started):
+        fed = pod.task.use == labels.INPUT
+        listed = [inputs.pool if inputs else ""] if fed else environment.pool_names(pod.task.step)
+        names = [pod.pool] if pod.pool else [name for name in listed if name]
+        prices = {name: _usd_per_hour(name, environment) for name in names}
+        unpriced |= dict.fromkeys(name for name, price in prices.items() if price is None)
+        at_most = at_most or len(names) > 1
+        dollars += pod.machine_seconds / 3600 * max((price or 0.0 for price in prices.values()), default=0.0)
+    return Cost(None if unpriced else _rounded(dollars), at_most, so_far=True, unpriced=tuple(unpriced))
+
+
+def step_cost(
+    step: StepView, environment: Environment, ours: bool, task_seconds: float, pods: Sequence[StepView] = ()
+) -> Cost | None:
     """Compute the cost of a step, None if another step pays for the pod or it was never placed.
 
     ours: the run names `environment`; for other pipelines only the labels of the pods are known. task_seconds: duration
-    of Kubeflow's task.
+    of Kubeflow's task. pods: those of its gang.
 
-    A gang is deleted with its Job when its launcher ends, and may outlive the launcher's pod. So it counts, with its
-    input workers, for the duration of Kubeflow's task: at most, because it may wait for nodes. The same holds for a
-    step that only Kubeflow reports. On a list of pools whose attempts are not known here (`with_attempts`), it counts
-    on the most expensive.
+    A gang that runs costs the time of its `pods`. It is deleted with its Job when its launcher ends, and may outlive
+    the launcher's pod. So an ended one counts, with its input workers, for the duration of Kubeflow's task: at most,
+    because it may wait for nodes. The same holds for earlier attempts of the launcher, and for a step that only
+    Kubeflow reports. On a list of pools whose attempts are not known here (`with_attempts`), it counts on the most
+    expensive.
     """
     step_name = step.task.step
     launches = ours and step.task == PodTask(step_name) and gang.launches(environment, step_name)
@@ -358,6 +410,12 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
         return None
     at_most, so_far = launches or not step.pod, step.active
     seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
+    running = _pods_cost(pods, environment) if launches and step.pod and step.active else None
+    if running:
+        before = (step.seconds or 0.0) - max((pod.seconds or 0.0 for pod in pods), default=0.0)
+        seconds = before if step.attempts > 1 else 0.0
+    if running and (running.unpriced or seconds <= 0):
+        return running
     if not seconds:
         return Cost(0.0, so_far=so_far)
     inputs = environment.input_workers if launches and step_name == gang.STEP else None
@@ -370,7 +428,8 @@ def step_cost(step: StepView, environment: Environment, ours: bool, task_seconds
         gang.hourly_price(environment, step_name, environment.pools[pool]) if launches else prices[pool]
         for pool in pools
     ]
-    return Cost(_rounded(seconds / 3600 * max(each or 0.0 for each in hourly)), at_most, so_far)
+    dollars = seconds / 3600 * max(each or 0.0 for each in hourly)
+    return Cost(_rounded(dollars + (running.usd or 0.0 if running else 0.0)), at_most, so_far)
 
 
 def total_cost(costs: Iterable[Cost | None]) -> Cost | None:

@@ -45,6 +45,7 @@ from trainyard_control.kubeflow.run_view import (
     OVER,
     RunView,
     StepView,
+    gang_pods,
     step_cost,
     steps,
     steps_of_tasks,
@@ -137,7 +138,9 @@ class KubeflowRuns:
         folder = self._folder(view.recipe, run_id)
         record = self._json(folder, "run")
         if attempts := self._attempts(folder, record):
-            views = tuple(with_attempts(step, attempts, self.environment) for step in views)
+            views = tuple(
+                with_attempts(step, attempts, self.environment, gang_pods(step, views), now) for step in views
+            )
         folders = (record or {}).get("folders", {})
         views = tuple(replace(step, output=folders.get(step.name, "")) for step in views)
         view = replace(view, steps=views, record=record, overdue=overdue)
@@ -288,7 +291,9 @@ class KubeflowRuns:
             )
         lasted = {step.task: step.machine_seconds for step in by_task}
         over = str(run.state) in OVER
-        costs = [step_cost(step, environment, ours, lasted.get(step.task, 0.0)) for step in views]
+        costs = [
+            step_cost(step, environment, ours, lasted.get(step.task, 0.0), gang_pods(step, views)) for step in views
+        ]
         return tuple(
             replace(step, cost=replace(cost, so_far=cost.so_far and not over) if cost else None)
             for step, cost in zip(views, costs, strict=True)

@@ -41,7 +41,7 @@ _SLUG = 36  # longest part of the run's name in a Job's: pod names, <job>-<index
 class Gang:
     """One gang: `workers` pods that run `command` in `image`, one on each node of `pool`.
 
-    step: what they execute; one pod if it does not train.
+    step: what they execute; one pod if it does not train. pool_name: '' if its attempts are not noted.
     min_workers: it trains with so many too, if the others do not come; 0 if it needs all.
     pending_seconds: how long a worker may have no node before another pool is tried; None on the last pool.
     preemptions: how many for each worker; None without a limit.
@@ -56,6 +56,7 @@ class Gang:
     pool: Pool
     platform: Platform
     step: str = "train"
+    pool_name: str = ""
     min_workers: int = 0
     pending_seconds: int | None = None
     preemptions: int | None = None
@@ -302,7 +303,8 @@ def _labels(gang: Gang) -> dict[str, str]:
 
 
 def _task_labels(gang: Gang) -> dict[str, str]:
-    return _labels(gang) | ({labels.USE: labels.INPUT} if gang.feeds else {})
+    pool = {labels.POOL: gang.pool_name} if gang.pool_name else {}
+    return _labels(gang) | pool | ({labels.USE: labels.INPUT} if gang.feeds else {})
 
 
 def _owned_metadata(gang: Gang, job_uid: str) -> Manifest:

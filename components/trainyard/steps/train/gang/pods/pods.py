@@ -205,6 +205,7 @@ def gang(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str
         pool=plan.pool,
         platform=plan.platform,
         step=plan.step,
+        pool_name=plan.name,
         environment={**plan.variables, **heartbeat, **text},
         secrets=plan.secrets,
         volume=plan.volume,
@@ -236,6 +237,7 @@ def _input_gang(workers: InputPods, planned: Gang, plan: GangSpec, options: dict
         workers=workers.count,
         min_workers=0,
         pool=workers.pool,
+        pool_name="",
         environment=plan.variables,
         feeds=planned.name,
     )
