@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from trainyard.contract.image_formats import Role, split_of
 from trainyard.errors import listed
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec.recipe import Data
@@ -88,6 +89,14 @@ def image_findings(profile: Profile) -> list[str]:
         sentences.append(little_of_the_range(images.level))
     if images.constant:
         sentences.append(constant_images(images.constant, ", ".join(images.constant_such_as)))
+    if profile.splits:
+        sentences.append(
+            f"The first folders are splits: {splits_of(profile.splits)}. data.split: {{by: folder}} keeps them."
+        )
+    if why := like_splits(profile.classes):
+        sentences.append(why)
+    if profile.deeper_folders:
+        sentences.append(deeper_folders(profile.deeper_folders))
     sentences += _classes(profile)
     repeated = profile.repeated
     if repeated.conflicts:
@@ -116,6 +125,30 @@ def image_findings(profile: Profile) -> list[str]:
             "raise it."
         )
     return sentences
+
+
+def splits_of(splits: Mapping[str, Role]) -> str:
+    """Return the folders of splits and what each is for."""
+    aims = {"train": "training", "eval": "the eval split", "test": "the test split"}
+    order = sorted(splits, key=lambda folder: [*aims].index(splits[folder]))
+    return ", ".join(f"{folder} for {aims[splits[folder]]}" for folder in order)
+
+
+def like_splits(classes: Collection[str]) -> str:
+    """Return the sentence about classes that are all named like splits, '' if one is not."""
+    if not classes or not all(map(split_of, classes)):
+        return ""
+    shown = " and ".join(sorted(classes))
+    return f"The classes {shown} are named like splits. If they are, set data.split: {{by: folder}}."
+
+
+def deeper_folders(folders: Sequence[str]) -> str:
+    """Return the sentence about the folders in class folders."""
+    classes = sorted({folder.partition("/")[0] for folder in folders})
+    return (
+        f"The class of an image is the first folder that it lies in ({listed(classes, _SHOWN)}), and {len(folders):,} "
+        f"deeper folders say nothing, such as {listed(list(folders), _SHOWN)}. If those are the classes, move them up."
+    )
 
 
 def alike_names(classes: Iterable[str]) -> str:

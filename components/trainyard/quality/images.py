@@ -31,7 +31,7 @@ from trainyard.quality.profile import ImageProfile, Profile, Repeats, SheetImage
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
 from trainyard.quality.tables.hashes import mixed
-from trainyard.storage.listing import SourceFile
+from trainyard.storage.listing import SourceFile, copy_advice
 
 SAMPLED = 20_000
 """Images that are decoded, drawn by their place, of more. Chosen: half a minute of one core."""
@@ -98,6 +98,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         raise DataError(
             f"{source.path}: none of the {len(source.files):,} files is an image that can be read, such as "
             f"{'; '.join(broken_such_as)}. Name another folder."
+            + copy_advice((file.reason for file in source.files), source.path)
         )
     near, near_count = near_duplicate_pairs(counts.names, counts.hashes)
     measures = {"height": counts.heights, "width": counts.widths, "bytes": counts.sizes}
@@ -136,6 +137,8 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         findings=[],
         other_files=source.other_files,
         hidden=source.hidden,
+        splits=source.splits,
+        deeper_folders=source.deeper_folders,
     )
     return profile.model_copy(update={"findings": findings.image_findings(profile)})
 

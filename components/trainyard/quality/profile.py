@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Literal
 
 from trainyard.contract.document import FrozenModel
+from trainyard.contract.image_formats import Role
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, top_values
 from trainyard.spec.columns import Delimiter, TableName
 from trainyard.values.patterns import ONLY_DAY
@@ -156,6 +157,7 @@ class Profile(FrozenModel):
     those that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label
     and the likely class, the surest first. time_zone: in which the days of times with an offset are counted.
     findings: what is worth a look, a sentence each. hidden: the images that are hidden, or in hidden folders.
+    splits: the role of the folders above the class folders. deeper_folders: those in class folders.
     """
 
     source: str
@@ -180,6 +182,8 @@ class Profile(FrozenModel):
     findings: list[str]
     other_files: list[str]
     hidden: list[str] = []
+    splits: dict[str, Role] = {}
+    deeper_folders: list[str] = []
     time_zone: str = DEFAULT_ZONE
 
     @property

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from trainyard.contract.image_formats import EVAL_SPLITS, split_of
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.findings import zoned_times
+from trainyard.quality.findings import like_splits, zoned_times
 from trainyard.quality.images import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
 from trainyard.quality.source import SourceFiles
@@ -21,6 +21,7 @@ from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.gates import unknown_class
 from trainyard.spec.recipe import Data, Recipe
+from trainyard.storage.listing import copy_advice
 from trainyard.values.columns import as_texts, block_pandas_import, days
 from trainyard.values.text import canonical
 from trainyard.values.zones import DEFAULT_ZONE
@@ -162,12 +163,14 @@ def _class_faults(recipe: Recipe, classes: Collection[str], is_whole: bool) -> I
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     labels = {source.label(file.name) for file in source.files if not file.reason}
     classes = {label for label in labels if label is not None}
-    faults = _lacking_splits(source) if source.has_splits else []
+    faults = _lacking_splits(source) if recipe.data.split.by == "folder" else []
     if len(classes) < 2:
         faults.append(
             f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
             "its own, and at least two beside each other."
         )
+    if recipe.data.split.by != "folder" and (why := like_splits(classes)):
+        faults.append(f"data.split: {why}")
     faults += _class_faults(recipe, classes, source.is_whole)
     step = max(1, len(source.files) // _IMAGES)
     files = list(islice(source.files, 0, None, step))[:_IMAGES]
@@ -179,7 +182,8 @@ def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
             first.setdefault(why, name)
         shown = ", ".join([f"{name} ({why})" for why, name in first.items()][:_SUCH_AS])
         parts = f"{len(broken):,} of {len(files):,} images"
-        faults.append(f"data.path: {parts} cannot be read, such as {shown}. Repair them.")
+        advice = copy_advice((file.reason for file in files), source.path)
+        faults.append(f"data.path: {parts} cannot be read, such as {shown}. Repair them.{advice}")
     about = "" if source.is_whole else "about "
     return faults, f"{len(files):,} of {about}{source.count:,} images in {len(classes)} classes"
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from trainyard.contract.image_formats import split_of
 from trainyard.errors import ConfigurationError, listed
-from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, likely_white
+from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, deeper_folders, likely_white, splits_of
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.quality.tables.tables import why_target
@@ -53,6 +54,13 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
 
 
 def _image_content(profile: Profile) -> dict[str, Any]:
+    if profile.classes and all(map(split_of, profile.classes)):
+        shown = " and ".join(sorted(profile.classes)[:_SHOWN])
+        raise ConfigurationError(
+            f"{profile.source}: its folders {shown} are named like splits, and not all of their images lie in class "
+            "folders. Put the images of each class into a folder of its own in each, or name the one that has class "
+            "folders."
+        )
     if len(profile.classes) < 2:
         raise ConfigurationError(
             f"{profile.source}: the images lie in {len(profile.classes)} class folders, and a classifier needs two "
@@ -71,7 +79,8 @@ def _image_content(profile: Profile) -> dict[str, Any]:
         "train": {**_train(profile.rows), "augment": {"flip": True, "shift": 0.1}},
         "evaluate": {"gates": _gates(profile, True)},
         "guesses": [
-            f"{len(profile.classes)} classes, by the folders",
+            f"{len(profile.classes)} classes, by the folders: {listed(sorted(profile.classes), _SHOWN)}",
+            *([deeper_folders(profile.deeper_folders)[:-1]] if profile.deeper_folders else []),
             f"image_size {side}: the median image has {sides['height']:g} x {sides['width']:g} pixels",
             *(f"white_level {value}: 16 bits a channel, of which few are used" for value in white.values()),
             "flip: the mirror image of an image has the same class; of letters and digits it has not",
@@ -287,6 +296,8 @@ def _train(examples: int) -> dict[str, Any]:
 
 def _split(profile: Profile) -> dict[str, Any]:
     """Return the split settings; a small table, or a rare class, gets splits that are unlikely to miss it."""
+    if profile.splits:
+        return {"split": {"by": "folder", **_eval_share(profile)}}
     index = _index(profile) if _is_coarse(profile) else ""
     fewest = min(profile.classes.values(), default=_RARE)
     by: dict[str, Any] = {}
@@ -299,8 +310,22 @@ def _split(profile: Profile) -> dict[str, Any]:
     return {"split": split} if split else {}
 
 
+def _eval_share(profile: Profile) -> dict[str, float]:
+    """Return the share of the training folder for the eval split, unless a folder has that or a tenth is enough."""
+    fewest = min(profile.classes.values(), default=_RARE)
+    if "eval" in profile.splits.values() or fewest >= _RARE:
+        return {}
+    return {"eval": 0.2 if fewest >= _RARE_IN_A_FIFTH else 0.3}
+
+
 def _split_guesses(profile: Profile) -> Iterator[str]:
     split = _split(profile).get("split", {})
+    if profile.splits:
+        share = (
+            "" if "eval" in profile.splits.values() else f"; {split.get('eval', 0.1):.0%} of train is the eval split"
+        )
+        yield f"split by folder: {splits_of(profile.splits)}{share}"
+        return
     number = f"the columns have at most {_combinations(profile):,} combinations"
     if "column" in split:
         index = split["column"][:40]

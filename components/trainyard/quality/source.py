@@ -9,6 +9,7 @@ from typing import IO, Literal
 
 from trainyard import uris
 from trainyard.contract import image_formats
+from trainyard.contract.image_formats import Role
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, holds_rows, table_of
@@ -36,7 +37,7 @@ class SourceFiles:
     images that are hidden, or in hidden folders.
 
     quote: what the cells of CSV are put in. count: how many files there are, an estimate if not `is_whole`, that is if
-    not all members of archives were listed. has_splits: the first folder of an image is its split, not its class.
+    not all members of archives were listed. splits: the role of each first folder that is a split, not a class.
     """
 
     path: str
@@ -48,7 +49,7 @@ class SourceFiles:
     quote: Quote = '"'
     count: int = 0
     is_whole: bool = True
-    has_splits: bool = False
+    splits: dict[str, Role] = field(default_factory=dict)
     _archives: tar.Archives = field(default_factory=tar.Archives, compare=False, repr=False)
 
     @property
@@ -73,19 +74,28 @@ class SourceFiles:
 
     def label(self, name: str) -> str | None:
         """Return the class of the image `name`, the first folder that it lies in; None if it lies in none."""
-        relative = name.partition("/")[2] if self.has_splits else name
-        folder, slash, _ = relative.partition("/")
+        folder, slash, _ = self._in_split(name).partition("/")
         return canonical(folder) if slash else None
+
+    @property
+    def deeper_folders(self) -> list[str]:
+        """The folders in class folders, which say nothing of the class, in order."""
+        found = (self._in_split(file.name).split("/")[:-1] for file in self.files)
+        return sorted({"/".join(folders[:2]) for folders in found if len(folders) > 1})
+
+    def _in_split(self, name: str) -> str:
+        first, _, rest = name.partition("/")
+        return rest if first in self.splits else name
 
 
 def find_source(
-    path: str, kind: Kind | None = None, *, limit: int | None = None, has_splits: bool = False
+    path: str, kind: Kind | None = None, *, limit: int | None = None, has_splits: bool | None = None
 ) -> SourceFiles:
     """Return the files of `path`: a folder, a file or a glob, local, gs:// or s3://; of archives their members.
 
     Without `kind` the one that most of the files have is taken. limit: headers that are read of all archives, by
-    default each. has_splits: what lies in no folder or archive named for a split is of no kind. Raises `DataError` if
-    there are none of the kind.
+    default each. has_splits: the first folders are splits, and what lies in no such folder or archive is of no kind;
+    by default they are if all images lie in class folders below them. Raises `DataError` if there are none of the kind.
     """
     if why := uris.path_error(path):
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
@@ -112,10 +122,31 @@ def find_source(
     if chosen != "image_folder" and (bad := [file for file in files if file.reason]):
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
     other_files += [file.name for name, several in by_kind.items() if name != chosen for file in several]
-    source = SourceFiles(path, chosen, listed.root, files, sorted(other_files), count=len(files), has_splits=has_splits)
+    source = SourceFiles(path, chosen, listed.root, files, sorted(other_files), count=len(files))
     if source.is_table:
         return source
-    return _unpacked(replace(source, hidden=listed.hidden_files(image_formats.ENDINGS)), limit)
+    source = _unpacked(replace(source, hidden=listed.hidden_files(image_formats.ENDINGS)), limit)
+    return source if has_splits is False else _with_splits(source, is_asked=has_splits is True)
+
+
+def _with_splits(source: SourceFiles, *, is_asked: bool) -> SourceFiles:
+    """Return `source` with the splits in the names of folders; unless `is_asked`, all of their images have a class."""
+    folders: dict[str, list[bool]] = {}
+    for file in source.files:
+        first, slash, rest = file.name.partition("/")
+        if slash and image_formats.split_of(first):
+            folders.setdefault(first, []).append("/" in rest)
+    names = {
+        folder: image_formats.split_of(folder) or "" for folder, nested in folders.items() if is_asked or all(nested)
+    }
+    roles = image_formats.split_roles({names[folder] for folder in names if any(folders[folder])})
+    if is_asked:
+        return replace(source, splits={folder: roles.get(name, "test") for folder, name in names.items()})
+    splits = {folder: roles[name] for folder, name in names.items() if name in roles}
+    used = [file for file in source.files if not splits or file.name.partition("/")[0] in splits]
+    ignored = sorted({*source.other_files, *(file.name for file in source.files)} - {file.name for file in used})
+    count = source.count if len(used) == len(source.files) else len(used)
+    return replace(source, files=used, other_files=ignored, count=count, splits=splits)
 
 
 def _unpacked(source: SourceFiles, limit: int | None) -> SourceFiles:

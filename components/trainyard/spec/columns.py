@@ -283,7 +283,8 @@ class SplitRows(Strict):
         "per class, at least one each if it has three different examples. group: rows with the same value of column "
         "share a split. time: by the date in column, the oldest train. column: it names the split: train, eval "
         "(validation, val, dev) or test. folder: published image splits: val/ (or validation/, test/; an archive, or "
-        "a tfds split of that name) is the test split; train/ gives its share eval to the eval split, by content.",
+        "a tfds split of that name) is the test split; train/ gives its share eval to the eval split, by content. If "
+        "images of both val/ and test/ lie in class folders, val/ is the eval split and test/ the test split.",
     )
     column: Column | None = Field(None, description="Column for group, time or column; may be derived.")
     train: Share = Field(0.8, description="Share of the training split, for content, class and group.")

@@ -10,8 +10,9 @@ import errno
 import gzip
 import io
 import os
+import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, cast
@@ -23,6 +24,9 @@ from trainyard.uris import is_bucket
 
 MAX_ENTRIES = 20_000_000
 """Maximum of files and folders searched for a source. Chosen: ImageNet-21k has 14 million, in a minute."""
+
+LINK_OUT = "link_out_of_root"
+"""The reason of a link that is not followed because it leads out of the source."""
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _SEEKING_CHUNK = 4 << 20  # chosen: maximum of unused bytes fetched after each column of a row group
@@ -192,7 +196,7 @@ class _Folder:
                     f"{_printable(target)}, outside of {self._root}. Only what lies below {source} is read. "
                     f"Move the folder there, or name a {self._field or 'folder'} that holds both."
                 )
-            return _unreadable(name, "link_out_of_root", f"the link leads to {_printable(target)}, outside of {source}")
+            return _unreadable(name, LINK_OUT, f"the link leads to {_printable(target)}, outside of {source}")
         if folder and _is_below(os.path.realpath(path.rpartition("/")[0] or "/"), target):
             return _unreadable(name, "looping_link", "the link leads to a folder that holds it")
         if folder and linked:
@@ -220,6 +224,11 @@ def _is_below(path: str, folder: str) -> bool:
 def _printable(name: str) -> str:
     """Return the name as text; bytes that are not UTF-8 become such as \\xff."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def copy_advice(reasons: Iterable[str], path: str) -> str:
+    """Return the sentence about how links out of `path` become files, '' if no file is bad for the `reasons` of one."""
+    return f" `cp -RL {shlex.quote(path)} COPY` copies the files that links lead to." if LINK_OUT in reasons else ""
 
 
 def open_file(path: str, chunk: int | None = None) -> IO[bytes]:

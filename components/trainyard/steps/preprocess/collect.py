@@ -63,7 +63,8 @@ class Collected:
     """The result of the first pipeline.
 
     work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
-    files that are not of the format. bytes: of the files that are.
+    files that are not of the format. bytes: of the files that are. is_folder: images have the
+    class of their folder. deeper_folders: those in class folders.
     """
 
     work: TaskStore
@@ -75,6 +76,8 @@ class Collected:
     repeated: list[Repeated]
     window: Window | None = None
     ignored: tuple[str, ...] = ()
+    is_folder: bool = False
+    deeper_folders: tuple[str, ...] = ()
     conformity: Conformity = field(default_factory=Conformity)
     near: tuple[str, ...] = ()
 
@@ -132,6 +135,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
     if recipe.data.split.by == "class":
         split_results = _split_by_class(recipe, results, name, space, beam_options, files.bytes)
     parts = [part for result in split_results for part in result.parts]
+    is_folder = recipe.data.format == "image_folder"
     return Collected(
         work=work,
         name=name,
@@ -142,6 +146,8 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
         repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
         window=files.window,
         ignored=files.ignored,
+        is_folder=is_folder,
+        deeper_folders=tuple(files.deeper_folders) if is_folder else (),
         conformity=_conformity(results),
         near=tuple(near_duplicates.warnings(parts, work)) if recipe.data.near_duplicates else (),
     )

@@ -13,7 +13,15 @@ from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError, listed
 from trainyard.quality.conformity import Conformity, anomalies
-from trainyard.quality.findings import FEW_LEVELS, HALF, alike_names, constant_images, little_of_the_range
+from trainyard.quality.findings import (
+    FEW_LEVELS,
+    HALF,
+    alike_names,
+    constant_images,
+    deeper_folders,
+    like_splits,
+    little_of_the_range,
+)
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.readers.rows import BadRow
 from trainyard.spec.columns import Numeric, SplitRows
@@ -21,6 +29,7 @@ from trainyard.spec.formula import Call, Cell, parse
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.readers.records import LABELS_APART
+from trainyard.storage.listing import copy_advice
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 
 _SHOWN, _ANOMALIES_SHOWN = 5, 20
@@ -104,14 +113,19 @@ def warnings(collected: Collected) -> list[str]:
         names = collected.ignored
         why = "hidden, or not of the data's format"
         warnings.append(f"{len(names):,} files are not read ({why}): {listed(names, _SHOWN)}.")
-    if why := alike_names(dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)):
+    labels = dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)
+    if why := alike_names(labels):
         warnings.append(f"classes {why}")
+    if collected.is_folder and (why := like_splits(labels)):
+        warnings.append(why)
+    if collected.deeper_folders:
+        warnings.append(deeper_folders(collected.deeper_folders))
     warnings += collected.near
     warnings += _about_pixels(collected)
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:
-        labels = ", ".join(" and ".join(label.split(LABELS_APART)) for label in group.labels)
-        warnings.append(f"equal examples with different labels {labels}: {', '.join(group.sources)}.")
+        given = ", ".join(" and ".join(label.split(LABELS_APART)) for label in group.labels)
+        warnings.append(f"equal examples with different labels {given}: {', '.join(group.sources)}.")
     if len(conflicts) > _SHOWN:
         warnings.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
     return warnings
@@ -153,7 +167,7 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
         raise DataError(
             f"data: {bad:,} of {total:,} records are bad ({bad / total:.2%}): {counts}. "
             f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. "
-            "Repair or remove them."
+            f"Repair or remove them.{copy_advice(reasons, recipe.data.path or '')}"
         )
 
 

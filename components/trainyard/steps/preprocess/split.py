@@ -32,6 +32,8 @@ from trainyard.steps.preprocess.task_store import TaskStore
 
 _DRAWS = 1 << 24  # chosen: draws of 8 bytes that are sorted at once, if no class has more
 
+_SPLIT_BY_PART: dict[str, Split] = {"all_train": "train", "eval": "eval", "test": "test"}
+
 Draws = NDArray[np.uint64]
 Limits = dict[str, tuple[int, int]]
 
@@ -89,10 +91,10 @@ def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
     if split.by == "content":
         return assign_splits(_identities(batch), seed, split)
     if split.by == "folder":
-        # An example of the folder that trains trains, or chooses the epoch.
         draws = _uniform(b"split", seed, _identities(batch)).tolist()
+        train: dict[bool, Split] = {True: "eval", False: "train"}  # without an eval folder, train has both
         rows = zip(batch["split_by"].to_pylist(), draws, strict=True)
-        return ["test" if folder == "test" else "eval" if drawn < split.eval else "train" for folder, drawn in rows]
+        return [train[drawn < split.eval] if part == "train" else _SPLIT_BY_PART[part] for part, drawn in rows]
     encoded = batch["split_by"].dictionary_encode()
     values = encoded.dictionary.to_pylist()
     if split.by == "group":

@@ -31,20 +31,23 @@ _SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as
 _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compressed at all
 
 
+Part = Literal["train", "all_train", "eval", "test"]
+
+
 @dataclass(frozen=True)
 class Official:
     """A split that comes with the data.
 
-    parts: the split, train (of which some choose the epoch) or test, by the first part of a file's name, archives as
-    folders, or by the shard of a prepared data set. labels: of images in no class folder, by the name without its
-    ending, or by the number it ends in; labels_from: the file that said so.
+    parts: the split by the first part of a file's name, archives as folders, or by the shard of a prepared data set:
+    train (some of it is for eval), all_train, eval or test. labels: of images in no class folder, by the name without
+    its ending, or by the number it ends in; labels_from: the file that said so.
     """
 
-    parts: dict[str, Literal["train", "test"]]
+    parts: dict[str, Part]
     labels: dict[str, str] = field(default_factory=dict)
     labels_from: str = ""
 
-    def split(self, name: str) -> Literal["train", "test"] | None:
+    def split(self, name: str) -> Part | None:
         """Return the split of the file `name`, as seen from the root; None if it is of neither."""
         return self.parts.get(as_folder(name.partition("/")[0]))
 
@@ -86,6 +89,13 @@ class Files:
     def bytes(self) -> int:
         """Of all files together."""
         return sum(size for _, size in self.states.values())
+
+    @property
+    def deeper_folders(self) -> list[str]:
+        """The folders of images in class folders, which say nothing of the class, in order; not those of archives."""
+        first = 1 if self.official else 0
+        folders = (self.name_in_day(path).split("/")[first:-1] for path in self.paths)
+        return sorted({"/".join(names[:2]) for names in folders if len(names) > 1})
 
     def name(self, path: str) -> str:
         """Return `path` as seen from the root."""

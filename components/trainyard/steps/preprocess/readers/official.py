@@ -9,12 +9,20 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
-from typing import Literal
 
 from trainyard.contract import image_formats
 from trainyard.errors import DataError
+from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.readers.files import Files, Official, image_stem, names_in, open_file, read_text
+from trainyard.steps.preprocess.readers.files import (
+    Files,
+    Official,
+    Part,
+    image_stem,
+    names_in,
+    open_file,
+    read_text,
+)
 from trainyard.steps.preprocess.readers.tfds import SHARD
 from trainyard.storage import tar
 from trainyard.storage.tar import as_folder, is_archive
@@ -75,16 +83,45 @@ def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
             f"{', '.join(folders[:_SHOWN])}{' …' if len(folders) > _SHOWN else ''}. Name the folder that holds both as "
             "data.path, or split by content."
         )
-    for name in ("train", judge):
+    is_pair = data.format != "tfds" and all(_has_classes(files, called.get(name, set())) for name in (judge, "test"))
+    roles = image_formats.split_roles({"train", judge, "test"} if is_pair else {"train", judge})
+    for name in roles:
         if data.format != "tfds" and len(called[name]) > 1:
             raise DataError(
                 f"data.split: {' and '.join(sorted(called[name])[:_SHOWN])} in {files.root} both are the split {name}. "
                 "Leave one there."
             )
-    parts: dict[str, Literal["train", "test"]] = {as_folder(part): "train" for part in called["train"]}
-    parts |= {as_folder(part): "test" for part in called[judge]}
+    _require_no_share(roles, called, data)
+    parts: dict[str, Part] = {as_folder(part): role for name, role in roles.items() for part in called[name]}
+    if "eval" in roles.values():
+        parts |= {as_folder(part): "all_train" for part in called["train"]}
     official = Official(parts)
     return official, [name for name in names if not official.split(name)]
+
+
+def _has_classes(files: Files, parts: set[str]) -> bool:
+    """Return True if images of a split lie in class folders; an archive in a bucket is not looked into."""
+    for path in files.paths:
+        name = files.name(path)
+        if name.partition("/")[0] not in parts:
+            continue
+        if not is_archive(name):
+            inner = [name]
+        else:
+            inner = [] if is_bucket(path) else [f"{as_folder(name)}/{each}" for each in names_in(path)]
+        if any(each.count("/") > 1 for each in inner):
+            return True
+    return False
+
+
+def _require_no_share(roles: dict[str, image_formats.Role], called: dict[str, set[str]], data: Data) -> None:
+    """Raise `DataError` if the recipe asks for a share of train, and a folder is the eval split."""
+    folder = next((min(called[name]) for name, role in roles.items() if role == "eval"), "")
+    if folder and data.split.eval != (default := SplitRows().eval):
+        raise DataError(
+            f"data.split: eval: {data.split.eval:g} is a share of train, and the folder {folder} is the eval split, "
+            f"because test has classes, too. Leave eval out (it is {default:g} by default)."
+        )
 
 
 def _labels(root: str, name: str) -> dict[str, str]:
@@ -136,11 +173,12 @@ def _from_kit(path: str) -> dict[str, str]:
 
 def _check(files: Files) -> None:
     official = files.official or Official({})
-    names: dict[str, list[str]] = {"train": [], "test": []}
+    names: dict[Part, list[str]] = {"train": [], "eval": [], "test": []}
     unseen = set()
     for path in files.paths:
         name = files.name(path)
-        split = official.split(name) or ""
+        split = official.split(name) or "train"
+        split = "train" if split == "all_train" else split
         if not is_archive(name):
             names[split].append(name)
         elif is_bucket(path):  # to read its names would take as long as to read all of it
@@ -156,9 +194,12 @@ def _check(files: Files) -> None:
         classes["test"] |= set(official.labels.values())
     if unseen or not classes["train"]:
         return
-    train = next(part for part, split in official.parts.items() if split == "train")
-    for here, other, side in ((judge, train, "test"), (train, judge, "train")):
-        alone = sorted(str(name) for name in classes[side] - classes["train" if side == "test" else "test"])
+    train = next(part for part, split in official.parts.items() if split in ("train", "all_train"))
+    evaluating = next((part for part, split in official.parts.items() if split == "eval"), "")
+    pairs = [(judge, train, classes["test"] - classes["train"]), (train, judge, classes["train"] - classes["test"])]
+    pairs += [(evaluating, train, classes["eval"] - classes["train"])] if evaluating else []
+    for here, other, lacking in pairs:
+        alone = sorted(map(str, lacking))
         if alone:
             raise DataError(
                 f"data.path: {files.root}: {len(alone)} classes are in {here} and not in {other}, such as "
