@@ -161,9 +161,9 @@ def test_an_eviction_is_told_from_a_failure(namespace: Namespace) -> None:
 
 
 def test_a_deadline_is_told_with_what_to_raise(namespace: Namespace) -> None:
-    start(namespace, "slow", activeDeadlineSeconds=2, terminationGracePeriodSeconds=1)
+    start(namespace, "slow", activeDeadlineSeconds=5, terminationGracePeriodSeconds=1)
     finding = await_finding(namespace, "slow", "deadline")
-    assert finding.sentence == "ran for more than the 2 s that it may. Raise timeout_seconds.train in the environment"
+    assert finding.sentence == "ran for more than the 5 s that it may. Raise timeout_seconds.train in the environment"
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,41 @@ def test_the_last_lines_of_a_log_are_those_of_the_step() -> None:
     assert "(bug): the step's own last line" in explain(Evidence(failed, log=LAUNCHER_LOG)).sentence
 
 
+JSON_TAIL = """\
+      "defaultValue": {"a": 1}
+    }
+  }
+}
+"""
+DRIVER_END = (
+    "F1128 22:14:03.512345      15 main.go:79] KFP driver: driver.RootDAG(pipelineName=digits, runID=r, runtimeConfig, "
+    "componentSpec) failed: failed to get run: rpc error: code = Unavailable\n"
+    'time=2026-11-28T22:14:04.1Z level=INFO msg="sub-process exited" argo=true error="exit status 1"\n'
+    "Error: exit status 1\n"
+)
+
+
+def test_the_tail_of_a_json_block_at_the_cut_of_a_log_is_no_reason() -> None:
+    assert argo.step_lines(JSON_TAIL + "own line\n") == ["own line"]
+    assert argo.step_lines("  own indented line\nown\n}\n") == ["  own indented line", "own", "}"]
+    driver = container_ends(main={"exitCode": 1})
+    del driver["metadata"]["labels"]["app.kubernetes.io/component"]
+    driver["metadata"]["name"] = "trainyard-train-x-system-dag-driver-1"
+    for log in (JSON_TAIL + DRIVER_END, DRIVER_END):
+        finding = explain(Evidence(driver, log=log))
+        assert (finding.cause, finding.code) == ("driver", ExitCode.TRANSIENT)
+        assert finding.sentence.startswith(
+            "ended with exit code 1: failed to get run: rpc error: code = Unavailable. Kubeflow prepares a step in it."
+        )
+
+
+def test_a_launcher_of_kubeflow_that_gives_up_is_no_fault_of_the_step() -> None:
+    line = "F1126 01:42:46.503002      15 main.go:59] failed to execute component: failed to upload model: no bucket\n"
+    finding = explain(Evidence(container_ends(main={"exitCode": 1}), log=LAUNCHER_LOG + line))
+    assert (finding.cause, finding.code) == ("launcher", ExitCode.TRANSIENT)
+    assert "exit code 1: failed to execute component: failed to upload model: no bucket. Kubeflow's" in finding.sentence
+
+
 def test_a_runs_deadline_reads_as_argo_writes_it_into_pods() -> None:
     workflow = {"spec": {"activeDeadlineSeconds": 600}, "status": {"startedAt": "2026-01-01T00:00:00Z"}}
     assert argo.run_ends(workflow) == ARGOS_DEADLINE
@@ -509,6 +544,86 @@ def test_nodes_that_are_cordoned_or_not_ready_are_named() -> None:
     cordoned = node("one") | {"spec": {"unschedulable": True}}
     obstacle = find_obstacle({"containers": []}, [cordoned, node("two", ready="False")])
     assert obstacle and "(one is cordoned; two is not ready)" in obstacle.sentence and not obstacle.permanent
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("disk-pressure", "one is short of disk space). Free disk on one (crictl rmi --prune"),
+        ("memory-pressure", "one is short of memory). End what uses the memory of one"),
+        ("pid-pressure", "one is short of process ids). End what starts so many processes on one"),
+        ("unreachable", "one does not answer). Start one again, or delete it (kubectl delete node one)"),
+        ("not-ready", "one is not ready). Look why (kubectl describe node one)"),
+        ("unschedulable", "one is cordoned). Run kubectl uncordon one"),
+        ("network-unavailable", "one has no network). Look at the pod of the network plugin on one"),
+    ],
+)
+def test_a_taint_that_names_a_fault_of_its_node_asks_for_no_toleration(key: str, words: str) -> None:
+    faulty, other = node("one"), node("two")
+    faulty["spec"]["taints"] = [{"key": f"node.kubernetes.io/{key}", "effect": "NoSchedule"}]
+    other["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+    obstacle = find_obstacle({"containers": []}, [faulty, other], [])
+    assert obstacle and obstacle.kind == "nodes" and not obstacle.permanent and "toleration" not in obstacle.advice
+    assert words in obstacle.advice
+    tainted = find_obstacle({"containers": []}, [other], [])
+    assert tainted and tainted.kind == "taint" and "Add the toleration" in tainted.advice
+    faulty["status"]["conditions"][0]["status"] = "False"
+    several = find_obstacle({"containers": []}, [faulty], [])
+    assert several and several.advice.count("is not ready") == 1
+
+
+def test_a_driver_that_no_node_takes_is_told_that_it_has_no_placement() -> None:
+    driver, tainted = pod("x-driver-1", phase="Pending"), node("one")
+    del driver["metadata"]["labels"]["app.kubernetes.io/component"], driver["spec"]["nodeName"]
+    tainted["spec"]["taints"] = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
+    sentence = explain(Evidence(driver, nodes=[tainted], pods=[])).sentence
+    assert "Kubeflow's drivers take no placement" in sentence and "environment" not in sentence
+
+
+@pytest.mark.parametrize(("name", "own"), [("main", True), ("kfp-launcher", False), ("wait", False)])
+def test_an_image_of_kubeflows_own_is_not_looked_for_in_the_environment(name: str, own: bool) -> None:
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
+    status = {"name": name, "image": "ghcr.io/kubeflow/kfp-launcher:2.17.0", "state": state}
+    finding = explain(Evidence(pod(phase="Pending", containerStatuses=[status])))
+    assert (finding.cause, finding.code) == ("image", ExitCode.INFRASTRUCTURE)
+    assert ("correct images in the environment" in finding.sentence) == own
+    assert ("administrators of Kubeflow" in finding.sentence and f"'{name}'" in finding.sentence) == (not own)
+
+
+NEVER = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+PULL = 'Failed to pull image "kfp-launcher:2": not found'
+
+
+@pytest.mark.parametrize(
+    ("events_of_pod", "words"),
+    [
+        (
+            [("kfp-launcher", PULL), ("kfp-launcher", "Error: ImagePullBackOff")],
+            f"(Failed: {PULL}). This container is K",
+        ),
+        ([("main", PULL)], f"(Failed: {PULL}). Correct that, or raise timeout_seconds.push in the environment"),
+        ([], "that it may take. Raise timeout_seconds.push in the environment if its image takes so long"),
+    ],
+)
+def test_a_step_whose_pod_stood_in_init_until_its_deadline_never_ran(
+    events_of_pod: list[tuple[str, str]], words: str
+) -> None:
+    """The status is that of a real kubelet 1.34 after activeDeadlineSeconds."""
+    statuses = [{"name": name, "state": {"waiting": {"reason": "PodInitializing"}}} for name in ("wait", "main")]
+    init = [{"name": "kfp-launcher", "state": {"terminated": NEVER}}]
+    stood = pod(step="push", phase="Failed", reason="DeadlineExceeded", containerStatuses=statuses)
+    stood["status"]["initContainerStatuses"] = init
+    stood["spec"]["activeDeadlineSeconds"] = 1800
+    warnings = [
+        {"type": "Warning", "reason": "Failed", "message": text, "involvedObject": {"fieldPath": f"spec.x{{{name}}}"}}
+        for name, text in events_of_pod
+    ]
+    finding = explain(Evidence(stood, events=warnings))
+    assert finding.sentence.startswith("never ran: it did not start in the 1800 s") and words in finding.sentence
+    assert (finding.cause, finding.code) == ("deadline", ExitCode.INFRASTRUCTURE)
+    end = {"exitCode": 137, "startedAt": "2026-01-01T00:00:00Z"}
+    stood["status"]["containerStatuses"][1]["state"] = {"terminated": end}
+    assert explain(Evidence(stood)).sentence.startswith("ran for more than the 1800 s")
 
 
 def test_a_pod_that_fits_is_no_misfit_and_requests_are_sums_or_the_largest_init() -> None:

@@ -69,13 +69,14 @@ class Exit:
 class Diagnosis:
     """The diagnosis of a pod. reason and message: Kubernetes' own words. ending: it was asked to stop.
 
-    image: of the container that cannot start. exit: of the main container, or of another that failed if it did not.
+    container and image: of what cannot start. exit: of the main container, or of another that failed if it did not.
     """
 
     state: State
     cause: Cause
     reason: str = ""
     message: str = ""
+    container: str = ""
     image: str = ""
     exit: Exit | None = None
     ending: bool = False
@@ -160,6 +161,15 @@ def main_container(pod: Manifest) -> str:
     return next(ours, next((name for name in names if name not in _ARGO_CONTAINERS), names[0]))
 
 
+def has_run(pod: Manifest) -> bool:
+    """Return True if the main container has run; one of a pod that ended before may have an exit code all the same."""
+    ends = (status for status in pod["status"].get("containerStatuses", []) if status["name"] == main_container(pod))
+    states = [
+        state for status in ends for state in (*status.get("state", {}).values(), *status.get("lastState", {}).values())
+    ]
+    return any(state.get("startedAt") for state in states)
+
+
 def disruption(reason: str) -> str:
     """Describe the disruption of a pod, by the `reason` of its diagnosis."""
     return _DISRUPTIONS.get(reason, _EVICTED)[1]
@@ -208,8 +218,12 @@ def _waiting(base: Diagnosis, pod: Manifest) -> Diagnosis:
         state = container.get("state", {}).get("waiting") or {}
         if blocked := _BLOCKED.get(str(state.get("reason"))):
             message = one_line(state.get("message") or "")
-            image = str(container.get("image", ""))
-            return replace(waiting, cause=blocked, reason=str(state["reason"]), message=message, image=image)
+            name, image, reason = (
+                str(container.get("name", "")),
+                str(container.get("image", "")),
+                str(state["reason"]),
+            )
+            return replace(waiting, cause=blocked, reason=reason, message=message, container=name, image=image)
     return waiting if pod["spec"].get("nodeName") else replace(waiting, cause="scheduling")
 
 

@@ -29,6 +29,10 @@ _AROUND = re.compile(
     r'\{.*"argo":\s?true|Error: exit status \d+$'
 )
 _PROGRAM_ENDED = re.compile(r"^F.*\] failed to execute component: exit status (\d+)$", re.MULTILINE)
+_FATAL = re.compile(
+    r"^F\d{4} [\d:.]+ +\d+ \S+\.go:\d+\] (?:KFP driver: )?(?:driver\.\w+\(.*?\) failed: )?(.+)$", re.MULTILINE
+)
+_PROGRAM_END = re.compile(r"exit status \d+$|signal: ")
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
 _KILLED = re.compile(r"\bError \(exit code (137|143)\)")
 # Source of the Lease: Argo Workflows 4.0.5, cmd/workflow-controller/main.go, which renews it every 5 s.
@@ -126,13 +130,21 @@ def program_exit(log: str) -> int | None:
     return int(ended[-1]) if ended else None
 
 
+def fatal(log: str) -> str:
+    """Return the sentence with which Kubeflow's driver or launcher gave up, '' if its program's end was the reason."""
+    sentences = _FATAL.findall(log)
+    return "" if not sentences or _PROGRAM_END.search(sentences[-1]) else " ".join(sentences[-1].split())
+
+
 def step_lines(log: str) -> list[str]:
     """Return the lines of a step's log without those of Kubeflow's launcher and Argo's executor.
 
-    The launcher and KFP's executor write JSON over several lines after some of theirs.
+    The launcher and KFP's executor write JSON over several lines after some of theirs. A log that is cut may begin
+    within one.
     """
-    lines, around = [], False
-    for line in log.splitlines():
+    lines, every = [], log.splitlines()
+    around = next((line for line in every if not line.startswith(" ")), "") == "}"
+    for line in every:
         around = bool(_AROUND.match(line)) or (around and (line in ("{", "}") or line.startswith(" ")))
         if not around:
             lines.append(line)

@@ -26,6 +26,8 @@ from trainyard.kubernetes.diagnosis import (
     conditions,
     diagnose,
     disruption,
+    has_run,
+    main_container,
     name_of,
     one_line,
     task_of,
@@ -55,6 +57,10 @@ _EVAL = 0.3
 # Required fields of a pace event; events of other versions are ignored.
 _FIELDS = ("step", "steps", "examples_per_second", "step_ms", "rested_step_ms", "all_reduce_ms")
 _TIMES = ("save_seconds", "eval_seconds")
+_KUBEFLOWS_OWN = (
+    "This container is Kubeflow's, and neither recipe nor environment names it: show this to the administrators of "
+    "Kubeflow"
+)
 # Events after which an earlier pace says nothing: the training starts again, or is done.
 _STARTS = ("launched", "pool_passed_over", "restarting", "started_together", "training", "resumed", "trained")
 # Events of a team that trains or is about to.
@@ -181,8 +187,9 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
     if diagnosis.cause == "deadline":
         seconds = evidence.pod["spec"].get("activeDeadlineSeconds", "?")
         key = f"timeout_seconds.{failed.task.step}"
-        sentence = f"ran for more than the {seconds} s that it may. Raise {key} in the environment"
-        return replace(failed, sentence=sentence, code=ExitCode.INFRASTRUCTURE)
+        if not has_run(evidence.pod):
+            return _never_started(failed, seconds, key, evidence)
+        return _with_deadline(failed, f"ran for more than the {seconds} s that it may. Raise {key} in the environment")
     if diagnosis.cause == "turned-away":
         next_step = evidence.again or "Submit again; if it happens again, look at the node"
         sentence = f"was turned away by {failed.node} ({why}: {message}). {next_step}"
@@ -205,12 +212,32 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
     return exited
 
 
+def _never_started(finding: Finding, seconds: object, key: str, evidence: Evidence) -> Finding:
+    """Explain a pod whose time was over before its container ran, by the last warning that says more than its state."""
+    warnings = [event for event in evidence.events if event.get("type") == "Warning"]
+    telling = [event for event in warnings if not str(event.get("message", "")).startswith("Error: ")]
+    if not (last := next(reversed(telling or warnings), None)):
+        remedy = f"Raise {key} in the environment if its image takes so long to pull, or look at {finding.node}"
+        return _with_deadline(finding, f"never ran: it did not start in the {seconds} s that it may take. {remedy}")
+    named = re.search(r"\{(.+)\}", str(last.get("involvedObject", {}).get("fieldPath", "")))
+    own = named is None or named[1] == main_container(evidence.pod)
+    remedy = f"Correct that, or raise {key} in the environment" if own else _KUBEFLOWS_OWN
+    why = f"{last.get('reason')}: {one_line(str(last.get('message', '')))}".rstrip(".")
+    return _with_deadline(finding, f"never ran: it did not start in the {seconds} s that it may take ({why}). {remedy}")
+
+
+def _with_deadline(finding: Finding, sentence: str) -> Finding:
+    return replace(finding, sentence=sentence, code=ExitCode.INFRASTRUCTURE)
+
+
 def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     """Explain an exit. The step's own sentence and code come first, because Kubeflow's launcher turns every code into
     1.
     """
     log = evidence.log
     told = events.failure(log) or events.failure(end.message)
+    if not told and (fault := argo.fatal(log)):
+        return _kubeflow_failed(finding, end, evidence, fault, "Kubeflow's launcher, which surrounds the step, gave up")
     number, message, _ = told or events.Failure(argo.program_exit(log) or end.code, "")
     code = known_code(number, ExitCode.BUG)
     if not message and number in (128 + 9, 128 + 15):
@@ -241,12 +268,18 @@ def _not_stored(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
 
 def _driver_failed(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     """Explain a failed pod of Kubeflow itself, whose exit codes are not in Trainyard's table."""
-    text = one_line(end.message) or _last_line(evidence.log) or "it said nothing"
+    fault = argo.fatal(evidence.log) or argo.fatal(end.message)
+    text = fault or one_line(end.message) or _last_line(evidence.log) or "it said nothing"
+    return _kubeflow_failed(finding, end, evidence, text, "Kubeflow prepares a step in it")
+
+
+def _kubeflow_failed(finding: Finding, end: Exit, evidence: Evidence, text: str, role: str) -> Finding:
     sentence = (
-        f"ended with exit code {end.code}: {text.rstrip('.')}. Kubeflow prepares a step in it. "
+        f"ended with exit code {end.code}: {one_line(text).rstrip('.')}. {role}. "
         f"{evidence.again or 'Submit again; if it happens again, show this to the administrators of Kubeflow'}"
     )
-    return replace(finding, cause="driver", sentence=sentence, code=ExitCode.TRANSIENT)
+    cause = DRIVER if finding.task.step == DRIVER else "launcher"
+    return replace(finding, cause=cause, sentence=sentence, code=ExitCode.TRANSIENT)
 
 
 def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
@@ -303,7 +336,8 @@ def _waiting(waiting: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Find
     if diagnosis.cause in ("gated", "unscheduled", "scheduling"):
         return _unscheduled(waiting, diagnosis, evidence)
     if diagnosis.blocked:
-        code, sentence = ExitCode.INFRASTRUCTURE, _blocked(diagnosis)
+        own = waiting.task.step != DRIVER and diagnosis.container == main_container(evidence.pod)
+        code, sentence = ExitCode.INFRASTRUCTURE, _blocked(diagnosis, own)
         cause = "image" if diagnosis.cause == "image" else "configuration"
         return replace(waiting, cause=cause, sentence=sentence, permanent=True, code=code)
     warnings = [event for event in evidence.events if event.get("type") == "Warning"]
@@ -330,6 +364,9 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
     if obstacle is None:
         sentence = f"no node takes it: {message}" if message else "is not scheduled yet"
         return replace(finding, cause="unschedulable" if message else "scheduling", sentence=sentence)
+    if finding.task.step == DRIVER and obstacle.permanent:
+        remedy = "Kubeflow's drivers take no placement: keep a node of CPUs without taints for them"
+        obstacle = replace(obstacle, hint="", remedy=remedy)
     return replace(
         finding,
         cause="full" if obstacle.kind == "full" else "unschedulable",
@@ -338,19 +375,24 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
     )
 
 
-def _blocked(diagnosis: Diagnosis) -> str:
-    """Explain a container that waits for something that is missing."""
+def _blocked(diagnosis: Diagnosis, own: bool) -> str:
+    """Explain a container that waits for something that is missing. own: the step's, none that Kubeflow adds."""
     reason, message = diagnosis.reason, diagnosis.message
     if diagnosis.cause == "image":
         detail = f": {message}" if message and not message.startswith("Back-off") else ""
-        return (
-            f"its image {diagnosis.image} cannot be had ({reason}{detail}). Push it, correct images in the "
-            "environment or train.image in the recipe, or give the node the right to pull it"
+        remedy = (
+            "Push it, correct images in the environment or train.image in the recipe, or give the node the right to "
+            "pull it"
         )
-    if diagnosis.cause == "configuration":
+        whose = "its image" if own else f"the image of its container '{diagnosis.container}',"
+        problem = f"{whose} {diagnosis.image} cannot be had ({reason}{detail})"
+    elif diagnosis.cause == "configuration":
         remedy = "Create the named object, or correct the environment"
-        return f"its container cannot be made ({reason}: {message}). {remedy}"
-    return f"its container ends again and again ({message}). Read the log (trainyard runs logs)"
+        problem = f"its container {'' if own else repr(diagnosis.container) + ' '}cannot be made ({reason}: {message})"
+    else:
+        remedy = "Read the log (trainyard runs logs)"
+        problem = f"its container {'' if own else repr(diagnosis.container) + ' '}ends again and again ({message})"
+    return f"{problem}. {remedy if own else _KUBEFLOWS_OWN}"
 
 
 def _until(pod: Manifest, over: bool) -> str:

@@ -19,6 +19,44 @@ from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool
 
 _SHOWN = 3  # names in a sentence
+_NOT_READY, _UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+_CORDONED = "node.kubernetes.io/unschedulable"
+# Faults of a node by the taint with which Kubernetes marks it, and what to do. No pool should tolerate these taints.
+# Source: https://kubernetes.io/docs/reference/labels-annotations-taints/
+_FAULTS = {
+    "node.kubernetes.io/disk-pressure": (
+        "is short of disk space",
+        "Free disk on {node} (crictl rmi --prune deletes unused images), or give the nodes larger disks",
+    ),
+    "node.kubernetes.io/memory-pressure": (
+        "is short of memory",
+        "End what uses the memory of {node} beyond its requests, or add nodes",
+    ),
+    "node.kubernetes.io/pid-pressure": (
+        "is short of process ids",
+        "End what starts so many processes on {node}, or raise the node's limit of process ids",
+    ),
+    "node.kubernetes.io/network-unavailable": (
+        "has no network",
+        "Look at the pod of the network plugin on {node} (kubectl -n kube-system get pods -o wide)",
+    ),
+    _NOT_READY: ("is not ready", "Look why (kubectl describe node {node}), or add nodes"),
+    _UNREACHABLE: ("does not answer", "Start {node} again, or delete it (kubectl delete node {node})"),
+    _CORDONED: ("is cordoned", "Run kubectl uncordon {node}, or add nodes"),
+    "node.kubernetes.io/out-of-service": (
+        "is marked as out of service",
+        "Once it runs again: kubectl taint nodes {node} node.kubernetes.io/out-of-service-",
+    ),
+    "node.cloudprovider.kubernetes.io/uninitialized": (
+        "is not initialized by its cloud yet",
+        "Wait; if it stays so, look at the log of the cloud-controller-manager",
+    ),
+    "ToBeDeletedByClusterAutoscaler": (
+        "is being removed by the autoscaler",
+        "Wait until the autoscaler adds another node",
+    ),
+    "karpenter.sh/disrupted": ("is being removed by Karpenter", "Wait until Karpenter adds another node"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,14 +106,13 @@ def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest
     if not fitting:
         selectors = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
         return Obstacle("label", f"no single node has {selectors}", "Correct the pool's nodeSelector, or label a node")
-    open_nodes = [node for node in fitting if not _closed(node)]
-    if not open_nodes:
-        why = "; ".join(f"{name_of(node)} {_closed(node)}" for node in fitting[:_SHOWN])
-        return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or fix them, or add nodes")
-    tolerated = [node for node in open_nodes if not untolerated(node, spec)]
+    tolerated = [node for node in fitting if not untolerated(node, spec)]
     if not tolerated:
-        return _taint_obstacle(open_nodes, spec)
-    return _resource_obstacle(requests(spec), tolerated, pods)
+        return _taint_obstacle(fitting, spec)
+    open_nodes = [node for node in tolerated if not _faults(node, spec)]
+    if not open_nodes:
+        return _fault_obstacle(tolerated, spec)
+    return _resource_obstacle(requests(spec), open_nodes, pods)
 
 
 def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
@@ -159,6 +196,14 @@ def _taint_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
     )
 
 
+def _fault_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
+    faults = [(name_of(node), fault) for node in nodes for fault in _faults(node, spec)]
+    why = "; ".join(f"{node} {_FAULTS[fault][0]}" for node, fault in faults[:_SHOWN])
+    first = {fault: node for node, fault in reversed(faults)}
+    remedies = [_FAULTS[fault][1].format(node=node) for fault, node in reversed(first.items())]
+    return Obstacle("nodes", f"the nodes it may use take no pods ({why})", ". ".join(remedies))
+
+
 def _resource_obstacle(
     requested: dict[str, float], nodes: list[Manifest], pods: Iterable[Manifest] | None
 ) -> Obstacle | None:
@@ -203,11 +248,15 @@ def _holders(resource: str, nodes: list[Manifest], pods: list[Manifest]) -> list
     return [name for amount, name in sorted(using, reverse=True) if amount]
 
 
-def _closed(node: Manifest) -> str:
-    """Return the reason that the node accepts no pods, '' if it accepts them."""
+def _faults(node: Manifest, spec: Manifest) -> list[str]:
+    """Return the keys in `_FAULTS` of what keeps pods of `spec` from the node, apart from the taints of pools."""
+    found = [taint["key"] for taint in _untolerated(node, spec) if taint["key"] in _FAULTS]
     if node["spec"].get("unschedulable"):
-        return "is cordoned"
-    return "is not ready" if {**conditions(node, "False"), **conditions(node, "Unknown")}.get("Ready") else ""
+        found.append(_CORDONED)
+    for status, fault in (("False", _NOT_READY), ("Unknown", _UNREACHABLE)):
+        if "Ready" in conditions(node, status):
+            found.append(fault)
+    return list(dict.fromkeys(found))
 
 
 def matches_labels(spec: Manifest, labels: dict[str, str]) -> bool:
@@ -225,7 +274,11 @@ def selects(selector: Manifest | None, labels: dict[str, str] | None) -> bool:
 
 
 def untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
-    """Return the taints of `node` that keep pods of `spec` away."""
+    """Return the taints of `node` that keep pods of `spec` away, without those that name a fault of the node."""
+    return [taint for taint in _untolerated(node, spec) if taint["key"] not in _FAULTS]
+
+
+def _untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
     tolerations = spec.get("tolerations") or []
     taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
     return [taint for taint in taints if not any(_tolerates(toleration, taint) for toleration in tolerations)]
@@ -264,6 +317,6 @@ def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: lis
     spec = pod_spec(pool, platform)
     labeled = [node for node in nodes if all(_matches(_labels(node), term) for term in _terms(spec))]
     matching = [node for node in labeled if not untolerated(node, spec)]
-    ready = [node for node in matching if not _closed(node)]
+    ready = [node for node in matching if not _faults(node, spec)]
     room = sum(capacity(spec, node, pods) > 0 for node in ready)
     return Nodes(len(matching), len(ready), room)

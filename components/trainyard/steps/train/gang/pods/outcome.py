@@ -106,7 +106,7 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
         return None
     if condition.get("reason") == "DeadlineExceeded":
         return InfrastructureError(
-            f"{gang.name}: the gang ran for more than {gang.timeout_seconds} s. "
+            f"{gang.name}: the gang took more than {gang.timeout_seconds} s, waits for nodes included. "
             f"Raise timeout_seconds.{gang.step} in the environment and run again{gang.resumes}."
         )
     cause = _cause(ended)
