@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.version import Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
-from trainyard.report import report
+from trainyard.report import local_runs, report
+from trainyard.signals import Terminated, handle_sigterm
 from trainyard.spec import environment
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
+from trainyard_control.api.progress import Screen
+from trainyard_control.api.run import _executed
 from trainyard_control.cli.verbs.run import run as run_command
 from trainyard_control.local import retention
 from trainyard_control.local.local_run import LocalRun, explain_folder
@@ -268,3 +272,20 @@ def test_a_storage_that_was_pruned_is_run_on(tmp_path: Path) -> None:
     assert judged(tmp_path / "runs", tmp_path / "models") == after
     push(tmp_path / "models", "a")
     assert judged(tmp_path / "runs", tmp_path / "models") == before and storage.committed(before)
+
+
+def test_sigterm_between_two_steps_is_recorded_with_the_exit_code_of_the_process(tmp_path: Path) -> None:
+    class Ended(Run):
+        def execute(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    local_environment = environment.load("local").model_copy(update={"storage": str(tmp_path)})
+    before = signal.signal(signal.SIGTERM, handle_sigterm)
+    try:
+        with pytest.raises(Terminated) as end:
+            _executed(Ended(recipes.load("digits"), local_environment, "run", None, Quiet()), Screen())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    record = local_runs.view(str(tmp_path), "digits", "run").record
+    assert record["exit_code"] == end.value.code == 143
+    assert record["failure"] == "stopped by SIGTERM. Run the same command again to resume."

@@ -18,6 +18,7 @@ from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardE
 from trainyard.report import local_runs, summary
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import in_iframe
+from trainyard.signals import Terminated, on_sigterm
 from trainyard.spec import recipe as recipes
 from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
@@ -184,6 +185,9 @@ def _executed(run: LocalRun, screen: Screen) -> None:
     except KeyboardInterrupt:
         failure, code = INTERRUPTED, ExitCode.INTERRUPTED
         raise
+    except Terminated as error:
+        failure, code = str(error), ExitCode.PREEMPTED
+        raise
     except Exception as error:
         failure = bug_sentence(error)
         raise
@@ -195,7 +199,8 @@ def _executed(run: LocalRun, screen: Screen) -> None:
             "unfinished": run.unfinished,
             "predicted": prediction,
         }
-        summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, run.usd_per_hour)
+        with on_sigterm(lambda: None):  # a run that is over keeps its record
+            summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, run.usd_per_hour)
 
 
 class Runs(Sequence[Run]):
