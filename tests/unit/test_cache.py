@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,17 @@ def test_a_file_begun_again_between_the_look_and_the_lock_stays(
     monkeypatch.setattr(cache, "lock_of", lock_of_the_old)
     assert not cache.make_room(cache_folder, 2900)
     assert path.stat().st_size == 2000
+
+
+def test_threads_that_open_a_copy_at_once_hold_it_once(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened("a")
+    monkeypatch.setattr(cache, "_locks", {})
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert all(threads.map(lambda _: cache.hold(cache_folder / "a"), range(400)))
+    finally:
+        sys.setswitchinterval(switches)
+    held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert held.count(str(cache_folder / "a")) == 2  # one of this test's threads, one from before

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +19,10 @@ import pytest
 import report_folders
 
 from trainyard.contract.keys import failure_record
-from trainyard.errors import InfrastructureError
+from trainyard.errors import InfrastructureError, TransientError
 from trainyard.report import local_runs, summary
 from trainyard.runtime import step
-from trainyard.storage import disk, storage
+from trainyard.storage import cache, disk, storage
 from trainyard_control.local.local_run import _Log, explain_folder
 
 
@@ -228,3 +230,52 @@ def test_a_folder_where_a_file_is_expected_is_named(tmp_path: Path) -> None:
     (tmp_path / "out" / "manifest.json").mkdir(parents=True)
     with pytest.raises(InfrastructureError, match=r"manifest\.json: cannot be read \(Is a directory"):
         storage.committed(str(tmp_path / "out"))
+
+
+def fail(number: int) -> Callable[..., None]:
+    def call(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO, errno.ESTALE])
+def test_a_file_system_that_locks_no_file_refuses_the_lease_in_a_sentence_and_may_be_read(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", fail(number))
+    kind = TransientError if number == errno.ESTALE else InfrastructureError
+    refused = pytest.raises(kind, match=rf"out: cannot be locked \({os.strerror(number)}\)")
+    with refused, storage.lease(str(tmp_path / "out")):
+        pass
+    with storage.reading(str(tmp_path / "out")), storage.stage(str(tmp_path / "out"), "x") as folder:
+        (folder / "model").touch()
+    storage.require(str(tmp_path / "out"), "train")
+
+
+def test_a_cache_on_a_file_system_without_locks_names_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", fail(errno.ENOLCK))
+    refused = pytest.raises(InfrastructureError, match="Name a folder of a local disk in TRAINYARD_CACHE")
+    with refused, cache.temporary_folder():
+        pass
+
+
+def test_a_stale_file_handle_in_a_step_is_not_a_bug(tmp_path: Path) -> None:
+    lost = pytest.raises(TransientError, match=r"out: cannot be read or written \(Stale file handle\)")
+    with lost, storage.stage(str(tmp_path / "out"), "x"):
+        fail(errno.ESTALE)()
+
+
+def test_a_file_system_that_flushes_no_folders_takes_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = os.fsync
+
+    def flush_file(descriptor: int) -> None:
+        (fail(errno.EINVAL) if stat.S_ISDIR(os.fstat(descriptor).st_mode) else flush)(descriptor)
+
+    monkeypatch.setattr(os, "fsync", flush_file)
+    with storage.stage(str(tmp_path / "out"), "x") as folder:
+        (folder / "model").touch()
+    storage.require(str(tmp_path / "out"), "train")

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from trainyard import quantity
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.storage import folders
 from trainyard.storage import manifest as manifests
-from trainyard.storage.disk import os_errors
+from trainyard.storage.disk import NO_LOCKS, os_errors
 from trainyard.storage.manifest import MANIFEST, Manifest
 
 CACHE = "TRAINYARD_CACHE"
@@ -31,8 +32,9 @@ FILES = ".files"
 """Suffix of folders fetched file by file."""
 _PARTIAL = ".partial-"
 
-# Descriptors of the locks on the copies that this process has opened.
+# Descriptors of the locks on the copies that this process has opened. The lock keeps threads from holding one twice.
 _locks: dict[Path, int] = {}
+_holding = threading.Lock()
 
 
 def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
@@ -92,16 +94,15 @@ def discard(copy: Path) -> bool:
 
 def hold(copy: Path) -> bool:
     """Mark the folder `copy` as used and lock it until this process ends; return False if it is missing."""
-    while True:
-        try:
+    with _holding, contextlib.suppress(FileNotFoundError):
+        while True:
             descriptor = _locks.pop(copy, None) or lock_of(copy, fcntl.LOCK_SH)
             if is_at(descriptor, copy):
                 os.utime(descriptor)
                 _locks[copy] = descriptor
                 return True
             os.close(descriptor)  # it was replaced meanwhile
-        except FileNotFoundError:
-            return False
+    return False
 
 
 def is_at(descriptor: int, path: Path) -> bool:
@@ -216,8 +217,21 @@ def lock_of(path: Path, how: int) -> int:
     """Return a descriptor of `path` that holds the lock `how`. Raises `BlockingIOError` as flock does."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, how)
+        lock(descriptor, how, path)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def lock(descriptor: int, how: int, path: Path) -> None:
+    """Lock the open file `path`. Raises `BlockingIOError` as flock does, `InfrastructureError` without locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise InfrastructureError(
+            f"{path}: cannot be locked ({os.strerror(error.errno)}), and local copies need locks. Name a folder of a "
+            f"local disk in {CACHE}."
+        ) from error

@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.errors import InfrastructureError, TrainyardError
+from trainyard.errors import InfrastructureError, TrainyardError, TransientError
 
 # EFBIG is raised at a limit on file sizes (ulimit -f).
 _FULL = {errno.ENOSPC: "is full", errno.EDQUOT: "quota is used up", errno.EFBIG: "takes no larger file"}
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of flock on a file system without locks."""
 _ADVICE = "Fix it, or name another storage in the environment."
 
 
 @contextmanager
 def os_errors(path: Path, verb: str = "written") -> Iterator[None]:
-    """Raise `InfrastructureError` for every OSError in the block, which works only on `path`.
+    """Raise the error of `fault` for every OSError in the block, which works only on `path`.
 
-    verb: the operation: written, read or removed.
+    verb: the operation: written, read, removed or locked.
     """
     try:
         yield
@@ -45,15 +47,15 @@ def staging_errors(staging: Path, final: Path) -> Iterator[None]:
             raise disk_full(cause, final) from error
         if not staging.is_dir():
             raise vanished from error
-        if isinstance(error, OSError) and error.errno in (errno.EIO, *_NOT_ALLOWED):
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EREMOTEIO, errno.ESTALE, *_NOT_ALLOWED):
             raise fault(error, final, "read or written") from error
         raise
     if not staging.is_dir():
         raise vanished
 
 
-def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureError:
-    """Return the error for `error`, raised by an operation on `path`."""
+def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureError | TransientError:
+    """Return the error for `error`, raised by an operation on `path`; only a stale file handle may pass by itself."""
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
@@ -68,6 +70,16 @@ def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureEr
         kind = "a link to nothing" if in_the_way.is_symlink() and not in_the_way.exists() else "a file"
         return InfrastructureError(
             f"{in_the_way}: is {kind} where a folder is needed. Remove it, or name another storage in the environment."
+        )
+    if error.errno == errno.ESTALE:
+        return TransientError(
+            f"{file}: cannot be {verb} ({reason}): the network file system has lost it. Run the same command again; if "
+            "it happens again, mount the file system again."
+        )
+    if verb == "locked" and error.errno in NO_LOCKS:
+        return InfrastructureError(
+            f"{file}: cannot be locked ({reason}). Without locks two processes could write one output. Mount the file "
+            "system with locks, as NFS 4 has them, or name another storage in the environment."
         )
     return InfrastructureError(f"{file}: cannot be {verb} ({reason}). {_ADVICE}")
 

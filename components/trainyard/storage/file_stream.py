@@ -245,7 +245,7 @@ class CachedFiles:
             while not self._hold(name):
                 lock = os.open(partial, os.O_RDWR | os.O_CREAT, 0o600)
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX)  # waits for another process that is fetching it
+                    cache.lock(lock, fcntl.LOCK_EX, partial)  # waits for another process that is fetching it
                     if not cache.is_at(lock, partial):
                         continue
                     if not self._reserve(lock, name, uses, before, forced):
@@ -253,7 +253,7 @@ class CachedFiles:
                     self._download(name, partial)
                     with cache.locked(self._cache):  # so that its size is counted once
                         partial.rename(final)
-                    fcntl.flock(lock, fcntl.LOCK_SH)
+                    cache.lock(lock, fcntl.LOCK_SH, final)
                     if cache.is_at(lock, final):  # else it was removed between the two locks
                         self._locks[name], lock = lock, -1
                         return True

@@ -156,7 +156,7 @@ def remove(uri: str) -> None:
 
 @contextmanager
 def lease(uri: str) -> Iterator[None]:
-    """See `storage.lease`: the system frees it when the process dies."""
+    """See `storage.lease`: the system frees it when the process dies. Raises `InfrastructureError` without locks."""
     with _lock_file(Path(uri)) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,6 +167,8 @@ def lease(uri: str) -> Iterator[None]:
                 f"{uri}: {owner} is writing it. Wait until it ends and run the same command again, "
                 "or name another storage."
             ) from error
+        except OSError as error:
+            raise disk.fault(error, Path(uri), "locked") from error
         with suppress(OSError):  # a full disk: the name only informs refused writers
             stream.truncate(0)
             stream.write(f"process {os.getpid()}")
@@ -177,7 +179,7 @@ def lease(uri: str) -> Iterator[None]:
 @contextmanager
 def reading(uri: str) -> Iterator[None]:
     with _lock_file(Path(uri)) as stream:
-        with suppress(OSError):  # locks are unsupported here
+        with suppress(OSError):  # without locks there is no lease either
             fcntl.flock(stream, fcntl.LOCK_SH)
         yield
 
@@ -217,6 +219,10 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems do not flush folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

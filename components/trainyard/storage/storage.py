@@ -190,7 +190,8 @@ def remove(uri: str) -> None:
 def lease(uri: str) -> AbstractContextManager[None]:
     """Hold the right to write `uri` until the block ends or the process dies.
 
-    Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket.
+    Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket; and
+    `InfrastructureError` for a folder on a file system without locks.
     """
     return _backend(uri).lease(uri)
 

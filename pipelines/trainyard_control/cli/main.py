@@ -177,7 +177,8 @@ def _end(error: Exception) -> tuple[list[str], ExitCode]:
     if isinstance(error, TrainyardError):
         return readable(error), error.exit_code
     if isinstance(error, OSError):
-        return [str(disk.fault(error, Path.cwd(), "used"))], ExitCode.INFRASTRUCTURE
+        fault = disk.fault(error, Path.cwd(), "used")
+        return [str(fault)], fault.exit_code
     return [f"{bug_sentence(error)}; `trainyard --debug` shows where."], ExitCode.BUG
 
 
