@@ -41,6 +41,8 @@ _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that 
 # multiprocessing asks for the exit codes of all children when it starts one, and each can be read once: two threads
 # that read one at the same moment would take it for lost. No thread starts a child while another replaces the server.
 _EXIT_CODES = threading.RLock()
+# The names of the variables that this process has, or had, and those of its creators: the server may have any of them.
+_variables: set[str] = set()
 
 
 def prepare_fork_server(modules: list[str], sockets: Path | None = None) -> None:
@@ -48,14 +50,15 @@ def prepare_fork_server(modules: list[str], sockets: Path | None = None) -> None
 
     sockets: where multiprocessing makes its folder, if this process has none yet; by default among temporary files.
     """
+    _variables.update(os.environ)
     forkserver.set_forkserver_preload(modules)
     _place_sockets(sockets)
     _ensure_server()
 
 
 class ChildProcess:
-    """A process that runs `target(*args)`. Unlike multiprocessing's it does not outlive the server unnoticed: if its
-    exit code is lost, it is killed.
+    """A process that runs `target(*args)` with this process's variables of now. Unlike multiprocessing's it does not
+    outlive the server unnoticed: if its exit code is lost, it is killed.
 
     lines: what it writes to stdout and stderr. orphan_signal: what ends it when this process is gone. context: `fork`
     starts it from this process instead of the server. Threads do not survive that, so TensorFlow must not have computed
@@ -72,8 +75,10 @@ class ChildProcess:
     ) -> None:
         """Start it. Raises `TransientError` if a fresh server is killed as well."""
         reader, writer = Pipe(duplex=False)
+        _variables.update(os.environ)
         with reader, writer:
-            self._process = _start((target, args, writer, orphan_signal), name, context)
+            environment = dict(os.environ), set(_variables)
+            self._process = _start((target, args, writer, orphan_signal, *environment), name, context)
             self.lines: IO[str] = os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace")
         self.pid = self._process.pid or 0
         self._start_time = start_time(self.pid)
@@ -313,7 +318,12 @@ def _place_sockets(folder: Path | None = None) -> None:
 
 
 def _run(
-    target: Callable[..., None], args: tuple[Any, ...], output: connection.Connection, orphan_signal: signal.Signals
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    output: connection.Connection,
+    orphan_signal: signal.Signals,
+    environment: dict[str, str],
+    variables: set[str],
 ) -> None:
     os.setsid()  # Ctrl-C reaches the parent alone, which passes it on once
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -323,6 +333,10 @@ def _run(
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         os.dup2(output.fileno(), stream.fileno())
     output.close()
+    _variables.update(variables)
+    for name in variables - environment.keys():
+        os.environ.pop(name, None)
+    os.environ.update(environment)
     _end_with_creator(orphan_signal)
     target(*args)
 

@@ -30,6 +30,20 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
+def tell(name: str, generations: int) -> None:
+    """Print the variable `name` of this process and of its child."""
+    print(os.environ.get(name, "unset"), flush=True)
+    if generations > 1:
+        print(told(name, generations - 1), end="", flush=True)
+    os._exit(0)
+
+
+def told(name: str, generations: int) -> str:
+    child = ChildProcess(tell, (name, generations))
+    with child.lines as lines:
+        return lines.read()
+
+
 def speak(text: str) -> None:
     print(text, flush=True)
     os._exit(3)
@@ -265,3 +279,16 @@ def test_threads_that_start_and_end_children_at_a_time_get_the_exit_code_of_thei
     for thread in threads:
         thread.join()
     assert codes == {number: {number} for number in codes}
+
+
+def test_a_child_and_its_child_have_the_variables_of_now_and_none_that_was_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child_process.prepare_fork_server([])
+    os.kill(server(), signal.SIGKILL)  # the next one starts with the variable
+    monkeypatch.setenv("A_VARIABLE", "first")
+    assert told("A_VARIABLE", 2) == "first\nfirst\n"
+    monkeypatch.setenv("A_VARIABLE", "second")
+    assert told("A_VARIABLE", 2) == "second\nsecond\n"
+    monkeypatch.delenv("A_VARIABLE")
+    assert told("A_VARIABLE", 2) == "unset\nunset\n"

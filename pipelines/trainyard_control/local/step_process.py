@@ -128,7 +128,7 @@ def forked(
     children: list[ChildProcess] = []
     # Around the start of the process: else a signal in between would leave it running.
     with cache.temporary_folder() as temporary, on_sigterm(stop.terminate):
-        arguments = (target, arguments, dict(os.environ), temporary, cores)
+        arguments = (target, arguments, temporary, cores)
         try:
             with _STARTING:
                 if stop.interrupted.is_set():
@@ -162,15 +162,13 @@ def _socket_folder() -> Path:
 def _run(
     target: Callable[..., None],
     arguments: tuple[Any, ...],
-    environment: dict[str, str],
     temporary: Path,
     cores: frozenset[int] | None,
 ) -> None:
-    """Call `target` with the variables of `environment`: a notebook may have set them since the fork server started."""
+    """Call `target` on `cores`, with its temporary files in `temporary`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if cores is not None:
         os.sched_setaffinity(0, cores)
-    os.environ.update(environment)
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     os.environ[cache.CACHE] = str(temporary.parent)  # else it would be in `temporary`
     target(*arguments)
