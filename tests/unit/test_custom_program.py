@@ -127,6 +127,15 @@ def read(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> t
     return reader, capsys.readouterr().err.splitlines()
 
 
+def test_a_damaged_record_of_epochs_is_skipped_with_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "epochs.json").write_bytes(b'[{"epoch": 1, "st')
+    reader, output = read(capsys, epoch(1, 0.5), record=str(tmp_path / "epochs.json"))
+    assert [entry.epoch for entry in reader.history] == [1]
+    assert "epochs.json: the epochs of earlier starts are not known" in output[0]
+
+
 def epoch(number: int, loss: float) -> str:
     fields = {"epoch": number, "step": 10 * number, "train_loss": loss, "eval_loss": loss, "metric": 0.5}
     return json.dumps({"event": "epoch", **fields})

@@ -104,9 +104,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
 
 
 def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_path: Path) -> None:
-    CheckpointFolder(str(tmp_path), "other", keep=3).save(
-        progress(5, [], "other"), STATE | {"model/extra": np.zeros(1)}
-    )
+    CheckpointFolder(str(tmp_path), "me", keep=3).save(progress(5, []), STATE | {"model/extra": np.zeros(1)})
     expected = {"model/kernel": np.zeros((2, 4), np.float32), "loop/step": np.asarray(0), "model/bias": np.zeros(4)}
     with pytest.raises(ConfigurationError) as error:
         CheckpointFolder(str(tmp_path), "me", keep=3).latest(expected)
@@ -114,12 +112,15 @@ def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_
         assert fault in str(error.value)
 
 
-def test_another_recipes_checkpoint_of_the_same_form_is_skipped_and_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("foreign", [STATE, {"model/bias": np.zeros(4)}])
+def test_another_recipes_checkpoint_is_skipped_for_the_one_before_and_replaced(
+    foreign: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    CheckpointFolder(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), STATE)
     mine = CheckpointFolder(str(tmp_path), "me", keep=3)
-    assert mine.latest(STATE) is None
+    mine.save(progress(3, []), STATE)
+    CheckpointFolder(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), foreign)
+    before = mine.latest(STATE)
+    assert before is not None and before.progress.step == 3
     assert "ckpt-5: skipped, it was made with another recipe" in capsys.readouterr().err
     mine.save(progress(5, []), {name: value * 2 for name, value in STATE.items()})
     checkpoint = mine.latest(STATE)

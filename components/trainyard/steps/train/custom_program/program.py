@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from trainyard import events, memory
 from trainyard.child_process import end_with_parent, start_program
 from trainyard.contract.artifacts.train import Epoch
-from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
+from trainyard.errors import CommandFailed, DataError, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
 from trainyard.spec import command as commands
 from trainyard.spec.recipe import Recipe
@@ -74,7 +74,7 @@ class ProgramRecord:
 
     def __init__(self, past: Past, epochs: int, record: str) -> None:
         self._record = record
-        self.history: list[Epoch] = _EPOCHS.validate_json((storage.read_text(record) if record else None) or "[]")
+        self.history = _recorded_epochs(record)
         self.steps = 0
         self.resumed_from: int | None = None
         self.process = 0
@@ -148,6 +148,15 @@ class ProgramRecord:
             message=f"train.command: a line of {kind} is left out: {location}: {fault['msg']}. "
             "docs/how-to/own-script.md says what it may hold.",
         )
+
+
+def _recorded_epochs(record: str) -> list[Epoch]:
+    """Return the epochs in the file `record`; none, with a warning, if it is damaged or another version wrote it."""
+    try:
+        return _EPOCHS.validate_json((storage.read_text(record) if record else None) or "[]")
+    except (ValidationError, DataError) as error:
+        events.emit("warning", message=f"{record}: the epochs of earlier starts are not known ({error}).")
+        return []
 
 
 def prepare(recipe: Recipe, folder: Path) -> None:

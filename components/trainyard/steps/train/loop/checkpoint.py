@@ -87,7 +87,7 @@ class CheckpointFolder:
     def latest(self, expected: Arrays) -> Checkpoint | None:
         """Return the newest complete checkpoint of this run, or None; warn about each skipped one.
 
-        Raises `ConfigurationError` if a checkpoint holds other variables than `expected`.
+        Raises `ConfigurationError` if a checkpoint of this run holds other variables than `expected`.
         """
         for step in reversed(self.steps()):
             try:
@@ -97,8 +97,8 @@ class CheckpointFolder:
                     "warning", message=f"{self._path(step)}: skipped, the one before is used if there is one ({error})"
                 )
                 continue
-            _check_variables(self._path(step), checkpoint.arrays, expected)
             if checkpoint.progress.identity == self.identity:
+                _check_variables(self._path(step), checkpoint.arrays, expected)
                 self._check_best(checkpoint.progress.history)
                 return checkpoint
             events.emit(
