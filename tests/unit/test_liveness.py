@@ -75,11 +75,10 @@ def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it
 
     def poll(seconds: float) -> bool:
         nonlocal now
-        lost = False
         for _ in range(int(seconds / 30)):
             now += 30
-            lost = monitor.is_lost()
-        return lost
+            monitor.read()
+        return monitor.is_lost
 
     def unreachable(uri: str) -> str:
         raise fault
@@ -91,6 +90,29 @@ def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it
     assert not poll(30)
     file.write_text("2")
     assert not poll(90) and poll(60)
+
+
+def test_a_storage_that_does_not_answer_keeps_nobody_waiting_who_asks_for_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def read_text(_: str) -> str | None:
+        asked.set()
+        answered.wait(60)
+        return None
+
+    monkeypatch.setattr(storage, "read_text", read_text)
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(tmp_path / "launcher"))
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_PATIENCE_SECONDS", "0.03")
+    monitor = LauncherMonitor()
+    monitor.start()
+    assert asked.wait(60) and not monitor.is_lost
+    answered.set()
+    latest = time.monotonic() + 60
+    while not monitor.is_lost and time.monotonic() < latest:
+        time.sleep(0.01)
+    assert monitor.is_lost
 
 
 def test_the_first_call_of_a_kind_traces_and_compiles_and_only_the_later_ones_are_held_to_the_limit() -> None:

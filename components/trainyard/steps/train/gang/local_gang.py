@@ -66,7 +66,8 @@ class _LocalGang:
     """The supervisors and input workers of one gang, and the first failure that one of them reported.
 
     An elastic gang trains without a worker that cannot be started, and tries to start it again. If that is worker 0,
-    which the others need, it gets the place of the last worker.
+    which the others need, or if worker 0 is killed again and again, it gets the place of the last worker. Each worker
+    gives its place to a killed worker 0 once.
     """
 
     workers: int
@@ -81,6 +82,7 @@ class _LocalGang:
     _readers: dict[int, threading.Thread] = field(default_factory=dict)
     _input_processes: dict[int, InputProcess] = field(default_factory=dict)
     _starts: Counter[str] = field(default_factory=Counter)
+    _gave_place: set[int] = field(default_factory=set)
 
     def train(self) -> None:
         environment = self._environment()
@@ -137,6 +139,11 @@ class _LocalGang:
         self._readers[worker] = threading.Thread(target=self._read, args=(worker, process), daemon=True)
         self._readers[worker].start()
 
+    @property
+    def _patience(self) -> float:
+        """The seconds that an elastic gang waits for a worker."""
+        return self.elastic.replace_seconds if self.elastic else 0
+
     def _last_spare(self) -> int | None:
         """Return the last worker if worker 0 and the workers before it can train, otherwise None."""
         running = [worker for worker, process in self._processes.items() if worker and process.poll() is None]
@@ -147,8 +154,7 @@ class _LocalGang:
         if self.stopping:
             return
         spare = self._last_spare()
-        patience = self.elastic.replace_seconds if self.elastic else 0
-        if 0 in self._absent and spare and time.monotonic() - self._chief_absent_since > patience:
+        if 0 in self._absent and spare and time.monotonic() - self._chief_absent_since > self._patience:
             self._give_place(spare)
             self._absent |= {0: 0.0, spare: 0.0}
             self._chief_absent_since = time.monotonic()
@@ -182,8 +188,11 @@ class _LocalGang:
                     continue
                 crashed = code < 0 or code in (ExitCode.PEER_LOST, ExitCode.PREEMPTED)
                 again = crashed and not self.stopping
-                if again and not worker and self._starts["worker 0"] >= _STARTS and (spare := self._last_spare()):
+                spare = self._last_spare() if again and not worker and self._starts["worker 0"] >= _STARTS else None
+                if spare and spare not in self._gave_place:
                     self._give_place(spare)
+                    self._gave_place.add(spare)
+                    self._absent[spare] = time.monotonic() + self._patience
                     self._starts["worker 0"] = 0
                 if again and self._starts[f"worker {worker}"] < _STARTS:
                     del self._processes[worker]

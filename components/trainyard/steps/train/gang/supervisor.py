@@ -94,6 +94,7 @@ class Supervisor:
         threading.Thread(target=_preload, args=(self.options["recipe"],), daemon=True).start()
         meeting = None
         if self.membership.worker == 0:
+            self._launcher.start()
             meeting = Rendezvous(
                 *self.membership.rendezvous,
                 settings.worker_counts(len(self.membership.addresses)),
@@ -181,7 +182,7 @@ class Supervisor:
                 text = f"worker {self.membership.worker} got SIGTERM"
                 self._send_break(stream, text, grace_seconds=_GRACE_SECONDS)
                 return ExitCode.PREEMPTED
-            if self.membership.worker == 0 and self._launcher.is_lost():
+            if self._launcher.is_lost:
                 text = "train: the gang's launcher is gone: it has sent no heartbeat"
                 self._send(stream, "broke", code=int(ExitCode.INTERRUPTED), error="Interrupted", message=text)
             self._check_training(stream)

@@ -91,7 +91,13 @@ def beating(uri: str) -> Iterator[None]:
 
 
 class LauncherMonitor:
-    """Watches the heartbeat that TRAINYARD_LAUNCHER_SIGN names, if it is set."""
+    """Watches the heartbeat that TRAINYARD_LAUNCHER_SIGN names, if it is set.
+
+    It reads in a thread: a storage may take minutes to answer, and nobody waits for it. is_lost: True if the heartbeat
+    has stopped for too long.
+    """
+
+    is_lost = False
 
     def __init__(self) -> None:
         self._uri = os.environ.get(settings.LAUNCHER_HEARTBEAT, "")
@@ -99,18 +105,22 @@ class LauncherMonitor:
         self._content: str | None = None
         self._changed_at = self._read_at = time.monotonic()
 
-    def is_lost(self) -> bool:
-        """Return True if the heartbeat has stopped for too long. Call it often: it reads a few times a minute."""
+    def start(self) -> None:
+        """Start to watch, a few times a minute."""
+        if self._uri:
+            warning = f"{self._uri}: the launcher's heartbeat was not read"
+            Heartbeat(warning, min(_BEAT_SECONDS / 3, self._patience / 3), self.read).start()
+
+    def read(self) -> None:
+        """Read the heartbeat, and decide whether the launcher is lost."""
         now = time.monotonic()
-        if not self._uri or now - self._read_at < min(_BEAT_SECONDS / 3, self._patience / 3):
-            return False
         since, self._read_at = now - self._read_at, now
         try:
             content = storage.read_text(self._uri)
         except Exception as error:  # noqa: BLE001 - a storage that cannot be reached says nothing of the launcher,
             events.emit("warning", message=f"{self._uri}: the launcher's heartbeat was not read ({error}).")
             self._changed_at += since  # the outage may have kept the launcher from renewing the file
-            return False
+            return
         if content != self._content:
             self._content, self._changed_at = content, now
-        return now - self._changed_at > self._patience
+        self.is_lost = now - self._changed_at > self._patience

@@ -46,7 +46,8 @@ def main() -> None:
 
 def _end_without_launcher(name: str) -> None:
     launcher = LauncherMonitor()
-    while not launcher.is_lost():
+    launcher.start()
+    while not launcher.is_lost:
         time.sleep(1)
     step.end_with(InfrastructureError(f"{name}: its launcher is gone: it has sent no heartbeat. Submit the run again."))
 
