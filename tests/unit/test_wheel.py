@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.contract import keys
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"trainyard": ROOT / "components/trainyard", "trainyard_control": ROOT / "pipelines/trainyard_control"}
 
@@ -52,6 +54,32 @@ def test_the_wheel_holds_recipes_environments_templates_and_catalogs(wheel: Path
         *("spec/hardware/hardware.yaml", "models/costs/profiles.json", "py.typed", "__init__.pyi"),
     ):
         assert f"trainyard/{file}" in packed
+
+
+def test_a_checkout_and_the_wheel_have_one_digest_of_all_that_a_step_may_read(wheel: Path, tmp_path: Path) -> None:
+    package = tmp_path / "trainyard"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (package / "graph.pyc").touch()
+    assert keys._package_digest(package) == keys._package_digest()
+    remaining = files(package) - {*keys.package_files(package), "graph.pyc"}
+    documented = {"__init__.pyi", "py.typed", "serving/open_inference_grpc.proto"}
+    unread = ("environments/", "steps/export/browser/runtime/")
+    assert {name for name in remaining if not name.startswith(unread)} == documented
+
+
+@pytest.mark.parametrize(
+    "file", ["report/report.html.j2", "models/costs/profiles.json", "recipes/digits.yaml", "report/report.css"]
+)
+def test_the_digest_of_the_code_changes_with_a_file_that_is_not_python(file: str, tmp_path: Path) -> None:
+    package = tmp_path / "trainyard"
+    (package / file).parent.mkdir(parents=True)
+    digests = []
+    for text in ("before", "after"):
+        (package / file).write_text(text)
+        keys._package_digest.cache_clear()
+        digests.append(keys._package_digest(package))
+    assert digests[0] != digests[1]
 
 
 def test_the_wheel_says_how_it_is_called_and_what_it_needs(wheel: Path) -> None:

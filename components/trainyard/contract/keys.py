@@ -27,6 +27,7 @@ _CHECKPOINTS, _PARTS, _FAILURE, _MAKER, _AGAIN = COMPANIONS = (
     ".again",
 )
 """Suffixes of the files and folders beside an output."""
+_READ_BY_STEPS = frozenset((".binpb", ".css", ".j2", ".js", ".json", ".py", ".yaml"))
 
 
 def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
@@ -111,7 +112,7 @@ def cancellation(folder: str) -> str:
 
 
 def code_digest(module: str | None = None) -> str:
-    """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`.
+    """Return the SHA-256 over this package and the recipe's own `module`. Raises `ConfigurationError`.
 
     A step fails if the digests of its image and its pipeline differ. Keys depend on less: see `provenance`.
     """
@@ -119,12 +120,20 @@ def code_digest(module: str | None = None) -> str:
 
 
 @cache
-def _package_digest() -> bytes:
+def _package_digest(package: Path = Path(__file__).parent.parent) -> bytes:
     digest = hashlib.sha256()
-    package = Path(__file__).parent.parent
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    for name in package_files(package):
+        digest.update(f"{name}\0".encode() + (package / name).read_bytes())
     return digest.digest()
+
+
+def package_files(package: Path) -> list[str]:
+    """Return the names of the files of `package` that a step may read, the same in a checkout, a wheel and an image.
+
+    Environments are for the control plane, and are behind a link in a checkout.
+    """
+    names = [path.relative_to(package).as_posix() for path in package.rglob("*") if path.suffix in _READ_BY_STEPS]
+    return sorted(name for name in names if not name.startswith("environments/"))
 
 
 def fingerprint(recipe: Recipe, day: str = "") -> str:
