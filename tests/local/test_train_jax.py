@@ -18,6 +18,7 @@ import train_folders
 from gang_processes import Gang, Trained, relative_difference, resume, start
 
 from trainyard.data.examples import open_examples
+from trainyard.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
@@ -68,6 +69,20 @@ def alone(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     gang = start(tmp_path_factory.mktemp("alone"), examples, 1, normalization=True, clip_norm=0.05, **JAX)
     gang.finish()
     return gang
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(2**31 - 1, True), (-(2**31), True), (2**31, False), (-(2**31) - 1, False)]
+)
+def test_integers_that_jax_cannot_hold_are_refused_by_the_name_of_their_feature(value: int, fits: bool) -> None:
+    from trainyard.steps.train.engines.jax_engine import narrow
+
+    values = np.array([[0, value]])
+    if fits:
+        assert narrow(values, "user").tolist() == values.tolist() and narrow(values, "user").dtype == np.int32
+        return
+    with pytest.raises(DataError, match=rf"^'user': JAX has integers of 32 bits, which do not hold {value}\. "):
+        narrow(values, "user")
 
 
 def test_two_workers_end_with_the_losses_and_weights_of_one(

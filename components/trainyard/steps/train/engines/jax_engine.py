@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib.version import __version__ as jaxlib_version
 
 from trainyard.contract.artifacts.train import Device
-from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import Train
@@ -441,18 +441,29 @@ class _Batches:
     def __iter__(self) -> Iterator[_Batch]:
         for features, labels, weights in self.dataset.batch(jax.local_device_count()).as_numpy_iterator():
             yield (
-                {name: self._shard(rows) for name, rows in features.items()},
-                self._shard(labels),
-                self._shard(weights),
+                {name: self._shard(rows, name) for name, rows in features.items()},
+                self._shard(labels, "label"),
+                self._shard(weights, "weight"),
             )
 
-    def _shard(self, parts: np.ndarray) -> jax.Array:
-        """Return `parts`, (local replicas, rows, …), as rows of the global batch; int64 becomes int32 for JAX."""
+    def _shard(self, parts: np.ndarray, name: str) -> jax.Array:
+        """Return `parts`, (local replicas, rows, …), as rows of the global batch."""
         rows = parts.reshape(-1, *parts.shape[2:])
-        placed: jax.Array = jax.make_array_from_process_local_data(
-            self.rows, rows.astype(np.int32) if rows.dtype == np.int64 else rows
-        )
+        placed: jax.Array = jax.make_array_from_process_local_data(self.rows, narrow(rows, name))
         return placed
+
+
+def narrow(values: np.ndarray, name: str) -> np.ndarray:
+    """Return int64 `values` as int32, which JAX has, and others unchanged. Raises `DataError` if one does not fit."""
+    if values.dtype != np.int64:
+        return values
+    narrowed = values.astype(np.int32)
+    if (wrong := values[narrowed != values]).size:
+        raise DataError(
+            f"'{name}': JAX has integers of 32 bits, which do not hold {wrong[0]}. -2147483648 to 2147483647 are "
+            "allowed. Map it to smaller numbers in preprocessing_fn, or train with TensorFlow."
+        )
+    return narrowed
 
 
 def _rate(schedule: RateSchedule, step: keras.KerasTensor, scale: jax.Array) -> keras.KerasTensor:
