@@ -97,6 +97,31 @@ def test_a_compiled_model_answers_as_scikit_learn_does(
     np.testing.assert_allclose(found, answers(trees, trees.columns.matrix(values)), rtol=1e-6, atol=1e-6)
 
 
+def test_a_number_that_is_missing_takes_the_branch_that_scikit_learn_gives_it() -> None:
+    draw = np.random.default_rng(3)
+    told = [Feature(name=f"{name}_missing", dtype="float32", shape=(), missing_of=name) for name in ("a", "b", "c")]
+    features = [*(Feature(name=name, dtype="float32", shape=()) for name in ("a", "b", "c")), *told]
+    missing = draw.random((600, 3)) < (0.3, 0.3, 0.0)  # of c none, but the file may be asked about one
+    numbers = draw.normal(size=(600, 3)).astype(np.float32)
+    labels = np.where(missing[:, 0], 2.0, numbers[:, 0]) + np.where(missing[:, 1], -1.0, numbers[:, 1]) + numbers[:, 2]
+    columns = Columns(features)
+    assert columns.count == 3
+
+    def inputs(missing: np.ndarray) -> dict[str, np.ndarray]:
+        values = {name: np.where(missing[:, at], 0, numbers[:, at]) for at, name in enumerate("abc")}
+        return values | {f"{name}_missing": missing[:, at].astype(np.float32) for at, name in enumerate("abc")}
+
+    rows = Rows(columns.matrix(inputs(missing)), labels, None)
+    assert np.isnan(rows.values).tolist() == missing.tolist()
+    trees = boosted_trees.fit(Trees(max_iter=20), columns, rows, rows, None, 1, lambda _: None)
+    model = trees.model(features, 1, 20)
+    asked = missing | (draw.random((600, 3)) < 0.1)
+    answers_now = model({name: tf.constant(values) for name, values in inputs(asked).items()}).numpy()
+    np.testing.assert_allclose(answers_now, answers(trees, columns.matrix(inputs(asked))), rtol=1e-4, atol=1e-5)
+    r2 = 1 - np.square(answers_now[:, 0] - labels)[~asked[:, 2]].mean() / labels.var()
+    assert r2 > 0.8
+
+
 @given(st.floats(allow_nan=False), FLOATS)
 def test_a_threshold_of_32_bits_parts_all_numbers_of_32_bits_alike(threshold: float, value: float) -> None:
     rounded = below(np.array([threshold]))

@@ -27,6 +27,9 @@ COLUMNS = {
     "gain": {"type": "numeric", "scale": "log", "impute": -99.0, "clip": [0.05, 0.9]},
     "tags": {"type": "text", "separator": ";", "vocabulary_size": 4, "min_count": 1, "oov_buckets": 2, "words": 3},
     "fee": {"type": "numeric", "scale": "log"},
+    "age": {"type": "numeric", "missing": [-999, "unknown"]},
+    "due": {"type": "date", "missing": ["9999-12-31", "never"], "clip": [0.05, 0.9], "hour": True},
+    "town": {"type": "category", "missing": ["unknown", -1]},
 }
 COMPUTED = {
     "share": ("gain / debt", {"type": "numeric", "scale": "minmax", "impute": 0.0, "clip": [0.1, 0.95]}),
@@ -48,6 +51,11 @@ def rows():
                 "gain": draw.choice([gain, gain, gain, "NA"]),
                 "tags": ";".join(f" {tag} " for tag in tags),
                 "fee": "3.7",
+                "age": draw.choice([str(number), "-999", "-999.0", "unknown", ""]),
+                "due": draw.choice(
+                    [f"2024-{1 + number % 12:02}-{1 + number % 28:02}T05:00", "9999-12-31 10:00", "9999-12-31", "never"]
+                ),
+                "town": draw.choice(["Oslo", "Bergen", "unknown", "-1.0", ""]),
                 "label": draw.choice(["no", "yes"]),
             }
         )
@@ -136,6 +144,43 @@ def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split)
     np.testing.assert_allclose(features["gain"], (filled - np.nanmean(known)) / np.nanstd(known), atol=1e-5)
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_model_is_told_which_numbers_are_missing_if_train_lacks_some(made, split):
+    table, features = split_rows(made, split)
+    for name in ("debt", "gain"):
+        assert features[f"{name}_missing"].tolist() == [float(math.isnan(numbers(row)[name])) for row in table]
+    assert features["share_missing"].tolist() == [float(math.isnan(computed(numbers(row))["share"])) for row in table]
+    assert "fee_missing" not in features
+    assert made[2].document.indicators == {name: f"{name}_missing" for name in ("debt", "gain", "share", "age")}
+
+
+def test_values_that_the_recipe_declares_as_missing_are(made):
+    train, _ = split_rows(made, "train")
+    table, features = split_rows(made, "test")
+    known = np.array([float(row["age"]) if row["age"].isdecimal() else math.nan for row in train])
+    ages = np.array([float(row["age"]) if row["age"].isdecimal() else math.nan for row in table])
+    assert features["age_missing"].tolist() == np.isnan(ages).astype(float).tolist() and np.isnan(ages).any()
+    expected = np.nan_to_num((ages - np.nanmean(known)) / np.nanstd(known))
+    np.testing.assert_allclose(features["age"], expected, atol=1e-5)
+
+    def days(rows):
+        dates = [row["due"][:10] if row["due"].startswith("2") else "NaT" for row in rows]
+        found = np.array(dates, "datetime64[D]")
+        return np.where(np.isnat(found), math.nan, found.astype(np.int64).astype(float))
+
+    low, high = np.nanquantile(days(train), [0.05, 0.9], method="nearest")
+    clipped, mine = (np.clip(days(rows), low, high) for rows in (train, table))
+    assert np.nanmax(days(table)) > high
+    expected = np.nan_to_num((mine - np.nanmean(clipped)) / np.nanstd(clipped))
+    np.testing.assert_allclose(features["due_days"], expected, atol=1e-4)
+    months = [int(row["due"][5:7]) if row["due"].startswith("2") else 0 for row in table]
+    assert features["due_month"].tolist() == months
+    towns = {row["town"]: int(number) for row, number in zip(table, features["town"], strict=True)}
+    assert towns["unknown"] == towns["-1.0"] == towns[""] and len({*towns.values()}) == 3
+    age = made[2].document.raw_features[-3]
+    assert age.name == "age" and age.learned.mean == pytest.approx(np.nanmean(known))
+
+
 def test_one_and_the_same_number_everywhere_says_nothing_in_logarithms_either(made):
     """Its logarithm has digits beyond those of 32 bits, and so a rounding error where its deviation should be."""
     for split in ("train", "test"):
@@ -195,7 +240,13 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     formats = recipe.export.model_copy(update={"formats": ["saved_model", "litert_float32"]})
     run.run(recipe.model_copy(update={"export": formats}), examples.uri, str(tmp_path / "model"), exported)
 
-    raw = [{**numbers(row), "tags": row["tags"], "fee": float(row["fee"])} for row in table.values()]
+    ages = [math.nan if row["age"] in ("", "unknown") else float(row["age"]) for row in table.values()]
+    texts = [{name: row[name] for name in ("tags", "due", "town")} for row in table.values()]
+    raw = [
+        {**numbers(row), **cells, "fee": float(row["fee"]), "age": age}
+        for row, cells, age in zip(table.values(), texts, ages, strict=True)
+    ]
+    assert -999 in ages
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
         **{name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
     )

@@ -81,9 +81,9 @@ def test_the_last_day_of_all_is_shown_as_it_is(tmp_path: Path) -> None:
     assert [figures.format_value(value, at.type) for value in shown if value] == ["9999-12-31"] * 3
 
 
-@pytest.mark.parametrize("others", [60, 6000])
-def test_the_median_of_a_column_that_is_mostly_0_is_0(tmp_path: Path, others: int) -> None:
-    amounts = [0] * (16 * others) + [1.5 + 7.25 * number for number in range(others)]
+@pytest.mark.parametrize("positive", [60, 6000])
+def test_the_median_of_a_column_that_is_mostly_0_is_0(tmp_path: Path, positive: int) -> None:
+    amounts = [0] * (16 * positive) + [1.5 + 7.25 * number for number in range(positive)]
     lines = "".join(f"{amount},{'xy'[index % 2]}\n" for index, amount in enumerate(amounts))
     amount = inspect(written(tmp_path, f"amount,label\n{lines}")).columns[0]
     assert [amount.quantiles[share] for share in ("0.01", "0.5", "0.75")] == [0, 0, 0]
@@ -417,3 +417,45 @@ def test_folders_of_one_name_in_two_writings_are_one_class(tmp_path: Path, forms
         (tmp_path / name).mkdir(exist_ok=True)
         image(number).save(tmp_path / name / f"{number}.png")
     assert sorted(inspect(str(tmp_path)).classes.values()) == [1, 2]
+
+
+def findings_of(folder: Path, cells: list[str], name: str = "n") -> list[str]:
+    lines = "".join(f"{cell},{'xy'[index % 2]}\n" for index, cell in enumerate(cells))
+    return [text for text in inspect(written(folder, f"{name},label\n{lines}")).findings if "far" in text]
+
+
+def test_values_that_occur_often_and_lie_far_from_the_others_are_named_with_the_key_for_them(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    warm = [f"{value:.1f}" for value in draw.normal(12, 6, 400)]
+    assert findings_of(tmp_path, warm) == []
+    [finding] = findings_of(tmp_path, warm + ["-9999"] * 60)
+    assert finding.startswith("'n' is -9999 in 13.0% of its cells, far from the others, -")
+    assert finding.endswith("If it stands for a missing value, declare it, missing: [-9999].")
+    [finding] = findings_of(tmp_path, warm + ["999"] * 10 + ["-99.5"] * 5)
+    assert "'n' is 999 in 2.4% and -99.5 in 1.2% of its cells" in finding
+    assert finding.endswith("If these stand for a missing value, declare it, missing: [999, -99.5].")
+    assert findings_of(tmp_path, [f"{index % 5}" for index in range(200)]) == []
+    assert findings_of(tmp_path, ["0"] * 300 + [f"{value:.3f}" for value in draw.lognormal(1, 2, 100)]) == []
+
+
+def test_far_days_are_named(tmp_path: Path) -> None:
+    days = [f"2024-{1 + index % 12:02}-{1 + index % 28:02}" for index in range(300)]
+    assert findings_of(tmp_path, days) == []
+    [finding] = findings_of(tmp_path, days + ["9999-12-31"] * 200)
+    assert finding == (
+        "'n' is 9999-12-31 in 40.0% of its cells, far from the others, 2024-01-01 to 2024-12-28. If it stands for a "
+        "missing value, declare it, missing: [9999-12-31]."
+    )
+    [finding] = findings_of(tmp_path, [*days, "1800-01-01"])
+    assert "nine tenths of its values lie from 2024-01-" in finding
+    assert finding.endswith("a network hardly tells them apart. Set clip: [0.01, 0.99].")
+
+
+def test_a_number_that_flattens_all_others_is_named_unless_the_recipe_limits_it(tmp_path: Path) -> None:
+    cells = [f"{value:.2f}" for value in np.random.default_rng(6).lognormal(3, 1, 500)] + ["1e12"]
+    [finding] = findings_of(tmp_path, cells)
+    assert "'n': nine tenths of its values lie from " in finding and "scale: log, or clip: [0.01, 0.99]." in finding
+    for feature, count in (({}, 1), ({"scale": "log"}, 0), ({"clip": [0.01, 0.99]}, 0), ({"scale": "minmax"}, 1)):
+        data = {"format": "csv", "path": str(tmp_path / "a.csv"), "features": {"n": {"type": "numeric", **feature}}}
+        recipe = Recipe.model_validate({"name": "some", "data": data, "model": {"name": "mlp"}})
+        assert len([text for text in inspect_recipe(recipe).findings if "far away" in text]) == count

@@ -597,3 +597,17 @@ def test_images_of_twelve_bits_are_drafted_with_their_white_level(tmp_path: Path
     drafted = recipe(tmp_path, text)
     assert (drafted.data.white_level, drafted.data.channels) == (4095, 1)
     assert "white_level 4095: 16 bits a channel, of which few are used" in guesses
+
+
+def test_a_draft_tells_the_model_of_gaps_and_names_values_far_from_the_others(tmp_path: Path) -> None:
+    rows = [
+        f"{index % 39 or ''},{'-9999' if index % 7 == 0 else index / 9},{index % 13},{index % 2}"
+        for index in range(400)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["gap,temperature,whole,label", *rows]))
+    text, guesses = draft_recipe("a", "a.csv", inspect(str(tmp_path / "a.csv"), "label"))
+    assert "gap: {type: numeric, indicator: true}" in text and "whole: {type: numeric}" in text
+    assert "indicator: the model is told which values of gap are missing" in guesses
+    [far] = [guess for guess in guesses if "far from" in guess]
+    assert far.startswith("'temperature' is -9999 in 14.5% of its cells, far from the others, ")
+    assert far.endswith("declare it, missing: [-9999]")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import bisect
 import datetime
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
 from trainyard.values import patterns
+from trainyard.values.missing import declared_numbers
 from trainyard.values.text import UTC
 
 Tensors = dict[str, tf.Tensor]
@@ -38,7 +40,22 @@ _CHANGED = rf"(?s:.*[\n\r].*|{patterns.SPACE}.*|.*{patterns.SPACE}|{patterns.WRI
 def as_read(raw: Mapping[str, tf.Tensor], data: Data) -> Tensors:
     """Return raw features (n,) as the readers of tables give them; those that are no text of `data` as they are."""
     texts = {name: kind for name, kind in data.inputs.items() if name in raw and raw[name].dtype == tf.string}
-    return {**raw, **{name: _as_read(raw[name], kind, data.zone) for name, kind in texts.items()}}
+    read = {**raw, **{name: _as_read(raw[name], kind, data.zone) for name, kind in texts.items()}}
+    declared = {name: each for name, each in data.declared.items() if name in raw}
+    return {**read, **{name: _without_declared(read[name], *each) for name, each in declared.items()}}
+
+
+def _without_declared(values: tf.Tensor, kind: str, declared: Sequence[str]) -> tf.Tensor:
+    """Return values (n,) as readers give them, with none where `values.missing.is_declared` is True."""
+    is_text = values.dtype == tf.string
+    listed = declared if is_text else declared_numbers(declared)
+    if not listed:
+        return values
+    compared = values
+    if kind == "date":
+        compared = tf.strings.regex_replace(values, f"^({patterns.ONLY_DAY})[T ].*$", r"\1")
+    found = tf.reduce_any(tf.equal(compared[:, tf.newaxis], tf.constant(listed, values.dtype)), axis=1)
+    return tf.where(found, tf.constant("" if is_text else math.nan, values.dtype), values)
 
 
 def _as_read(texts: tf.Tensor, kind: Numeric | Category | Date | Text, zone: datetime.tzinfo) -> tf.Tensor:

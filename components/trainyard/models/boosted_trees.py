@@ -35,6 +35,7 @@ Floats = NDArray[np.float32]
 _MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count as numbers
 _UNSEEN = -50.0  # chosen: logit of a class without training examples; its probability is below 1e-9
 _REPORT_SECONDS = 0.5  # chosen
+_LARGEST = float(np.finfo(np.float32).max)  # a missing number is larger
 _MOST_NODES = 1 << 24  # float32 counts no further
 
 
@@ -47,7 +48,10 @@ class Rows(NamedTuple):
 
 
 class Columns:
-    """The columns that trees split on: ids of few categories first, as scikit-learn sorts them, then numbers."""
+    """The columns that trees split on: ids of few categories first, as scikit-learn sorts them, then numbers.
+
+    A number with an indicator of missing values is one column, NaN where it is missing. indicators: by such a number.
+    """
 
     def __init__(self, features: Sequence[Feature]) -> None:
         for feature in features:
@@ -56,20 +60,34 @@ class Columns:
                     f"model.name: boosted_trees takes numbers and one category an example; '{feature.name}' has shape "
                     f"{feature.shape}. Leave the feature out, or name mlp or wide_deep."
                 )
-        self.features = sorted(features, key=lambda feature: (not _is_category(feature), feature.name))
+        numbers = {feature.name for feature in features if not _is_category(feature)}
+        self.indicators = {
+            feature.missing_of: feature.name
+            for feature in features
+            if feature.missing_of in numbers and feature.missing_of
+        }
+        told = [feature for feature in features if feature.name not in self.indicators.values()]
+        self.features = sorted(told, key=lambda feature: (not _is_category(feature), feature.name))
         self.categories = [feature.vocabulary_size or 0 for feature in self.features if _is_category(feature)]
         self.count = sum(math.prod(feature.shape) for feature in self.features)
 
     def matrix(self, values: Mapping[str, NDArray[Any]]) -> Floats:
-        """Return float32 (n, count) of the features' `values` by name."""
-        parts = [values[each.name].astype(np.float32).reshape(-1, math.prod(each.shape)) for each in self.features]
+        """Return float32 (n, count) of the features' `values` by name, NaN if missing."""
+        known = {**values} | {
+            name: np.where(values[told] > 0, np.nan, values[name]) for name, told in self.indicators.items()
+        }
+        parts = [known[each.name].astype(np.float32).reshape(-1, math.prod(each.shape)) for each in self.features]
         return np.concatenate(parts, axis=1)
 
+    def may_lack(self) -> NDArray[np.bool_]:
+        """Return a mask of the columns (count,) that may be NaN."""
+        return np.concatenate([np.full(math.prod(each.shape), each.name in self.indicators) for each in self.features])
+
     def tensor(self, inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
-        """Return the same of the model's `inputs`."""
-        parts = [
-            layers.Reshape((math.prod(each.shape),))(ops.cast(inputs[each.name], "float32")) for each in self.features
-        ]
+        """Return the same of the model's `inputs`, infinity if missing."""
+        known = {each.name: ops.cast(inputs[each.name], "float32") for each in self.features}
+        known |= {name: ops.where(inputs[told] > 0, np.inf, known[name]) for name, told in self.indicators.items()}
+        parts = [layers.Reshape((math.prod(each.shape),))(known[each.name]) for each in self.features]
         return layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
 
 
@@ -137,20 +155,22 @@ class BoostedTrees:
 class _Table:
     """The nodes of all trees, a row each: column, threshold, right child, value of a leaf, place of its categories.
 
-    The roots come first, and a left child before its right one. A leaf is its own right child, and no value is below
-    its threshold.
+    If numbers may be missing, which are infinite here, a sixth number is 1 if they go left, otherwise 0. The roots come
+    first, and a left child before its right one. A leaf is its own right child, and no value is below its
+    threshold.
     """
 
     def __init__(self, columns: Columns, known: Sequence[NDArray[np.int64]], roots: int) -> None:
         self._columns, self._known = columns, known
-        self._rows = [np.zeros((roots, 5))]
+        self._width = 6 if columns.indicators else 5
+        self._rows = [np.zeros((roots, self._width))]
         self._count, self._depth = roots, 0
         self._goes_left = [np.zeros(1)]  # the place 0 is for nodes that split a number
         self._places = 1
 
     def add_leaf(self, root: int, value: float) -> None:
         """Add a tree of one leaf at the row `root`."""
-        self._rows[0][root] = 0, -np.inf, root, value, 0
+        self._rows[0][root, :5] = 0, -np.inf, root, value, 0
 
     def add(self, root: int, tree: Any) -> None:
         """Add scikit-learn's `tree`, a TreePredictor, at the row `root`."""
@@ -159,10 +179,11 @@ class _Table:
         rows = np.full(len(nodes), root)
         rows[nodes["left"][inner]] = self._count + 2 * np.arange(len(inner))
         rows[nodes["right"][inner]] = rows[nodes["left"][inner]] + 1
-        table = np.zeros((len(nodes), 5))
+        table = np.zeros((len(nodes), self._width))
         table[:, 1], table[:, 2], table[:, 3] = -np.inf, rows, np.where(nodes["is_leaf"], nodes["value"], 0)
         table[inner, 0], table[inner, 2] = nodes["feature_idx"][inner], rows[nodes["right"][inner]]
         table[inner, 1] = below(nodes["num_threshold"][inner])
+        table[inner, 5:] = nodes["missing_go_to_left"][inner, None]
         for node in inner[nodes["is_categorical"][inner] == 1]:
             table[node, 1], table[node, 4] = -np.inf, self._places
             self._add_categories(nodes[node], tree.raw_left_cat_bitsets[nodes[node]["bitset_idx"]])
@@ -188,7 +209,7 @@ class _Table:
                 f"model.trees: the trees have {max(self._count, self._places):,} nodes and categories, and a model "
                 f"holds {_MOST_NODES - 1:,}. Lower max_iter or max_leaf_nodes."
             )
-        nodes = _lookup(self._count, 5, "nodes")
+        nodes = _lookup(self._count, self._width, "nodes")
         is_left = _lookup(self._places, 1, "categories") if self._places > 1 else None
         first = (ops.cumsum(ops.cast(ops.ones_like(values[:, :1]), "int32"), axis=0) - 1) * self._columns.count
         flat = ops.reshape(values, (-1,))
@@ -197,6 +218,8 @@ class _Table:
             node = nodes(at)
             value = ops.take(flat, first + ops.cast(node[:, :, 0], "int32"), axis=0)
             left = ops.cast(value <= node[:, :, 1], "int32")
+            if self._columns.indicators:
+                left = ops.cast(ops.where(value > _LARGEST, node[:, :, 5], left), "int32")
             if is_left is not None:
                 place = node[:, :, 4]
                 listed = is_left(ops.cast(ops.where(place > 0, place + value, 0.0), "int32"))
@@ -266,7 +289,8 @@ def fit(
             "model.name: boosted_trees: all examples of the training split have the same label. "
             f"Give data with {'two classes' if is_class else 'different targets'}."
         )
-    if not (np.isfinite(train.values).all() and np.isfinite(judged.values).all()):
+    filled = ~columns.may_lack()
+    if not all(np.isfinite(rows.values[:, filled]).all() for rows in (train, judged)):
         raise DataError(
             "model.name: boosted_trees: preprocessing_fn gives values that are missing or infinite. Fill them in."
         )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from trainyard.contract.image_formats import Role, split_of
 from trainyard.errors import listed
+from trainyard.quality.far_values import FarValues
+from trainyard.quality.figures import format_value
 from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.spec import formula
+from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 from trainyard.values.text import alike
@@ -37,7 +42,7 @@ def table_findings(profile: Profile, leaks: dict[str, float], exact: bool, data:
     sentences = list(_leakage(profile, leaks))
     sentences += _classes(profile)
     for column in profile.columns:
-        sentences += _column(column, profile)
+        sentences += _column(column, profile, data)
         if column.zoned and is_utc:
             count = column.statistics.count + column.mistyped
             sentences.append(f"{zoned_times(column.name, column.zoned, count)}.")
@@ -166,6 +171,40 @@ def zoned_times(column: str, zoned: int, count: int) -> str:
     )
 
 
+def is_bounded(feature: Numeric | Category | Date | Text) -> bool:
+    """Return True if far values do not flatten the others: the feature is clipped, or its scale is of ranks or logs."""
+    if isinstance(feature, Numeric) and feature.scale in ("log", "buckets"):
+        return True
+    return not isinstance(feature, Numeric | Date) or feature.clip is not None
+
+
+def far_values_text(
+    name: str, far: FarValues, count: int, kind: str, role: Literal["feature", "target"] = "feature"
+) -> str:
+    """Return a sentence about the far values of the column `name`, which has `count` values, without its period."""
+    low, high = (_plain(value, kind, 6) for value in (far.low, far.high))
+    if not far.counts:
+        how = "train.target: {scale: log}" if role == "target" else "scale: log, or clip: [0.01, 0.99]"
+        return (
+            f"'{name}': nine tenths of its values lie from {low} to {high}, and are {far.deviations:.2g} standard "
+            f"deviations apart, because others are far away: a network hardly tells them apart. Set "
+            f"{'clip: [0.01, 0.99]' if kind == 'date' else how}"
+        )
+    values = [_plain(value, kind) for value in far.counts]
+    shown = " and ".join(f"{_plain(value, kind)} in {times / count:.1%}" for value, times in far.counts.items())
+    meant = "these stand for a missing value" if len(values) > 1 else "it stands for a missing value"
+    how = f"declare it, missing: [{', '.join(values)}]"
+    if role == "target":
+        how = (
+            f"leave these rows out, where: {' and '.join(f'{formula.reference(name)} != {value}' for value in values)}"
+        )
+    return f"'{name}' is {shown} of its cells, far from the others, {low} to {high}. If {meant}, {how}"
+
+
+def _plain(value: float, kind: str, digits: int = 12) -> str:
+    return format_value(value, kind) if kind == "date" else f"{value:.{digits}g}"
+
+
 def likely_white(level: int) -> int:
     """Return the white level that images of 16 bits probably have whose largest value is `level` in 8 bits."""
     return (1 << ((level + 1) * 256 - 1).bit_length()) - 1
@@ -222,7 +261,7 @@ def _classes(profile: Profile) -> Iterator[str]:
         yield f"Rare classes: {listed(rare, _SHOWN)}. See train.class_weights."
 
 
-def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
+def _column(column: ColumnProfile, profile: Profile, data: Data | None) -> Iterator[str]:
     count = column.statistics.count + column.mistyped
     rows = count + column.statistics.missing
     name = f"'{column.name}'"
@@ -248,6 +287,12 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         bound = MOST_OF_TARGET if column.name == profile.label else MOST_OF_FEATURE
         if why := coarse(numbers.min or 0.0, numbers.max or 0.0, numbers.std, bound):
             yield f"{name} {why}, or leave it out: preprocess refuses it as a number."
+    if column.far and not (column.name == profile.label and profile.classes):
+        feature = data.features.get(column.name) if data else None
+        target = data.labels if data else [profile.label]
+        if column.far.counts or feature is None or not is_bounded(feature):
+            role: Literal["feature", "target"] = "target" if column.name in target else "feature"
+            yield f"{far_values_text(column.name, column.far, column.statistics.count, column.type, role)}."
     if column.mistyped:
         yield (
             f"{name} is {_article(column.type)}, but {_count(column.mistyped, 'cell is', 'cells are')} not: "

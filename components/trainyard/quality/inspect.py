@@ -6,6 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from trainyard.quality.images import profile_images
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
-from trainyard.spec.recipe import Data, Recipe
+from trainyard.spec.recipe import Data, Declared, Recipe
 from trainyard.storage.listing import list_files
 from trainyard.values.columns import block_pandas_import
 from trainyard.values.zones import DEFAULT_ZONE
@@ -28,17 +29,23 @@ _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
 def inspect(
-    path: str, label: str | None = None, *, requires_label: bool = True, time_zone: str = DEFAULT_ZONE
+    path: str,
+    label: str | None = None,
+    *,
+    requires_label: bool = True,
+    time_zone: str = DEFAULT_ZONE,
+    declared: Declared = MappingProxyType({}),
 ) -> Profile:
     """Return the profile of the tables or images at `path`: a folder, a file or a glob, local, gs:// or s3://.
 
-    requires_label: else rows that lack `label` have none. time_zone: in which days are counted. Raises `DataError` if
-    there are no tables or images or they cannot be read, `ConfigurationError` if no column is named `label`.
+    requires_label: else rows that lack `label` have none. time_zone: in which days are counted. declared: what counts
+    as missing. Raises `DataError` if there are no tables or images or they cannot be read, `ConfigurationError` if no
+    column is named `label`.
     """
     block_pandas_import()
     source = find_source(path)
     if source.is_table:
-        return profile_table(source, label, requires_label=requires_label, time_zone=time_zone)
+        return profile_table(source, label, requires_label=requires_label, time_zone=time_zone, declared=declared)
     if label is not None:
         raise ConfigurationError(
             f"--label {label}: {path} holds images, whose class is the folder that they lie in. Leave --label out."
@@ -103,9 +110,10 @@ def statistics_of(
     documents = _document(before), _document(now)
     zones = [document.time_zone for document in documents if document]
     zone = [*zones, data.time_zone if data else DEFAULT_ZONE][0]
-    old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone)
+    declared = data.declared if data else _declared(before)
+    old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone, declared=declared)
     label = label or (old.label if isinstance(old, Profile) else None)
-    new = documents[1] or _served(now, label, zone)
+    new = documents[1] or _served(now, label, zone, declared)
     separator = (data and data.label_separator) or _separator(old, new)
     computed = {*data.derive} if data else set[str]()
     first = _beside(old, new, separator, computed | _computed(before))
@@ -155,6 +163,20 @@ def _computed(name: str) -> set[str]:
     return set()
 
 
+def _declared(name: str) -> Declared:
+    """Return the values that the recipe of the pushed version at `name` declares as missing."""
+    place = Path(name)
+    for folder in (place, place.parent):
+        with suppress(OSError, DataError):
+            features = version.record(str(folder)).recipe.get("data", {}).get("features", {})
+            return {
+                column: (feature["type"], feature["missing"])
+                for column, feature in features.items()
+                if feature.get("missing")
+            }
+    return {}
+
+
 def _document(name: str) -> Profile | Statistics | None:
     """Return the statistics or the profile that was written at `name`, None if other data are there."""
     for file in (Path(name), Path(name) / Statistics.file, Path(name) / EXTRA / Statistics.file):
@@ -164,9 +186,9 @@ def _document(name: str) -> Profile | Statistics | None:
     return None
 
 
-def _served(name: str, label: str | None, time_zone: str) -> Profile:
+def _served(name: str, label: str | None, time_zone: str, declared: Declared) -> Profile:
     """Return the profile of rows that may lack the `label`."""
-    profile = inspect(name, label, requires_label=False, time_zone=time_zone)
+    profile = inspect(name, label, requires_label=False, time_zone=time_zone, declared=declared)
     # A guess may name a feature of a model whose label the rows lack.
     return profile.model_copy(update={"label": None, "classes": {}}) if label is None else profile
 

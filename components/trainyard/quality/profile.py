@@ -9,6 +9,7 @@ from typing import Literal
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.image_formats import Role
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, top_values
+from trainyard.quality.far_values import FarValues
 from trainyard.spec.columns import Delimiter, TableName
 from trainyard.values.patterns import ONLY_DAY
 from trainyard.values.zones import DEFAULT_ZONE
@@ -38,7 +39,8 @@ class ColumnProfile(FrozenModel):
 
     type: what most cells are; mistyped counts those that are something else. distinct is exact up to a million.
     quantiles: of numbers and dates, by share. top: the most frequent texts, of every type. zoned: times
-    with an offset from UTC. missing_texts: how often which text, such as NA, stands for a missing number.
+    with an offset from UTC. missing_texts: how often which text, such as NA, stands for a missing number. far: see
+    `FarValues`.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ColumnProfile(FrozenModel):
     longest: int
     zoned: int = 0
     missing_texts: dict[str, int] = {}
+    far: FarValues | None = None
 
     def statistics_beside(self, other: FeatureStatistics | None) -> FeatureStatistics:
         """Return the statistics; if `other`, of preprocess, counts texts, not those of numbers or days."""

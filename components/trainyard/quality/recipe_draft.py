@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.contract.image_formats import split_of
 from trainyard.errors import ConfigurationError, listed
-from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, deeper_folders, likely_white, splits_of
+from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, deeper_folders, far_values_text, likely_white, splits_of
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.quality.tables.tables import why_target
@@ -103,7 +103,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
     why |= dict.fromkeys(profile.target_leakage, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
     types |= {column.name: "text" for column in profile.columns if column.is_prose}
-    features = {
+    features: dict[str, dict[str, Any]] = {
         name: {"type": "text", "separator": LIST_SEPARATOR} if name in profile.lists else {"type": types[name]}
         for name in why
         if not why[name]
@@ -112,6 +112,8 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
         why |= {name: f"{fault}" for name, fault in columns.faults(data)}
     features = {name: feature for name, feature in features.items() if not why[name]}
+    told = _told(profile, features)
+    features |= {name: features[name] | {"indicator": True} for name in told}
     why |= {name: f"{kind}, which is read by nothing" for name, kind in profile.unread.items()}
     excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
     label = next(column for column in profile.columns if column.name == profile.label)
@@ -136,7 +138,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             "it in data.features of a recipe: trainyard recipe new --table writes an example."
         )
     if separator:
-        return _list_content(profile, separator, features, excluded)
+        return _list_content(profile, separator, features, [*excluded, *_missing_guesses(profile, features, told)])
     rare = _too_rare(profile)
     if rare:
         kept = {name: count for name, count in profile.classes.items() if name not in rare}
@@ -161,6 +163,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             *([] if "text" in {feature["type"] for feature in features.values()} else [_TREES_TOO]),
             *_split_guesses(profile),
             *excluded,
+            *_missing_guesses(profile, features, told),
             *(
                 f"{column.name}: {column.zoned:,} times have a zone; days are counted in UTC, time_zone sets another"
                 for column in profile.columns
@@ -204,6 +207,25 @@ def _list_content(profile: Profile, separator: str, features: dict[str, Any], ex
             "difference's 95 % interval",
         ],
     }
+
+
+def _told(profile: Profile, features: dict[str, Any]) -> list[str]:
+    """Return the numbers that lack values, whose missing ones the model is told of."""
+    if not features:
+        return []
+    data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
+    return columns.indicators(data, [column.name for column in profile.columns if column.statistics.missing])
+
+
+def _missing_guesses(profile: Profile, features: dict[str, Any], told: list[str]) -> Iterator[str]:
+    """Yield sentences about missing values, and about values that lie far from all others."""
+    if told:
+        yield f"indicator: the model is told which values of {listed(told, _SHOWN)} are missing"
+    for column in profile.columns:
+        if column.far and column.name in features and features[column.name]["type"] in ("numeric", "date"):
+            yield far_values_text(column.name, column.far, column.statistics.count, column.type)
+        elif column.far and column.name == profile.label and not profile.classes:
+            yield far_values_text(column.name, column.far, column.statistics.count, column.type, "target")
 
 
 def _label_guesses(label: ColumnProfile, rare: list[str], profile: Profile) -> Iterator[str]:

@@ -15,6 +15,7 @@ from trainyard.readers.rows import BadRow
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.images import checked
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.values.missing import is_declared
 from trainyard.values.patterns import MAX_FLOAT32
 from trainyard.values.text import canonical, canonical_list, day, json_number, json_object, number
 from trainyard.values.zones import time_zone
@@ -278,9 +279,13 @@ def _is_of(datatype: str, value: Any) -> bool:
 
 def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> float | int | str:
     """Return the inputs of the serving signature, by the rules that `predict` applies to whole columns."""
-    if isinstance(value, float) and not abs(value) > MAX_FLOAT32:
+    column = feature.column
+    declared = column.missing if column is not None else ()
+    if isinstance(value, float) and not abs(value) > MAX_FLOAT32 and not declared:
         return value + 0.0  # of -0 too
-    text, column = _text(value, feature, place), feature.column
+    text = _text(value, feature, place)
+    if column is not None and is_declared(text, column.type, declared, zone):
+        text = ""
     if feature.dtype == "string":
         if column is not None and column.type == "date":
             if (found := day(text, hour=column.hour, zone=zone)) is None:

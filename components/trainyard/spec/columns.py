@@ -7,15 +7,16 @@ import hashlib
 import keyword
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
-from trainyard.values.text import column_name
+from trainyard.values.patterns import MAX_EXACT, MAX_FLOAT32, MISSING, NUMBER
+from trainyard.values.text import canonical, column_name, day, number
 
 TableName = Literal["csv", "parquet", "tfrecord"]
 """The formats of tables; `trainyard.readers.formats` says how each is read."""
@@ -101,13 +102,34 @@ def date_names(name: str, *, hour: bool = False) -> list[str]:
     return [f"{name}_{part}" for part in ("days", "month", "weekday", *(["hour"] if hour else []))]
 
 
+def indicator_name(name: str) -> str:
+    """Return the feature name of the indicator of missing values of the number `name`."""
+    return f"{name}_missing"
+
+
+def indicators(data: Data, incomplete: Collection[str]) -> list[str]:
+    """Return the numbers of `data` whose missing values the model is told of.
+
+    incomplete: those that lack values in the training split.
+    """
+    dates = {part for name in data.dates for part in date_names(name, hour=True)}
+    known = {input_name(name).lower() for name in {*data.features, *data.labels, *dates}}
+    numbers = {name: feature.indicator for name, feature in data.features.items() if feature.type == "numeric"}
+    return [
+        name
+        for name, wanted in numbers.items()
+        if (wanted is None and name in incomplete and input_name(indicator_name(name)).lower() not in known) or wanted
+    ]
+
+
 def faults(data: Data) -> Iterator[tuple[str, str]]:
     """Yield each column of `data` with an invalid name, and the reason."""
     reserved = {"label", "key", *data.labels}
     names: dict[str, str] = {}
     read = {name: feature for name, feature in data.inputs.items() if name not in data.labels}
     for name, feature in (data.features | read).items():
-        parts = date_names(name, hour=feature.hour) if feature.type == "date" else ()
+        parts = date_names(name, hour=feature.hour) if feature.type == "date" else []
+        parts += [indicator_name(name)] if feature.type == "numeric" and feature.indicator else []
         for made in (name, *parts):
             if made in reserved or made.startswith(("raw/", "_")):
                 yield (
@@ -198,6 +220,36 @@ Quantiles = Annotated[
 """The lower and the upper quantile between which values are kept."""
 
 
+def _declared(values: list[float | str], kind: str) -> list[str]:
+    """Return the values that stand for a missing one as canonical texts, each once."""
+    texts = []
+    for value in values:
+        if kind == "date" and not isinstance(value, str):
+            raise ValueError(f"{value:g} is a number, and the column holds days. Write a day or a text in quotes")
+        text = canonical(value if isinstance(value, str) else repr(float(value)))
+        if not text or (kind == "numeric" and text.lower() in MISSING):
+            raise ValueError(f"{value!r} is missing already. Leave it out")
+        if kind == "numeric" and re.fullmatch(NUMBER, text) and number(text) is None:
+            raise ValueError(f"{value!r} does not fit into 32 bits. Write one that the data may hold")
+        texts.append((kind == "date" and day(text)) or text)
+    return list(dict.fromkeys(texts))
+
+
+def _no_truth(value: Any) -> Any:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither a number nor a text. Write such as [-999, unknown]")
+    if isinstance(value, int) and abs(value) > MAX_EXACT:
+        raise ValueError(f"{value} has more digits than a number keeps. Write it in quotes")
+    if not isinstance(value, str) and abs(value) > MAX_FLOAT32:
+        raise ValueError(f"{value:g} does not fit into 32 bits. Write one that the data may hold")
+    return value
+
+
+_Single = Annotated[float, Field(ge=-MAX_FLOAT32, le=MAX_FLOAT32)]
+Sentinel = Annotated[_Single | str, BeforeValidator(_no_truth)]
+_MISSING = "Values that stand for a missing one"
+
+
 class Numeric(Strict):
     """A number. Missing values are imputed; z-score, range or quantile buckets are learned from the training split."""
 
@@ -215,10 +267,19 @@ class Numeric(Strict):
         description="Replaces missing values. With scale: log, mean is of the logarithms, and a number is in the "
         "units of the data.",
     )
+    indicator: bool | None = Field(
+        None,
+        description="true: the model also gets a feature that is 1 if the value is missing, otherwise 0. Default: if "
+        "values of the training split are missing, and no other column has the feature's name.",
+    )
     clip: Quantiles | None = Field(
         None,
         description="Quantiles of the training split, such as [0.01, 0.99]: numbers beyond them count as these, before "
         "the scale.",
+    )
+
+    missing: Annotated[list[Sentinel], Field(max_length=100), AfterValidator(partial(_declared, kind="numeric"))] = (
+        Field([], description=f"{_MISSING}, such as [-999, unknown], beside an empty cell and NA.")
     )
 
 
@@ -226,6 +287,9 @@ class Category(Strict):
     """A string with a vocabulary from the training split."""
 
     type: Literal["category"] = Field(description="The column is a category.")
+    missing: Annotated[list[Sentinel], Field(max_length=100), AfterValidator(partial(_declared, kind="category"))] = (
+        Field([], description=f"{_MISSING}, such as [unknown, -1], beside an empty cell.")
+    )
     vocabulary_size: Examples = Field(
         10_000, description="Maximum number of values with an id; the most frequent ones."
     )
@@ -238,6 +302,15 @@ class Date(Strict):
 
     type: Literal["date"] = Field(description="The column is a date.")
     hour: bool = Field(False, description="Also use the hour; a date without a time is midnight.")
+    missing: Annotated[list[Sentinel], Field(max_length=100), AfterValidator(partial(_declared, kind="date"))] = Field(
+        [],
+        description=f"{_MISSING}, such as [9999-12-31, unknown], beside an empty cell.",
+    )
+    clip: Quantiles | None = Field(
+        None,
+        description="Quantiles of the training split, such as [0.01, 0.99]: days beyond them count as these, before "
+        "the scale. Month, weekday and hour stay.",
+    )
 
 
 class Text(Strict):
@@ -315,8 +388,8 @@ class SplitRows(Strict):
             return self
         if self.eval_from is None or self.test_from is None:
             raise ValueError("by: time needs the first days of the eval and the test split. Give eval_from, test_from")
-        for day in (self.eval_from, self.test_from):
-            datetime.date.fromisoformat(day)
+        for first in (self.eval_from, self.test_from):
+            datetime.date.fromisoformat(first)
         if self.eval_from >= self.test_from:
             raise ValueError(f"test_from {self.test_from} is not later than eval_from {self.eval_from}")
         return self

@@ -155,6 +155,13 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             "served row has. Name another column",
         )
     for name in data.derive:
+        if name in data.declared:
+            read = ", ".join(formula.columns(formula.parse(data.derive[name]))) or "no column"
+            yield (
+                ("data", "features", name, "missing"),
+                f"is for columns of the data, and a formula computes '{name}'. Declare it for what that reads: {read}",
+            )
+    for name in data.derive:
         at = ("data", "derive", name)
         if name not in used and name not in data.features:
             known = [*filter(None, used), *data.features]

@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -82,6 +82,10 @@ def _is_time_zone(name: str) -> str:
 
 
 TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_is_time_zone)]
+
+
+Declared = Mapping[str, tuple[str, list[str]]]
+"""The type of each feature that declares values as missing, and these values as canonical texts, by its name."""
 
 
 class Data(Strict):
@@ -268,6 +272,15 @@ class Data(Strict):
         texts = {name: feature for name, feature in self.features.items() if feature.type == "text"}
         lists = {name: text.separator for name, text in texts.items() if text.separator}
         return lists | ({self.label: self.label_separator} if self.label_separator else {})
+
+    @property
+    def declared(self) -> Declared:
+        """The features that declare values as missing."""
+        return {
+            name: (feature.type, [str(value) for value in feature.missing])
+            for name, feature in self.features.items()
+            if feature.type != "text" and feature.missing
+        }
 
     @property
     def dates(self) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.spec.gates import Task
 
@@ -30,6 +32,7 @@ class Feature(FrozenModel):
     encoded: the shards hold no such feature but the encoded image `raw/<name>`, which `trainyard.data` decodes.
     pixels: what `raw/<name>` holds then is not encoded: height x width x channels bytes, row by row.
     filler: the id that fills up a row of fewer ids, which says nothing itself; None of a feature of one id.
+    missing_of: the feature that this one tells about: 1 if its value was missing and is imputed, otherwise 0.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Feature(FrozenModel):
     encoded: bool = False
     pixels: bool = False
     filler: int | None = None
+    missing_of: str | None = Field(None, exclude_if=lambda name: name is None)
 
 
 class Unknown(FrozenModel):
@@ -55,7 +59,8 @@ class Column(FrozenModel):
     A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
     (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x. If `log`, x is
     sign(x) log(1 + |x|) of the number in the data before all else, and the others are in those units. Only `clip_low`
-    and `clip_high` come before: a number beyond them counts as the nearer one.
+    and `clip_high` come before: a number beyond them counts as the nearer one. With `indicator`, the feature of that
+    name is 1 if the number is missing, otherwise 0.
     A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one. A word of a text:
     its line counted from 1, and 1 more than `unknown` says if it has none.
     """
@@ -69,6 +74,7 @@ class Column(FrozenModel):
     low: float | None = None
     high: float | None = None
     boundaries: list[float] | None = None
+    indicator: str | None = Field(None, exclude_if=lambda name: name is None)
     vocabulary: str | None = None
     missing: str | None = None
     unknown: Unknown | None = None
@@ -146,6 +152,11 @@ class Examples(Document):
     def columns(self) -> list[RawFeature | ComputedFeature]:
         """The raw features, and those computed from them."""
         return [*self.raw_features, *self.computed_features]
+
+    @property
+    def indicators(self) -> dict[str, str]:
+        """The features that tell which values are missing, by the feature that they tell about."""
+        return {feature.missing_of: feature.name for feature in self.features if feature.missing_of}
 
     @property
     def outputs(self) -> int:

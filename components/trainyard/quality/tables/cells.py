@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.values.columns import as_texts, canonical_texts, count_known, days, is_text
+from trainyard.values.missing import declared_numbers
 from trainyard.values.patterns import DAY, FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
 from trainyard.values.text import UTC
 
@@ -104,6 +105,24 @@ def number_texts(values: NDArray[np.float64]) -> Any:
         written = pa.array([repr(value) for value in values[other].tolist()], pa.string())
         texts = pc.replace_with_mask(texts, pa.array(other), written)
     return texts
+
+
+def without_declared(column: Any, kind: str, declared: Sequence[str], zone: datetime.tzinfo = UTC) -> Any:
+    """Return the Arrow array `column` with no value where `values.missing.is_declared` is True: '' if of texts."""
+    if not declared or not len(column):
+        return column
+    mask = as_mask(pc.is_in(canonical_texts(column), value_set=pa.array(declared, pa.string())))
+    if kind == "numeric" and (listed := declared_numbers(declared)):
+        mask |= np.isin(numbers(column)[0].astype(np.float32), np.array(listed, np.float32))
+    if kind == "date":
+        mask |= as_mask(pc.is_in(days(column, hour=False, zone=zone), value_set=pa.array(declared, pa.string())))
+    if not mask.any():
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    return pc.if_else(pa.array(mask), pa.scalar("" if is_text(column.type) else None, column.type), column)
 
 
 def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import EXACT, FeatureStatistics, Histogram, aligned, top_values
+from trainyard.quality.far_values import far_values
 from trainyard.quality.figures import format_value
 from trainyard.quality.profile import ColumnProfile, ColumnType
 from trainyard.quality.tables import hashes
@@ -27,6 +28,9 @@ TOP = 20
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles of a profile."""
+
+DAY_DIGITS = 7
+"""The digits of a day since 1970 as a number: 2932896 is 9999-12-31."""
 
 _KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess does
 _SUCH_AS = 5
@@ -53,7 +57,7 @@ class ColumnCounter:
         self._whole = True
         self._padded = False  # a number begins with a zero, as codes and ids do
         self._longest = 0
-        self._numbers, self._days = Numbers(), Numbers(least_digits=7)  # of 9999-12-31, 2932896
+        self._numbers, self._days = Numbers(), Numbers(least_digits=DAY_DIGITS)
         self._texts: Counter[str] = Counter()
         self._each_day: Counter[float] = Counter()  # at most the 3.7 million of the calendar
         self._listed: Counter[str] = Counter()  # such as na: a missing number, or a name if the column is of texts
@@ -98,6 +102,7 @@ class ColumnCounter:
         frequent = self._frequent(kind)
         quantiles = {share: histogram.quantile(share, frequent) for share in SHARES} if histogram else {}
         digits = numbers.digits if numbers else 6
+        far = far_values(histogram, numbers.std, frequent) if histogram and numbers else None
         return ColumnProfile(
             name=self.name,
             type=kind,
@@ -110,6 +115,7 @@ class ColumnCounter:
             longest=self._longest,
             zoned=self._zoned,
             missing_texts=dict(self._listed),
+            far=far,
         )
 
     def most_common(self, limit: int) -> dict[str, int]:
@@ -244,9 +250,14 @@ class Numbers:
                 self.histogram = merged(self.histogram, other.histogram, limit)
 
     @property
+    def std(self) -> float:
+        """The standard deviation of the population."""
+        return math.sqrt(self.squares / max(1, self.count))
+
+    @property
     def digits(self) -> int:
         """The digits that resolve a hundredth of the standard deviation, at least `least_digits`."""
-        std = math.sqrt(self.squares / max(1, self.count))
+        std = self.std
         ratio = abs(self.mean) / std if std else 0.0
         return 3 + math.ceil(math.log10(ratio)) if 1e3 < ratio < 1e12 else self.least_digits
 
@@ -255,12 +266,11 @@ class Numbers:
 
         Extremes have as many more as tell a hundredth of the standard deviation apart, the mean where float32 can.
         """
-        std = math.sqrt(self.squares / max(1, self.count))
         digits = self.digits
         mean_digits = digits if digits <= _MEAN_DIGITS else self.least_digits
         values = {
             "mean": (self.mean, mean_digits),
-            "std": (std, 6),
+            "std": (self.std, 6),
             "min": (self.low, digits),
             "max": (self.high, digits),
         }

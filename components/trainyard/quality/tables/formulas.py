@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
+from trainyard.quality.tables import cells
 from trainyard.quality.tables.cells import Mask, as_mask, numbers
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.formula import BIN, COMPARISONS, MAX_BINS, Cell, Constant, Node, parse
-from trainyard.spec.recipe import Data
+from trainyard.spec.recipe import Data, Declared
 from trainyard.values.columns import as_texts, canonical_texts
 
 _Rounding = Callable[[Any], Any]
@@ -65,11 +68,31 @@ class Derived:
         return pa.array(found, mask=np.isnan(found))
 
 
+def without_declared(columns: Mapping[str, Any], declared: Declared, zone: datetime.tzinfo) -> dict[str, Any]:
+    """Return the columns with no value where one is `declared` as missing; zone: in which days are compared."""
+    found = {name: each for name, each in declared.items() if name in columns}
+    return {**columns} | {
+        name: cells.without_declared(columns[name], kind, texts, zone) for name, (kind, texts) in found.items()
+    }
+
+
+def without_declared_rows(batch: RowBatch, declared: Declared, zone: datetime.tzinfo) -> RowBatch:
+    """Return the rows as `without_declared` has their columns."""
+    if not declared:
+        return batch
+    columns = without_declared(
+        dict(zip(batch.columns.schema.names, batch.columns.columns, strict=True)), declared, zone
+    )
+    return replace(batch, columns=pa.RecordBatch.from_pydict(columns))
+
+
 def with_derived(batch: RowBatch, data: Data) -> RowBatch:
     """Return the rows of `batch` that `data` keeps, with what it derives as further columns.
 
-    Raises `DataError` if the formulas read a column that is not there.
+    Values that `data` declares as missing are empty. Raises `DataError` if the formulas read a column that is not
+    there.
     """
+    batch = without_declared_rows(batch, data.declared, data.zone)
     if not (data.derive or data.where):
         return batch
     names = batch.columns.schema.names

@@ -6,6 +6,7 @@ import datetime
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,14 @@ from trainyard.quality.profile import ColumnProfile, Profile, Repeats
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import ColumnCounter
-from trainyard.quality.tables.formulas import with_derived
+from trainyard.quality.tables.formulas import with_derived, without_declared_rows
 from trainyard.quality.tables.hashes import ConflictSample, HashSample, combined, mixed
 from trainyard.readers import formats
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.parquet_rows import is_readable
 from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.columns import MAX_COLUMNS, TableName, has_name
-from trainyard.spec.recipe import Data
+from trainyard.spec.recipe import Data, Declared
 from trainyard.values import zones
 from trainyard.values.patterns import NUMBER
 from trainyard.values.zones import DEFAULT_ZONE
@@ -63,10 +64,12 @@ def profile_table(
     *,
     requires_label: bool = True,
     time_zone: str = DEFAULT_ZONE,
+    declared: Declared = MappingProxyType({}),
 ) -> Profile:
     """Return the profile of the rows; without `label` the likely one is named.
 
     requires_label: else rows that lack `label` have none. time_zone: in which days are counted without `data`.
+    declared: what counts as missing without `data`.
 
     is_number: the label is a number to predict; None decides by its values. data: whose derived columns are counted
     too, and whose `where` leaves rows out. Raises `ConfigurationError` if there is no
@@ -74,9 +77,12 @@ def profile_table(
     """
     named = frozenset(data.columns if data else [label or ""])
     time_zone = data.time_zone if data else time_zone
-    counts = _ColumnCounters(label, requires_label, named, zones.time_zone(time_zone))
+    zone = zones.time_zone(time_zone)
+    counts = _ColumnCounters(label, requires_label, named, zone)
     for item in read_table(source, data.columns if data else None):
-        counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
+        if isinstance(item, RowBatch):
+            item = with_derived(item, data) if data else without_declared_rows(item, declared, zone)
+        counts.add(item)
     if counts.ragged and not counts.rows:
         raise DataError(
             f"{source.path}: no row can be read, such as {counts.ragged_such_as[0]}. "

@@ -113,9 +113,11 @@ def first_examples(examples: ExampleFolder, split: Split, limit: int) -> tuple[A
 def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, list[str]]:
     """Return the features that each column of the recipe became; those of an own preprocessing_fn stand alone."""
     remaining = {feature.name for feature in examples.document.features}
+    told = examples.document.indicators
     columns: dict[str, list[str]] = {}
     for name, kind in recipe.data.features.items():
-        names = date_names(name, hour=True) if isinstance(kind, Date) else (name,)
+        parts = date_names(name, hour=True) if isinstance(kind, Date) else [name]
+        names = [*parts, *([told[name]] if name in told else [])]
         made = [feature for feature in names if feature in remaining]
         if made:
             columns[name] = made
@@ -181,7 +183,12 @@ def _answer(trees: list[_Trees], features: Arrays, inputs: list[Feature], exampl
 
 
 def _matrix(features: Arrays, inputs: list[Feature]) -> NDArray[np.float32]:
-    return np.concatenate([_columns(features[feature.name], feature) for feature in inputs], axis=1)
+    known = features | {
+        feature.missing_of: np.where(features[feature.name] > 0, np.nan, features[feature.missing_of])
+        for feature in inputs
+        if feature.missing_of
+    }
+    return np.concatenate([_columns(known[feature.name], feature) for feature in inputs], axis=1)
 
 
 def _columns(values: NDArray[Any], feature: Feature) -> NDArray[np.float32]:

@@ -142,6 +142,8 @@ def _typed(column: pa.Array, feature: RawInput, zone: datetime.tzinfo, place: st
             column = joined(column, feature.column.separator)
         except ValueError as error:
             raise DataError(f"{place}: '{feature.name}': {error}.") from error
+    if feature.column is not None:
+        column = cells.without_declared(column, feature.column.type, feature.column.missing, zone)
     if feature.dtype == "string":
         texts = _texts(column, feature.column, zone)
         wrong = np.asarray(texts.is_null().to_numpy(zero_copy_only=False), np.bool_)

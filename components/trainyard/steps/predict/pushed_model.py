@@ -28,6 +28,7 @@ class RawColumn(_Lenient):
     type: Literal["numeric", "category", "date", "text"]
     hour: bool = False
     separator: str | None = None
+    missing: tuple[str, ...] = ()
 
 
 class Learned(_Lenient):

@@ -46,7 +46,7 @@ def write_description(
     columns: what the transform learned, by raw feature, if it is that by type of column.
     """
     labels = list(settings.label_ids) if settings.label_ids is not None else None
-    warnings, weight = quality.warnings(collected) + _without_words(columns, output), recipe.data.weight
+    warnings, weight = quality.warnings(collected, recipe.data) + _without_words(columns, output), recipe.data.weight
     document = Examples(
         task=recipe.task,
         label=", ".join(recipe.data.labels),
@@ -114,6 +114,7 @@ def _features(recipe: Recipe, settings: TransformSettings, columns: dict[str, Co
     transformed = tft.TFTransformOutput(str(output / "transform"))
     domains = {feature.name: feature.int_domain for feature in transformed.transformed_metadata.schema.feature}
     sizes, filled = known_sizes(recipe.data, columns), fillers(recipe.data) if columns else {}
+    told = {column.indicator: name for name, column in columns.items()}
     features = []
     for name, spec in sorted(transformed.transformed_feature_spec().items()):
         learned = domains[name].max + 1 if domains[name].is_categorical else None
@@ -131,6 +132,7 @@ def _features(recipe: Recipe, settings: TransformSettings, columns: dict[str, Co
                 vocabulary_size=size if spec.dtype == tf.int64 else None,
                 encoded=not settings.materialize,
                 filler=filled.get(name),
+                missing_of=told.get(name),
                 pixels=not settings.materialize and recipe.data.stored == "raw",
             )
         )

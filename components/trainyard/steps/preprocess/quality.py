@@ -5,26 +5,30 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from trainyard.contract.artifacts.preprocess import Anomaly
 from trainyard.contract.document import SPLITS, Split
-from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
+from trainyard.contract.statistics.drift import FeatureStatistics, Histogram, Statistics
 from trainyard.errors import DataError, listed
 from trainyard.quality.conformity import Conformity, anomalies
+from trainyard.quality.far_values import far_values
 from trainyard.quality.findings import (
     FEW_LEVELS,
     HALF,
     alike_names,
     constant_images,
     deeper_folders,
+    far_values_text,
+    is_bounded,
     like_splits,
     little_of_the_range,
 )
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.readers.rows import BadRow
-from trainyard.spec.columns import Numeric, SplitRows
+from trainyard.spec.columns import Date, Numeric, SplitRows
 from trainyard.spec.formula import Call, Cell, parse
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.collect import Collected
@@ -89,9 +93,9 @@ def class_names(collected: Collected) -> list[str]:
     return sorted(names)
 
 
-def warnings(collected: Collected) -> list[str]:
+def warnings(collected: Collected, data: Data) -> list[str]:
     """Return warnings that do not stop the run: repeats, contradicting labels, files that are not read."""
-    warnings = []
+    warnings = list(_far_values(collected, data))
     repeats = sum(group.times - 1 for group in collected.repeated)
     if repeats:
         first = collected.repeated[0]
@@ -129,6 +133,20 @@ def warnings(collected: Collected) -> list[str]:
     if len(conflicts) > _SHOWN:
         warnings.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
     return warnings
+
+
+def _far_values(collected: Collected, data: Data) -> Iterator[str]:
+    """Yield a sentence for each feature with values that may stand for a missing one, or that flatten the others."""
+    train = collected.splits["train"]
+    for name, feature in data.features.items():
+        statistics = train.days.get(name) if isinstance(feature, Date) else train.statistics.get(name)
+        if statistics is None or not statistics.get("std") or not isinstance(feature, Numeric | Date):
+            continue
+        known = {statistics["min"]: 1, statistics["max"]: 1}
+        far = far_values(Histogram.model_validate(statistics["histogram"]), statistics["std"], known)
+        if far and (far.counts or not is_bounded(feature)):
+            kind = "date" if isinstance(feature, Date) else "number"
+            yield f"{far_values_text(name, far, statistics['count'], kind)}."
 
 
 def fingerprint(collected: Collected) -> str:

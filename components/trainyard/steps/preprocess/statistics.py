@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import is_common, top_values
 from trainyard.quality.conformity import Conformity, Rows, check_rows
-from trainyard.quality.tables.columns import Numbers
-from trainyard.spec.columns import Numeric
+from trainyard.quality.tables.columns import DAY_DIGITS, Numbers
+from trainyard.spec.columns import Date, Numeric
 from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import SortedRun
@@ -32,6 +32,7 @@ _TOP = 20
 _AROUND = ".,;:!?\"'()[]{}<>«»“”„‘’…-"  # of a word, not part of it; chosen
 _BINS = 256  # of a histogram while counting; chosen
 _BITS = 16  # of a number are counted at once
+_DAY_SECONDS = 86400
 _SIGN = np.uint64(1 << 63)
 Limits = Mapping[str, tuple[float, float]]
 """The lowest and the highest number that a column keeps, by its name."""
@@ -132,12 +133,13 @@ class SplitSummary(FrozenModel):
     buckets counts the examples by the first 16 bits of their order key. first is the (source, height, width) of the
     image that comes first by name. constant is how many images are one color, and the first of them by name. level is
     the largest value after decoding in images of more than 8 bits without a white level, -1 if there are none. digests
-    is the sum of the records' digests modulo 2^256, which no order changes.
+    is the sum of the records' digests modulo 2^256, which no order changes. days: of each date, as numbers since 1970.
     """
 
     examples: int = 0
     labels: dict[str, int] = {}
     statistics: dict[str, dict[str, Any]] = {}
+    days: dict[str, dict[str, Any]] = {}
     buckets: dict[int, int] = {}
     first: tuple[str, int, int] | None = None
     constant: tuple[int, str] = (0, "")
@@ -154,6 +156,7 @@ class Summary:
     numbers: dict[str, Numbers] = field(default_factory=dict)
     texts: dict[str, Texts] = field(default_factory=dict)
     prose: dict[str, Prose] = field(default_factory=dict)
+    days: dict[str, Numbers] = field(default_factory=dict)
     first: tuple[str, int, int] | None = None
     constant: tuple[int, str] = (0, "")
     level: int = -1
@@ -192,6 +195,9 @@ class Summary:
                 else:
                     texts = rows[column.name]
                     summary.texts[name] = Texts.from_values(texts if name not in dates else _days(texts))
+                    if name in dates:
+                        summary.days[name] = Numbers(least_digits=DAY_DIGITS)
+                        summary.days[name].merge(Numbers.from_values(_as_numbers(texts), _BINS), _BINS)
         if "measure/height" in rows.schema.names and len(rows):
             first = pc.index(rows["source"], pc.min(rows["source"])).as_py()
             height, width = (int(rows[f"measure/{side}"][first].as_py()) for side in ("height", "width"))
@@ -215,6 +221,8 @@ class Summary:
             self.numbers.setdefault(name, Numbers()).merge(numbers, _BINS)
         for name, texts in other.texts.items():
             self.texts.setdefault(name, Texts()).merge(texts)
+        for name, days in other.days.items():
+            self.days.setdefault(name, Numbers(least_digits=DAY_DIGITS)).merge(days, _BINS)
         for name, prose in other.prose.items():
             self.prose.setdefault(name, Prose()).merge(prose)
 
@@ -227,6 +235,7 @@ class Summary:
             examples=self.examples,
             labels=dict(sorted(self.labels.items())),
             statistics=dict(sorted(statistics.items())),
+            days={name: days.document() for name, days in sorted(self.days.items())},
             buckets=buckets,
             first=self.first,
             constant=self.constant,
@@ -254,8 +263,11 @@ def _counts(values: pa.Array) -> Counter[str]:
 
 
 def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
-    """Return the quantiles of the training split that each feature with `clip` is limited to."""
-    named = {name: feature.clip for name, feature in data.features.items() if isinstance(feature, Numeric)}
+    """Return the quantiles of the training split that each feature with `clip` is limited to.
+
+    Those of dates are days since 1970.
+    """
+    named = {name: feature.clip for name, feature in data.features.items() if isinstance(feature, Numeric | Date)}
     columns = {f"{'measure' if name in data.derive else 'raw'}/{name}": clip for name, clip in named.items() if clip}
 
     def batches() -> Iterable[pa.RecordBatch]:
@@ -271,7 +283,8 @@ def quantiles(
     """Return for each column of `shares` the two numbers with these shares of the numbers below them.
 
     They are the sorted numbers nearest to the share, as NumPy's method `nearest` takes them; NaN does not count.
-    batches: read four times, 16 bits of the numbers each, so that memory does not grow with the rows.
+    A column of texts holds days. batches: read four times, 16 bits of the numbers each, so that memory does not grow
+    with the rows.
     """
     prefixes = {(name, share): np.uint64(0) for name, pair in shares.items() for share in pair}
     ranks: dict[tuple[str, float], int] = {}
@@ -279,7 +292,7 @@ def quantiles(
         counts = {key: np.zeros(1 << _BITS, np.int64) for key in prefixes}
         for rows in batches():
             for name in shares:
-                keys = _sortable(rows[name].to_numpy(zero_copy_only=False))
+                keys = _sortable(_as_numbers(rows[name]))
                 for share in shares[name]:
                     inside = keys if not ranks else keys[keys >> np.uint64(shift + _BITS) == prefixes[name, share]]
                     digits = (inside >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
@@ -292,6 +305,16 @@ def quantiles(
             ranks[key] = rank - int(ends[digit] - counts[key][digit])
             prefixes[key] = prefixes[key] << np.uint64(_BITS) | np.uint64(digit)
     return {name: (_number(prefixes[name, low]), _number(prefixes[name, high])) for name, (low, high) in shares.items()}
+
+
+def _as_numbers(column: pa.Array) -> NDArray[np.float64]:
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+    written = pc.utf8_slice_codeunits(
+        pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column), 0, len("2024-03-01")
+    )
+    seconds = pc.strptime(written, format="%Y-%m-%d", unit="s", error_is_null=True).cast(pa.int64()).cast(pa.float64())
+    return np.asarray(seconds.to_numpy(zero_copy_only=False), np.float64) / _DAY_SECONDS
 
 
 def _sortable(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -12,9 +12,9 @@ from trainyard.contract import image_formats
 from trainyard.contract.statistics import decision
 from trainyard.quality import decoding
 from trainyard.steps.export.on_device import columns, files, fingerprint, images, predict, words
-from trainyard.values import patterns, text, zones
+from trainyard.values import missing, patterns, text, zones
 
-COLUMNS = (patterns, zones, text, fingerprint, words, decision, files, columns)
+COLUMNS = (patterns, zones, text, missing, fingerprint, words, decision, files, columns)
 IMAGES = (image_formats, decoding, decision, files, images)
 """The modules of `preprocess.py` for tables and for images, those that others use first."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from trainyard.steps.export.on_device.files import Files
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.words import plain_words
+from trainyard.values.missing import is_declared
 from trainyard.values.text import canonical, canonical_list, column_name, day, json_number, json_object, number
 from trainyard.values.zones import time_zone
 
@@ -64,7 +65,8 @@ class Preprocessing(Files):
         settings, learned = column["column"], column["learned"]
         kind = settings["type"]
         if kind == "numeric":
-            return {name: _scaled(float(value), learned)}
+            told = {learned["indicator"]: float(not math.isfinite(value))} if learned.get("indicator") else {}
+            return {name: _scaled(float(value), learned), **told}
         if kind == "category":
             return {name: self._id(value or learned["missing"], learned)}
         if kind == "text":
@@ -101,6 +103,9 @@ def _as_read(value: Any, column: Mapping[str, Any], zone: datetime.tzinfo) -> An
     settings = column.get("column") or {}
     if isinstance(value, np.ndarray):
         value = list(value) if value.ndim else value[()]
+    declared = settings.get("missing") or []
+    if declared and is_declared(_text(value, column["name"]), settings["type"], declared, zone):
+        value = None
     if column["dtype"] == "float32":
         return np.float32(_as_number(value, column["name"]))
     if isinstance(value, (list, tuple)):

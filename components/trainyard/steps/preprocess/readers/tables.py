@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from trainyard.contract.document import SPLITS, Split
 from trainyard.quality.tables.cells import number_texts
-from trainyard.quality.tables.formulas import Derived
+from trainyard.quality.tables.formulas import Derived, without_declared
 from trainyard.quality.tables.hashes import row_hashes
 from trainyard.readers.formats import read
 from trainyard.readers.rows import MOST_ROWS, WHOLE, BadRow, Piece, RowBatch
@@ -42,6 +42,7 @@ from trainyard.steps.preprocess.readers.records import (
     digest_part,
 )
 from trainyard.steps.preprocess.readers.tfds import Dataset
+from trainyard.values.missing import is_declared
 from trainyard.values.patterns import FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
 from trainyard.values.text import canonical, canonical_list, day
 
@@ -66,6 +67,8 @@ def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Re
 
     Raises `BadRecord`.
     """
+    declared = data.declared.items()
+    row = {**row} | {name: "" for name, (kind, texts) in declared if is_declared(row[name], kind, texts, data.zone)}
     if data.derive or data.where:
         derived = Derived(data, {name: pa.array([row[name]], pa.string()) for name in data.columns})
         if not derived.selected[0]:
@@ -187,7 +190,8 @@ class ColumnValidator:
 
         rows: the columns of the recipe, as texts.
         """
-        texts = dict(zip(rows.columns.schema.names, rows.columns.columns, strict=True))
+        read = dict(zip(rows.columns.schema.names, rows.columns.columns, strict=True))
+        texts = without_declared(read, self._data.declared, self._data.zone)
         sources = rows.names
         derived = Derived(self._data, texts)
         every = {**texts, **derived.texts}

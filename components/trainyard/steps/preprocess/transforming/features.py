@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.formulas import computed
 from trainyard.data.images import decode_image
 from trainyard.data.values import day_text, days_since_1970, lower_tensor
-from trainyard.spec.columns import Category, Date, Numeric, Text, date_names
+from trainyard.spec.columns import Category, Date, Numeric, Text, date_names, indicator_name
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.statistics import Limits
 from trainyard.values.patterns import BETWEEN_WORDS, DATE, TIME_OF_DAY, WORD_OF_ITS_OWN
@@ -62,31 +62,36 @@ def image_preprocessing(shape: ImageShape) -> Callable[[Tensors], Tensors]:
     return preprocessing_fn
 
 
-def column_preprocessing(data: Data, clips: Limits) -> Callable[[Tensors], Tensors]:
+def column_preprocessing(data: Data, clips: Limits, indicators: Collection[str]) -> Callable[[Tensors], Tensors]:
     """Return the transform of named columns, each by its type in the recipe. What it learns, it learns from train.
 
-    clips: the limits of those with `clip`.
+    clips: the limits of those with `clip`. indicators: the numbers with a feature that tells which are missing.
     """
 
     def preprocessing_fn(inputs: Tensors) -> Tensors:
         dates = {name: Calendar(inputs[name]) for name, feature in data.features.items() if isinstance(feature, Date)}
         numbers = {name: inputs[name] for name, feature in data.features.items() if isinstance(feature, Numeric)}
-        numbers |= {name: _clipped(name, numbers[name], *limits) for name, limits in clips.items()}
+        days = {name: calendar.days for name, calendar in dates.items()}
+        numbers |= {name: _clipped(name, numbers[name], *clips[name]) for name in numbers if name in clips}
+        days |= {name: _clipped(name, days[name], *clips[name]) for name in days if name in clips}
         numbers = {
             name: _signed_log(values) if _is_log(data.features[name]) else values for name, values in numbers.items()
         }
-        learned = _Learned({**numbers, **{name: calendar.days for name, calendar in dates.items()}})
+        learned = _Learned({**numbers, **days})
         outputs: Tensors = {}
         for name, feature in data.features.items():
             if isinstance(feature, Numeric):
                 outputs[name] = _numeric(name, feature, learned)
+                if name in indicators:
+                    known = tf.math.is_finite(inputs[name])
+                    outputs[indicator_name(name)] = tf.where(known, tf.zeros_like(inputs[name]), 1.0)
             elif isinstance(feature, Category):
                 outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
             elif isinstance(feature, Text):
                 outputs[name] = _word_ids(inputs[name], feature, _vocabulary_name(name, data))
             else:
-                days, *parts = date_names(name, hour=feature.hour)
-                outputs |= {days: _zscore(name, learned.filled(name, "mean"), learned)}
+                since_1970, *parts = date_names(name, hour=feature.hour)
+                outputs |= {since_1970: _zscore(name, learned.filled(name, "mean"), learned)}
                 ids = (dates[name].month, dates[name].weekday, dates[name].hour)
                 outputs |= dict(zip(parts, ids, strict=False))
         return outputs
@@ -117,13 +122,17 @@ def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
     return sizes
 
 
-def learned_columns(data: Data, saved_model: Path) -> dict[str, Column]:
+def learned_columns(data: Data, saved_model: Path, indicators: Collection[str]) -> dict[str, Column]:
     """Return the learned settings of each column in the transform graph of `column_preprocessing`."""
     numbers = _read_back(saved_model)
     return {
         name: _learned_vocabulary(saved_model / "assets" / _vocabulary_name(name, data), feature)
         if isinstance(feature, Category | Text)
-        else Column(log=_is_log(feature) or None, **numbers[name])
+        else Column(
+            log=_is_log(feature) or None,
+            indicator=indicator_name(name) if name in indicators else None,
+            **numbers[name],
+        )
         for name, feature in data.features.items()
     }
 
