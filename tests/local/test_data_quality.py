@@ -1,5 +1,7 @@
 """What is refused before anything is trained, with its counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from trainyard.errors import DataError
 from trainyard.quality.conformity import Conformity
 from trainyard.quality.tables.columns import Numbers
 from trainyard.readers.rows import BadRow
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.schedule import Bounds
 from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.collect import Collected, Repeated
@@ -242,3 +244,28 @@ def test_a_path_without_files_is_refused(tmp_path):
         find_files(data, str(tmp_path))
     with pytest.raises(DataError, match="no files found"):
         find_files(RECIPE.data, str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(
+    ("feature", "warned"),
+    [({}, True), ({"scale": "log"}, False), ({"clip": [0.01, 0.99]}, False), ({"missing": [-1]}, True)],
+)
+def test_preprocess_warns_of_a_number_that_flattens_the_others(feature, warned):
+    values = pa.array([*np.random.default_rng(1).lognormal(3, 1, 500), 1e12])
+    rows = pa.record_batch({"label": pa.array(["a"] * 501), "raw/n": values})
+    summary = Summary.from_rows(rows, []).document({})
+    data = Data.model_validate({"format": "csv", "path": "-", "features": {"n": {"type": "numeric", **feature}}})
+    assert [
+        "far away" in text for text in quality.far_value_warnings(replace(collected(), splits={"train": summary}), data)
+    ] == [True] * warned
+
+
+def test_preprocess_warns_of_a_day_that_occurs_often_and_is_far_from_the_others():
+    days = [f"2024-{1 + index % 12:02}-{1 + index % 28:02}T05" for index in range(300)] + ["9999-12-31T00"] * 200 + [""]
+    rows = pa.record_batch({"label": pa.array(["a"] * 501), "raw/d": pa.array(days)})
+    total = Summary()
+    total.merge(Summary.from_rows(rows, [], dates=["d"]))
+    data = Data.model_validate({"format": "csv", "path": "-", "features": {"d": {"type": "date", "hour": True}}})
+    [warning] = quality.far_value_warnings(replace(collected(), splits={"train": total.document({})}), data)
+    assert warning.startswith("'d' is 9999-12-31 in 40.0% of its cells, far from the others, 20")
+    assert warning.endswith("declare it, missing: [9999-12-31].")

@@ -154,6 +154,14 @@ def test_the_model_is_told_which_numbers_are_missing_if_train_lacks_some(made, s
     assert made[2].document.indicators == {name: f"{name}_missing" for name in ("debt", "gain", "share", "age")}
 
 
+def test_an_indicator_is_shuffled_with_its_column(made):
+    from trainyard.steps.evaluate.baselines import features_by_column
+
+    columns = features_by_column(made[0], made[2])
+    assert columns["age"] == ["age", "age_missing"] and columns["fee"] == ["fee"]
+    assert columns.keys() == made[0].data.features.keys()
+
+
 def test_values_that_the_recipe_declares_as_missing_are(made):
     train, _ = split_rows(made, "train")
     table, features = split_rows(made, "test")

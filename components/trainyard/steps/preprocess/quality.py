@@ -95,7 +95,7 @@ def class_names(collected: Collected) -> list[str]:
 
 def warnings(collected: Collected, data: Data) -> list[str]:
     """Return warnings that do not stop the run: repeats, contradicting labels, files that are not read."""
-    warnings = list(_far_values(collected, data))
+    warnings = list(far_value_warnings(collected, data))
     repeats = sum(group.times - 1 for group in collected.repeated)
     if repeats:
         first = collected.repeated[0]
@@ -135,7 +135,7 @@ def warnings(collected: Collected, data: Data) -> list[str]:
     return warnings
 
 
-def _far_values(collected: Collected, data: Data) -> Iterator[str]:
+def far_value_warnings(collected: Collected, data: Data) -> Iterator[str]:
     """Yield a sentence for each feature with values that may stand for a missing one, or that flatten the others."""
     train = collected.splits["train"]
     for name, feature in data.features.items():
