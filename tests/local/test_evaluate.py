@@ -307,7 +307,7 @@ def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
     assert evaluation.metrics["mae"] == pytest.approx(
         mean_absolute_error(predictions["labels"], predictions["outputs"])
     )
-    assert set(evaluation.metrics) == {"mae", "rmse", "r2"} == set(evaluation.champion_metrics)
+    assert set(evaluation.metrics) == {"mae", "rmse", "r2", "mean_ratio"} == set(evaluation.champion_metrics)
     assert evaluation.champion_metrics["mae"] < 60  # measured: 50.6
     assert evaluation.gate.verdict == "blessed"
     assert len(evaluation.scatter) == evaluation.examples == 88

@@ -69,7 +69,11 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 "batch_size": 32,
                 "optimizer": {"learning_rate": 0.02},
                 "checkpoints": {"keep": 99},
-                **({"target": {"scale": "log", "clip": [0.01, 0.99]}} if request.param == "regression" else {}),
+                **(
+                    {"target": {"scale": "log", "clip": [0.01, 0.99], "mean": True}}
+                    if request.param == "regression"
+                    else {}
+                ),
             },
             "evaluate": {"bootstrap": 50, "gates": GATES[request.param]},
             "export": {

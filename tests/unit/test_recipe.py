@@ -94,12 +94,41 @@ def test_a_wrong_override_is_explained(override: str, expected: str) -> None:
     assert expected in faults(GOOD, [override])
 
 
+TOTALS = """\
+name: totals
+task: regression
+data: {format: csv, path: a.csv, label: y, features: {x: {type: numeric}}}
+model: {name: mlp}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("train: {target: {mean: true}}", "train.target.mean: corrects a logarithmic scale, and without one the model"),
+        (
+            "evaluate: {gates: [{metric: mean_ratio, min_difference: 0}]}",
+            "evaluate.gates.0: 'mean_ratio' is best at 1, so a difference says nothing. Give min or max",
+        ),
+    ],
+)
+def test_totals_are_corrected_and_judged_only_where_that_has_a_meaning(more: str, expected: str) -> None:
+    assert expected in faults(TOTALS + more)
+    several = TOTALS.replace("label: y", "targets: [y, z]")
+    gates = "evaluate: {gates: [{metric: mean_ratio, min: 0.9}]}"
+    assert "gates.0: 'mean_ratio' is of one target, because a mean over several hides them" in faults(several + gates)
+    documents.parse(TOTALS + "train: {target: {scale: log1p, mean: true}}", Recipe, name="x")
+    documents.parse(several + gates.replace("min", "target: z, min"), Recipe, name="x")
+
+
 def test_gates_name_a_known_metric_and_one_bound() -> None:
     assert "Did you mean 'accuracy'?" in faults(GOOD + "evaluate: {gates: [{metric: acuracy, min: 0.9}]}")
     assert "exactly one of" in faults(GOOD + "evaluate: {gates: [{metric: accuracy, min: 0.9, max: 1}]}")
     assert "'mae' is no metric of a classification" in faults(GOOD + "evaluate: {gates: [{metric: mae, max: 1}]}")
     gates = "evaluate: {gates: [{metric: roc_auc, min_difference: 0, against: baseline}]}"
-    assert "one answer to every example has accuracy alone" in faults(GOOD + gates)
+    assert "one answer to every example has accuracy and macro_f1 alone" in faults(GOOD + gates)
+    gates = "evaluate: {gates: [{metric: f1, class: cat, min_difference: 0, against: baseline}]}"
+    assert "one answer to every example has roc_auc and pr_auc of a class alone" in faults(GOOD + gates)
 
 
 @pytest.mark.parametrize(

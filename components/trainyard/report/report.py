@@ -27,7 +27,7 @@ from trainyard.contract.time_to_accuracy import time_to_accuracy
 from trainyard.errors import TrainyardError
 from trainyard.report import plots
 from trainyard.report.outputs import Outputs
-from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
+from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, METRIC_LABELS, METRIC_SPECS, METRIC_TITLES, MetricSpec
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -105,12 +105,19 @@ def render(
         seconds=seconds,
         environment=_environment(),
         recipe_yaml=yaml.safe_dump(recipe.model_dump(mode="json", exclude_defaults=True), sort_keys=False),
-        better={name: "smaller" if name in SMALLER_IS_BETTER else "larger" for name in ALL_METRICS},
+        better={name: _better(METRIC_SPECS[name]) for name in ALL_METRICS},
         main_metric=MAIN_METRIC,
+        metric_labels=METRIC_LABELS,
         metric_titles=METRIC_TITLES,
         **plots.figure_values(plots.figures(outputs.examples, training, evaluation, seconds)),
     )
     return page
+
+
+def _better(spec: MetricSpec) -> str:
+    if spec.best is not None:
+        return f"{spec.best:g}"
+    return "smaller" if spec.smaller_is_better else "larger"
 
 
 def _status(ending: Ending, outputs: Outputs) -> str:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import columns, command, formula, trees
-from trainyard.spec.gates import BASELINE_METRICS, CLASS_METRICS, METRIC_SPECS, METRICS, MODULE_RESAMPLES
+from trainyard.spec.gates import (
+    BASELINE_CLASS_METRICS,
+    BASELINE_METRICS,
+    CLASS_METRICS,
+    METRIC_SPECS,
+    METRICS,
+    MODULE_RESAMPLES,
+    Gate,
+)
 from trainyard.spec.model import smallest_side
 from trainyard.spec.networks import (
     ANY_SIZE,
@@ -113,6 +121,9 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("train", "target"), f"is of the numbers of a regression, and the task is {task}. Leave it out"
     elif recipe.train.target.scale != "none" and recipe.train.teacher:
         yield ("train", "target"), "needs logarithms, and a teacher's answers may have none. Set scale: none"
+    elif recipe.train.target.mean and recipe.train.target.scale == "none":
+        why = "corrects a logarithmic scale, and without one the model already predicts means"
+        yield ("train", "target", "mean"), f"{why}. Leave it out, or set scale: log or log1p"
     if task == "regression" and data.is_image:
         yield ("task",), "regression takes columns, not images"
     if task == "multi_label" and data.format in ("image_folder", "tfds"):
@@ -347,6 +358,17 @@ def _drift_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (*at, "max_frequency_change"), "is of categories, and a number has none. Use max_mean_shift"
 
 
+def _ratio_faults(gate: Gate, targets: list[str]) -> Iterator[str]:
+    """Yield the faults of a gate whose metric has a best value."""
+    spec = next((spec for name, spec in METRIC_SPECS.items() if name == gate.metric), None)
+    if spec is None or spec.best is None:
+        return
+    if gate.min_difference is not None or gate.max_difference is not None:
+        yield f"'{gate.metric}' is best at {spec.best:g}, so a difference says nothing. Give min or max"
+    if targets and gate.target is None:
+        yield f"'{gate.metric}' is of one target, because a mean over several hides them. Name it in target"
+
+
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     allowed, targets = METRICS[recipe.task], recipe.data.targets
     if recipe.train.result == "folder":
@@ -381,6 +403,7 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             if is_custom and resamples >= MODULE_RESAMPLES:
                 has = f"a metric of the module has {MODULE_RESAMPLES} at most. Lower it"
             yield (*at, "confidence"), f"{gate.confidence:g} needs {needed:,} resamples, and {has}"
+        yield from ((at, fault) for fault in _ratio_faults(gate, targets))
         if gate.against == "boosted" and recipe.model.name == TREES:
             yield (*at, "against"), "the model is boosted trees itself. Compare with the champion or the baseline"
         elif gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
@@ -388,11 +411,10 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
                 (*at, "against"),
                 "boosted trees are grown for tables with evaluate.boosted. Leave it out",
             )
-        if gate.against == "baseline" and gate.metric not in BASELINE_METRICS[recipe.task]:
-            yield (
-                (*at, "against"),
-                f"one answer to every example has {' and '.join(BASELINE_METRICS[recipe.task])} alone. Take that",
-            )
+        known = BASELINE_METRICS[recipe.task] if gate.class_name is None else BASELINE_CLASS_METRICS
+        if gate.against == "baseline" and gate.metric not in known:
+            part = "" if gate.class_name is None else " of a class"
+            yield (*at, "against"), f"one answer to every example has {' and '.join(known)}{part} alone. Take that"
         if gate.target is not None and gate.target not in targets:
             yield (
                 (*at, "target"),

@@ -188,6 +188,11 @@ class Target(Strict):
         description="Quantiles of the training split, such as [0.01, 0.99]: targets beyond them count as these while "
         "the model learns. Metrics use the targets as they are.",
     )
+    mean: bool = Field(
+        False,
+        description="With a logarithmic scale: predict means, whose sum is that of the targets, instead of medians. "
+        "The factor is learned on the training split, and part of every exported file.",
+    )
 
 
 class Train(Strict):

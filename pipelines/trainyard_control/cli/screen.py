@@ -13,6 +13,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Prediction
 from trainyard.escape import shell
 from trainyard.measured import interval_text, metric_text
+from trainyard.spec.gates import METRIC_LABELS
 from trainyard.spec.networks import TREES
 from trainyard.storage import storage
 from trainyard_control.api.drawing import Console, key_value_table, markup, plain_table, table_console
@@ -97,7 +98,8 @@ def metrics_table(metrics: dict[str, float], intervals: dict[str, Interval], mea
     table = plain_table(f"metric ({measured_on})", "value", "95 % interval")
     for name, value in metrics.items():
         interval = intervals.get(name)
-        table.add_row(markup(name), metric_text(value), interval_text(interval.low, interval.high) if interval else "")
+        label = METRIC_LABELS.get(name, name)
+        table.add_row(markup(label), metric_text(value), interval_text(interval.low, interval.high) if interval else "")
     return table
 
 

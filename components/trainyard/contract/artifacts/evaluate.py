@@ -14,6 +14,7 @@ from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
 # Documents hold these, which every command reads: no NumPy here.
 
+_TOTALS_DIFFER = 0.05  # chosen: a total that is off by less is not worth a sentence
 _ROC_POINTS = 101  # chosen: as fine as the page draws
 
 
@@ -123,7 +124,7 @@ class Importance(FrozenModel):
 
 
 class TargetMetrics(FrozenModel):
-    """Metrics of one of several targets, with the interval of the mean absolute error.
+    """Metrics of one of several targets, with the intervals of the mean absolute error and of the mean ratio.
 
     baseline: what its mean as the answer to everything has. scatter: as of `Evaluation`.
     """
@@ -131,6 +132,7 @@ class TargetMetrics(FrozenModel):
     name: str
     metrics: dict[str, float]
     interval: Interval | None
+    ratio_interval: Interval | None = None
     baseline: float
     scatter: list[tuple[float, float]]
 
@@ -192,8 +194,10 @@ class Evaluation(Document):
 
     @property
     def remark(self) -> str:
-        """Sentences on its `thresholds`, and how it stands to its `baseline` and `boosted`; '' if nothing is known."""
-        return " ".join(filter(None, (*self._decisions(), self._beside_constant(), self._beside_boosted())))
+        """Sentences on its `thresholds`, its `baseline` and `boosted`, and its totals; '' if nothing is known."""
+        return " ".join(
+            filter(None, (*self._decisions(), self._beside_constant(), self._beside_boosted(), *self._totals()))
+        )
 
     def _decisions(self) -> Iterator[str]:
         for each in self.thresholds:
@@ -216,6 +220,18 @@ class Evaluation(Document):
                     return f"{text}: they are significantly better, by {metric_text(apart)}.{advice}"
                 return f"{text}, the model {metric_text(self.metrics[name])}."
         return ""
+
+    def _totals(self) -> Iterator[str]:
+        """Yield a sentence for each target whose predictions have another total than it."""
+        judged = [("", self.metrics, self.intervals.get("mean_ratio"))]
+        judged += [(f" of '{each.name}'", each.metrics, each.ratio_interval) for each in self.targets]
+        for part, metrics, interval in judged:
+            if interval and not interval.low <= 1 <= interval.high and abs(metrics["mean_ratio"] - 1) > _TOTALS_DIFFER:
+                yield (
+                    f"The mean prediction{part} is {metric_text(metrics['mean_ratio'])} times the mean target (95 %: "
+                    f"{metric_text(interval.low)} to {metric_text(interval.high)}). A logarithmic train.target.scale "
+                    "predicts medians; train.target.mean: true predicts means."
+                )
 
     def _beside_constant(self) -> str:
         name = self.main_metric

@@ -7,6 +7,9 @@ from typing import ClassVar, Literal
 from trainyard.contract.document import Document, FrozenModel
 from trainyard.spec.networks import TREES
 
+TARGET_UNIT = "target_unit"
+"""The name of the layer of model.keras that gives a regression's answers in the units of the learned targets."""
+
 TARGET_INVERSE = ("target_exponential", "target_offset")
 """The names of the last layers of model.keras, in order, if a regression learned on a logarithmic scale."""
 

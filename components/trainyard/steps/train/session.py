@@ -219,7 +219,7 @@ def _finish(
     work, teacher = cost(model), loop.steps.teacher
     share = math.ceil(backbone_share(recipe))  # if all layers ever learn, they do so in the last epochs
     taught = operations(cost(teacher.model).flops_per_example, 0) if teacher else 0
-    deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
+    deployable(model, recipe, loop.data.folder, targets).save(output / "model.keras")
     stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
     parts = speed.split(real, cached, all_reduce) | {"checkpoint": loop.seconds["save"] / stepped}
     return Training(

@@ -26,6 +26,7 @@ from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.network import in_original_units, in_target_units
 from trainyard.steps.train.engines.objective import UNSCALED, Moments, TargetScale, class_weights, learned_targets
+from trainyard.steps.train.engines.target_mean import predicting_means
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.summary import write_summary
 
@@ -81,7 +82,10 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
     measured = time.perf_counter()
     model = trees.model(document.features, document.outputs, best.epoch)
     if not is_class:
-        model = in_original_units(in_target_units(model, targets), target.scale)
+        model = in_target_units(model, targets)
+        if recipe.train.target.mean:
+            model = predicting_means(model, target.scale, folder)
+        model = in_original_units(model, target.scale)
     model.save(output / "model.keras")
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     for epoch in history:

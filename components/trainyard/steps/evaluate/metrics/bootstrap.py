@@ -21,6 +21,7 @@ from trainyard.steps.evaluate.metrics.registry import (
     Resampled,
     each_statistic,
     metrics_of,
+    too_few,
 )
 
 CONFIDENCE = 0.95
@@ -80,8 +81,10 @@ def differences(
     """Return the interval of candidate - rival of each of `metrics`, over the same examples in the same order.
 
     Each resample draws the same examples for both, so examples that are hard for both do not widen the interval.
-    Metrics that are undefined in every resample are left out.
+    Metrics that are undefined in every resample are left out, and those that need more examples.
     """
+    known = metrics_of(task, candidate)
+    metrics = [name for name in metrics if name in known and not too_few(known[name], candidate)]
     draws = [
         resample(each_statistic(task, answers, metrics), len(candidate), resamples, seed)
         for answers in (candidate, rival)
@@ -152,6 +155,8 @@ def _weights(generator: np.random.Generator, rows: int, examples: int) -> Floats
 def _interval(metric: Metric[Any], answers: Answers, value: float, draws: Floats, confidence: float) -> Interval | None:
     if metric.trials and value in (0, 1):
         return _all_alike(value, metric.trials(answers), confidence)
+    if too_few(metric, answers):
+        return None
     if metric.is_biased:
         # A resample repeats examples, which moves the accuracy of a bin away from its confidence.
         draws = unbiased(draws, value)

@@ -6,6 +6,7 @@ the names to those of `spec.gates`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.decision import decided_class
 from trainyard.contract.statistics.scores import example_scores
-from trainyard.spec.gates import MetricName, Task
+from trainyard.spec.gates import AREA_EXAMPLES, MetricName, Task
 from trainyard.steps.evaluate.metrics.predictions import Floats, OneClass, SplitPredictions, rank
 
 MOST_WHOLE = 50_000
@@ -33,6 +34,7 @@ CALIBRATION_BINS = 15
 
 # Both areas hold to first order in the weights; measured on 80 to 300 examples, some 40 of a class.
 _ROC_TOLERANCE, _PR_TOLERANCE = 0.05, 0.15
+_CLEAR_ERRORS = 4.0  # chosen: a resample then has a mean target of the other sign once in 30,000
 _Examples = TypeVar("_Examples", SplitPredictions, OneClass)
 Answers = SplitPredictions | OneClass
 """The subject of a metric: all classes or targets, or one class against the rest."""
@@ -273,12 +275,13 @@ class Metric(Generic[_Examples]):
 
     statistic: its function of weights, None if these examples do not define it. trials: how many examples a value of 0
     or 1 is a share of, from which its interval follows: its resamples all agree, and do not say how sure it is.
-    is_biased: resamples lie above the metric. tolerance: the share by which its function may be off, away from the
-    examples' own weights.
+    fewest: how many of these examples an interval needs. is_biased: resamples lie above the metric. tolerance: the
+    share by which its function may be off, away from the examples' own weights.
     """
 
     statistic: Callable[[_Examples], Statistic | None]
     trials: Callable[[_Examples], float] | None = None
+    fewest: int = 0
     is_biased: bool = False
     tolerance: float = 1e-9
 
@@ -376,6 +379,33 @@ def _r2(predictions: SplitPredictions) -> Statistic:
     return Statistic(len(predictions), columns, value, predictions.weights)
 
 
+def _mean_ratio(predictions: SplitPredictions) -> Statistic | None:
+    """Return the mean prediction divided by the mean target; None of several targets, and of a mean near 0."""
+    if predictions.labels.ndim == 2 or not _has_clear_mean(predictions):
+        return None
+
+    def columns(rows: slice) -> tuple[Floats, ...]:
+        part = predictions.take(rows)
+        return part.outputs.astype(np.float64), part.labels.astype(np.float64)
+
+    def value(_total: Floats, outputs: Floats, labels: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(labels != 0, outputs / labels, np.nan)
+
+    return Statistic(len(predictions), columns, value, predictions.weights)
+
+
+def _has_clear_mean(predictions: SplitPredictions) -> bool:
+    """Return True if the targets have one sign, or a mean that is far from 0 for its standard error."""
+    labels = predictions.counted_labels
+    if labels.any() and (labels.min() >= 0 or labels.max() <= 0):
+        return True
+    values = predictions.labels.astype(np.float64)
+    mean = predictions.mean(values)
+    error = math.sqrt(predictions.mean(np.square(values - mean)) / _all(predictions))
+    return abs(mean) > _CLEAR_ERRORS * error
+
+
 def _macro_f1(predictions: SplitPredictions) -> Statistic | None:
     present = predictions.present_classes
     if not len(present):
@@ -413,7 +443,12 @@ def _mean_area(area: Area, tolerance: float) -> Metric[SplitPredictions]:
 
 
 def _area_of_class(area: Area, tolerance: float) -> Metric[OneClass]:
-    return Metric(lambda one: _area(area, [one]), lambda one: min(one.positives, one.negatives), tolerance=tolerance)
+    return Metric(
+        lambda one: _area(area, [one]),
+        lambda one: min(one.positives, one.negatives),
+        fewest=AREA_EXAMPLES,
+        tolerance=tolerance,
+    )
 
 
 def _share_right(*among: str) -> Metric[OneClass]:
@@ -466,6 +501,7 @@ METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
         "mae": Metric(_over_targets(_mean_of(lambda predictions: np.abs(_errors(predictions))))),
         "rmse": Metric(_over_targets(_rmse)),
         "r2": Metric(_over_targets(_r2)),
+        "mean_ratio": Metric(_mean_ratio),
     },
 }
 
@@ -494,6 +530,11 @@ def metrics_of(task: Task, answers: Answers) -> dict[str, Metric[Any]]:
     if isinstance(answers, OneClass):
         return {name: metric for name, metric in CLASS_METRICS.items()}
     return {name: metric for name, metric in METRICS[task].items()}
+
+
+def too_few(metric: Metric[Any], answers: Answers) -> bool:
+    """Return True if `answers` hold fewer examples than an interval of `metric` needs."""
+    return metric.trials is not None and metric.trials(answers) < metric.fewest
 
 
 def each_statistic(

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 import keras
 
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.artifacts.train import TARGET_INVERSE
+from trainyard.contract.artifacts.train import TARGET_INVERSE, TARGET_UNIT
 from trainyard.data import probabilities
+from trainyard.data.examples import ExampleFolder
 from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.objective import Moments
+from trainyard.steps.train.engines.target_mean import predicting_means
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -37,7 +39,7 @@ def network(recipe: Recipe, document: Examples, targets: Moments, precision: str
 def in_target_units(model: keras.Model, targets: Moments) -> keras.Model:
     """Return `model`, which gives standardized targets, with a last layer that gives them in their units."""
     mean, deviation = targets
-    scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")(model.output)
+    scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name=TARGET_UNIT)(model.output)
     return keras.Model(model.input, scaled, name=model.name)
 
 
@@ -52,13 +54,18 @@ def precision_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(previous)
 
 
-def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: Moments) -> keras.Model:
-    """Return `model` with the same weights, computing in float32 and answering in the units of the targets."""
+def deployable(model: keras.Model, recipe: Recipe, folder: ExampleFolder, targets: Moments) -> keras.Model:
+    """Return `model` with the same weights, computing in float32 and answering in the units of the targets.
+
+    folder: the examples that it learned from.
+    """
     if any(layer.dtype_policy.name != "float32" for layer in model.layers):
         weights = model.get_weights()
         keras.utils.clear_session(free_memory=False)
-        model = network(recipe, document, targets, "float32")
+        model = network(recipe, folder.document, targets, "float32")
         model.set_weights(weights)
+    if recipe.train.target.mean:
+        model = predicting_means(model, recipe.train.target.scale, folder)
     return in_original_units(model, recipe.train.target.scale)
 
 
