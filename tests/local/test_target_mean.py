@@ -34,7 +34,7 @@ def folder_of(path: Path, scale: str, rows: int = 4000) -> ExampleFolder:
 def sums(model: keras.Model, folder: ExampleFolder, split: Any) -> tuple[float, float]:
     """Return the sums of predictions and of targets."""
     parts = [
-        (keras.ops.convert_to_numpy(model({"x": features["x"].numpy()})).sum(), labels.numpy().sum())
+        (np.asarray(model({"x": features["x"].numpy()})).sum(), labels.numpy().sum())
         for features, labels, _key in folder.batches(split, 1000)
     ]
     predicted, actual = np.sum(parts, axis=0)

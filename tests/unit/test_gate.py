@@ -6,7 +6,8 @@ import pytest
 
 from trainyard.contract.artifacts.gate import Interval, refusal_reason
 from trainyard.spec.gates import Gate
-from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge, judge_one_answer
 
 NONE = ChampionState(present=False)
 THERE = ChampionState(present=True)
@@ -156,3 +157,33 @@ def test_a_value_that_misses_its_bound_by_little_is_not_shown_as_the_bound():
 
 def test_no_conditions_bless():
     assert judge([], {}, [], NONE).verdict == "blessed"
+
+
+def recipe_with(gates, **more):
+    data = {"format": "csv", "path": "a.csv", "label": "kept", "features": {"age": {"type": "numeric"}}}
+    return Recipe.model_validate(
+        {"name": "kept", "data": data, "model": {"name": "mlp"}, "evaluate": {"gates": gates}, **more}
+    )
+
+
+THRESHOLD = {"threshold": {"maximize": "f1", "class": "yes"}}
+
+
+@pytest.mark.parametrize(
+    ("gates", "more", "missed", "refused"),
+    [
+        ([{"metric": "accuracy", "min": 0.5}], {}, 5, True),
+        ([{"metric": "accuracy", "min": 0.5}], {}, 4, False),
+        ([{"metric": "roc_auc", "min": 0.5}, {"metric": "macro_f1", "min": 0.1}], {}, 20, True),
+        ([{"metric": "roc_auc", "min": 0.5}, {"metric": "log_loss", "max": 1}], {}, 20, False),
+        ([{"metric": "pr_auc", "min": 0.5, "class": "yes"}], THRESHOLD, 20, True),
+        ([], THRESHOLD, 20, False),
+    ],
+)
+def test_one_answer_to_everything_is_refused_where_classes_are_judged(gates, more, missed, refused):
+    recipe = recipe_with(gates, **more)
+    verdict = judge_one_answer(judge([], {}, [], NONE), recipe, "no", missed)
+    assert (verdict.verdict == "refused") == refused
+    if refused:
+        [condition] = verdict.thresholds
+        assert condition.note.startswith(f"The model predicts 'no' for every example, also for {missed} of other")

@@ -197,9 +197,39 @@ def test_a_rare_class_is_drafted_with_a_split_that_holds_it_and_a_gate_that_sees
     file.write_text("age,kept\n" + "".join(f"{row % 70},{'yes' if row % 50 == 0 else 'no'}\n" for row in range(1500)))
     text, guesses = draft_recipe("members", "members.csv", inspect(str(file), "kept"))
     drafted = recipe(tmp_path, text)
-    assert drafted.data.split.by == "class" and [gate.metric for gate in drafted.evaluate.gates] == ["roc_auc"] * 2
+    gates = [(gate.metric, gate.class_name, gate.against, gate.confidence) for gate in drafted.evaluate.gates]
+    assert gates == [
+        ("pr_auc", "yes", "baseline", None),
+        ("roc_auc", "yes", "champion", 0.98),
+        ("pr_auc", "yes", "champion", None),
+    ]
+    assert drafted.threshold is not None
+    assert (drafted.threshold.maximize, drafted.threshold.class_name) == ("f1", "yes")
+    assert (drafted.data.split.by, drafted.data.split.test) == ("class", 0.2)
     assert "split by class: 'yes' has 30 examples, which a split by content may miss" in guesses
+    assert any(
+        guess.startswith("split 60 : 20 : 20: the test split holds about 6 of the 30 examples of 'yes'")
+        and guess.endswith("with fewer than 5 no model is blessed")
+        for guess in guesses
+    )
     assert "'no' as the answer to everything has accuracy 0.980" in guesses[-1]
+
+
+def test_accuracy_is_the_gate_of_classes_of_which_none_is_rare_and_macro_f1_of_several_rare_ones(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "members.csv"
+    for classes, metrics in (
+        (["no"] * 13 + ["yes"] * 7, ["accuracy"] * 2),
+        (["no"] * 14 + ["yes"] * 6, ["pr_auc", "roc_auc", "pr_auc"]),
+        (["1"] * 18 + ["2", "3"], ["macro_f1", "roc_auc", "roc_auc"]),
+    ):
+        rows = (f"{row % 71},{classes[row % 20]}\n" for row in range(2000))
+        file.write_text("age,kept\n" + "".join(rows))
+        drafted = recipe(tmp_path, draft_recipe("members", "members.csv", inspect(str(file), "kept"))[0])
+        assert [gate.metric for gate in drafted.evaluate.gates] == metrics
+        assert (drafted.train.class_weights == "balanced") == ("3" in classes)
+        assert bool(drafted.threshold) == (metrics[0] == "pr_auc")
 
 
 def images(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog")) -> Path:
@@ -535,7 +565,7 @@ def test_integers_are_an_id_if_measured_ones_would_repeat(
             lambda draw: "ab"[int(draw.random() < 0.15)],
             {"by": "group", "column": "column 1", "train": 0.6, "eval": 0.2, "test": 0.2},
         ),
-        (500, lambda draw: "ab"[int(draw.random() < 0.05)], {"by": "class"}),
+        (500, lambda draw: "ab"[int(draw.random() < 0.05)], {"by": "class", "train": 0.6, "eval": 0.2, "test": 0.2}),
         (50, lambda draw: "ab"[draw.integers(2)], {"by": "class", "train": 0.6, "eval": 0.2, "test": 0.2}),
     ],
 )

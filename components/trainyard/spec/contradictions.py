@@ -411,10 +411,10 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
                 (*at, "against"),
                 "boosted trees are grown for tables with evaluate.boosted. Leave it out",
             )
-        known = BASELINE_METRICS[recipe.task] if gate.class_name is None else BASELINE_CLASS_METRICS
-        if gate.against == "baseline" and gate.metric not in known:
+        constant = BASELINE_METRICS[recipe.task] if gate.class_name is None else BASELINE_CLASS_METRICS
+        if gate.against == "baseline" and gate.metric not in constant:
             part = "" if gate.class_name is None else " of a class"
-            yield (*at, "against"), f"one answer to every example has {' and '.join(known)}{part} alone. Take that"
+            yield (*at, "against"), f"one answer to every example has {' and '.join(constant)}{part} alone. Take that"
         if gate.target is not None and gate.target not in targets:
             yield (
                 (*at, "target"),

@@ -223,8 +223,9 @@ class Evaluation(Document):
 
     def _totals(self) -> Iterator[str]:
         """Yield a sentence for each target whose predictions have another total than it."""
-        judged = [("", self.metrics, self.intervals.get("mean_ratio"))]
-        judged += [(f" of '{each.name}'", each.metrics, each.ratio_interval) for each in self.targets]
+        judged = [(f" of '{each.name}'", each.metrics, each.ratio_interval) for each in self.targets]
+        if "mean_ratio" in self.metrics:
+            judged.append(("", self.metrics, self.intervals.get("mean_ratio")))
         for part, metrics, interval in judged:
             if interval and not interval.low <= 1 <= interval.high and abs(metrics["mean_ratio"] - 1) > _TOTALS_DIFFER:
                 yield (

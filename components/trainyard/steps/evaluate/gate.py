@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.statistics.drift import Movement, Statistics, compare
 from trainyard.contract.version import version_statistics
 from trainyard.errors import DataError, did_you_mean, listed
-from trainyard.spec.gates import ROUNDING, Against, Gate
+from trainyard.spec.gates import AREA_EXAMPLES, METRIC_SPECS, ROUNDING, Against, Gate
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
 
@@ -126,7 +126,10 @@ def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold
     judged, note = value, ""
     if gate.confidence is not None:
         if interval is None:
-            return _unmeasured(gate, f"{_subject(gate)} has no interval here. Leave confidence out.")
+            spec = next((spec for name, spec in METRIC_SPECS.items() if name == gate.metric), None)
+            is_area = gate.class_name is not None and spec is not None and spec.judges_probabilities
+            why = f", which needs {AREA_EXAMPLES} examples of the class and of the others" if is_area else ""
+            return _unmeasured(gate, f"{_subject(gate)} has no interval here{why}. Leave confidence out.")
         judged = interval.low if at_least else interval.high
         note = f"Judged by the {'lower' if at_least else 'upper'} bound of the interval, {judged:.6g}."
     passed = judged >= bound - ROUNDING if at_least else judged <= bound + ROUNDING
@@ -158,6 +161,29 @@ def _bound(gate: Gate) -> float:
 
 def _is_difference(gate: Gate) -> bool:
     return gate.min_difference is not None or gate.max_difference is not None
+
+
+_MISSED = 5
+"""Examples of other classes that one answer to everything must miss to be refused.
+Chosen: a model that finds half of them misses all five once in 32."""
+
+
+def judge_one_answer(verdict: Verdict, recipe: Recipe, answer: str, missed: float) -> Verdict:
+    """Return `verdict` refused, because the model predicts the class `answer` for every example and misses `missed`.
+
+    It stays as it is without gates, if too few are missed, and if all gates judge probabilities without a threshold.
+    """
+    gates = recipe.evaluate.gates
+    judging_classes = {name for name, spec in METRIC_SPECS.items() if not spec.judges_probabilities}
+    decides = recipe.threshold is not None or any(gate.metric in judging_classes for gate in gates)
+    if not gates or not decides or missed < _MISSED:
+        return verdict
+    note = (
+        f"The model predicts '{answer}' for every example, also for {missed:,.0f} of other classes. Set threshold, "
+        "such as {maximize: f1, class: …}, or train.class_weights: balanced, or gate on roc_auc or pr_auc alone."
+    )
+    threshold = Threshold(name="predicted classes >= 2", value=1.0, bound=2.0, passed=False, note=note)
+    return Verdict(verdict="refused", thresholds=[*verdict.thresholds, threshold])
 
 
 _LISTED = 5

@@ -34,7 +34,15 @@ from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.baselines import baseline, baseline_predictions, boosted_predictions, importances
 from trainyard.steps.evaluate.curves import choose_thresholds
-from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, drifted, judge, judge_drift
+from trainyard.steps.evaluate.gate import (
+    ChampionState,
+    MetricPair,
+    Subject,
+    drifted,
+    judge,
+    judge_drift,
+    judge_one_answer,
+)
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import CONFIDENCE, differences, intervals, measure_with_intervals
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
@@ -86,6 +94,8 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     moved = drifted(recipe, examples, champion_uri)
     verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
     labels, is_class = folder.document.labels, recipe.task == "classification"
+    if labels and is_class and (only := _only_answer(candidate)) is not None:
+        verdict = judge_one_answer(verdict, recipe, labels[only], candidate.count(candidate.labels != only))
     evaluation = Evaluation(
         split=SPLIT,
         examples=len(keys),
@@ -119,6 +129,13 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         saved["weights"] = candidate.weights
     _save(output / "predictions.npz", saved)
     events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
+
+
+def _only_answer(answers: SplitPredictions) -> int | None:
+    """Return the class that is predicted for all examples which count, None if there are several."""
+    counted = answers.predicted if answers.weights is None else answers.predicted[answers.weights > 0]
+    only = np.unique(counted)
+    return int(only[0]) if len(only) == 1 else None
 
 
 def _save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -176,11 +193,13 @@ def _classes(recipe: Recipe, candidate: SplitPredictions, labels: list[str]) -> 
 
 def _target(recipe: Recipe, name: str, candidate: SplitPredictions) -> TargetMetrics:
     metrics = measure(recipe.task, candidate)
-    bounds = intervals(recipe.task, candidate, {"mae": metrics["mae"]}, recipe.evaluate.bootstrap, recipe.seed)
+    shown = {each: value for each, value in metrics.items() if each in ("mae", "mean_ratio")}
+    bounds = intervals(recipe.task, candidate, shown, recipe.evaluate.bootstrap, recipe.seed)
     return TargetMetrics(
         name=name,
         metrics=metrics,
         interval=bounds.get("mae"),
+        ratio_interval=bounds.get("mean_ratio"),
         baseline=candidate.mean(np.abs(candidate.labels - candidate.mean(candidate.labels))),
         scatter=curves.scatter(candidate, recipe.seed),
     )

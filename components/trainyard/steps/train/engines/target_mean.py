@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,7 +32,9 @@ def predicting_means(model: keras.Model, scale: str, folder: ExampleFolder) -> k
     """
     factors = _factors(model, scale, folder)
     events.emit("target_mean", factors=" ".join(f"{factor:.6g}" for factor in factors))
-    unit = model.get_layer(TARGET_UNIT)
+    [unit] = [
+        layer for layer in model.layers if isinstance(layer, keras.layers.Rescaling) and layer.name == TARGET_UNIT
+    ]
     offset = np.asarray(unit.offset, np.float64) + np.log(factors).reshape(np.shape(unit.offset))
     shifted = keras.layers.Rescaling(unit.scale, offset=offset.tolist(), dtype="float32", name=TARGET_UNIT)(unit.input)
     return keras.Model(model.input, shifted, name=model.name)
@@ -41,12 +44,12 @@ def _factors(model: keras.Model, scale: str, folder: ExampleFolder) -> NDArray[n
     """Return the factor of each target (targets,)."""
     answers, targets = [], []
     for features, labels, _key in folder.batches("train", _BATCH).take(math.ceil(MOST_EXAMPLES / _BATCH)):
-        outputs = model({name: tensor.numpy() for name, tensor in features.items()}, training=False)
-        answers.append(keras.ops.convert_to_numpy(outputs).astype(np.float64))
+        batch: Any = model({name: tensor.numpy() for name, tensor in features.items()}, training=False)
+        answers.append(keras.ops.convert_to_numpy(batch).astype(np.float64))
         targets.append(labels.numpy().astype(np.float64).reshape(answers[-1].shape))
     weights = folder.weights("train")
-    outputs, labels = np.concatenate(answers), np.concatenate(targets)
-    counted = None if weights is None else weights[: len(labels)]
+    exponentials, actual = np.exp(np.concatenate(answers)), np.concatenate(targets)
+    counted = None if weights is None else weights[: len(actual)]
     # Of log1p, the exponential of an answer is one more than the target.
-    means = np.average(labels + (scale == "log1p"), axis=0, weights=counted)
-    return np.asarray(means / np.average(np.exp(outputs), axis=0, weights=counted))
+    means = np.average(actual + (scale == "log1p"), axis=0, weights=counted)
+    return np.asarray(means / np.average(exponentials, axis=0, weights=counted))
