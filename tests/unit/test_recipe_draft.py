@@ -150,6 +150,29 @@ def test_numbers_to_predict_become_a_regression(tmp_path: Path) -> None:
     assert "fee" not in drafted.data.features
 
 
+@pytest.mark.parametrize(
+    ("cell", "scale"),
+    [
+        (lambda draw: f"{100 * np.exp(draw.normal()):.2f}", "log"),
+        (lambda draw: f"{100 * np.exp(draw.normal()) * (draw.random() > 0.1):.2f}", "log1p"),
+        (lambda draw: f"{draw.poisson(3 * np.exp(draw.normal()))}", "log1p"),
+        (lambda draw: f"{0.1 * np.exp(draw.normal()) * (draw.random() > 0.1):.4f}", "none"),
+        (lambda draw: f"{100 * np.exp(draw.normal()) - 20:.2f}", "none"),
+        (lambda draw: f"{100 + 10 * draw.normal():.2f}", "none"),
+    ],
+)
+def test_a_skewed_target_is_drafted_with_its_logarithm_and_its_total(
+    tmp_path: Path, cell: Callable[[np.random.Generator], str], scale: str
+) -> None:
+    draw, file = np.random.default_rng(1), tmp_path / "prices.csv"
+    lines = [f"{draw.normal():.3f},{cell(draw)}" for _ in range(2000)]
+    file.write_text("\n".join(["size,price", *lines]) + "\n")
+    text, guesses = draft_recipe("prices", "prices.csv", inspect(str(file), "price"))
+    target = recipe(tmp_path, text).train.target
+    assert (target.scale, target.mean) == (scale, scale != "none")
+    assert any("keeps the total" in guess for guess in guesses) == (scale != "none")
+
+
 def test_a_list_is_drafted_as_its_values_and_what_is_read_by_nothing_is_said(tmp_path: Path) -> None:
     rows = 300
     orders = pa.table(

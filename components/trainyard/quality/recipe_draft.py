@@ -31,6 +31,7 @@ _LONG = 400  # chosen: letters of their names; a longer condition is no draft to
 _SHOWN = 3
 _SURE = 0.98  # chosen: of models without a signal the gate then blesses fewer than one in twenty
 _MORE = 0.001  # chosen: the least that counts as more; the baseline itself differs by 0 from itself
+_SKEWED = 5  # chosen: times the median that the 0.95 quantile of a skewed target is; see _target_scale
 _TREES_TOO = (
     "model mlp: trainyard sweep with --over model.name=mlp,boosted_trees also trains boosted trees and keeps the better"
 )
@@ -160,7 +161,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             **_split(profile),
         },
         "model": {"name": "mlp"},
-        "train": {**_train(profile.rows), **_class_weights(profile)},
+        "train": {**_train(profile.rows), **_class_weights(profile), **_target(label, is_class=is_class)},
         "evaluate": {"gates": _gates(profile, is_class)},
         **_threshold(profile),
         "guesses": [
@@ -184,11 +185,43 @@ def _table_content(profile: Profile) -> dict[str, Any]:
                 _class_guesses(profile)
                 if is_class
                 else [
-                    "r2 above 0, what the mean alone reaches, beyond its 95 % interval: raise it to the value you need"
+                    *_target_guesses(label),
+                    "r2 above 0, what the mean alone reaches, beyond its 95 % interval: raise it to the value you need",
                 ]
             ),
         ],
     }
+
+
+def _target(label: ColumnProfile, *, is_class: bool) -> dict[str, Any]:
+    scale = "" if is_class else _target_scale(label)
+    return {"target": {"scale": scale, "mean": True}} if scale else {}
+
+
+def _target_scale(label: ColumnProfile) -> str:
+    """Return the logarithmic scale of a skewed target of at least 0, such as a price or a count, or ''.
+
+    Measured with 1,000 and 5,000 simulated rows, means of three draws: with such targets, the scale and `mean` lower
+    the mlp's mean absolute error by 1 to 18 % and change its rmse by -24 to +3 %; with a ratio of 3 or less they change
+    neither by more than 2 %. Near 0 a logarithm has a long lower tail, which log1p cuts off if 1 is small beside the
+    median.
+    """
+    low, median, high = (label.quantiles.get(share, 0.0) for share in ("0.01", "0.5", "0.95"))
+    least = label.statistics.min
+    if least is None or least < 0 or median <= 0 or high < _SKEWED * median:
+        return ""
+    if least > 0 and median / low <= (high / median) ** 2:
+        return "log"
+    return "log1p" if median >= 1 else ""
+
+
+def _target_guesses(label: ColumnProfile) -> Iterator[str]:
+    if scale := _target_scale(label):
+        ratio = label.quantiles["0.95"] / label.quantiles["0.5"]
+        yield (
+            f"train.target: '{label.name[:40]}' is skewed, its 0.95 quantile is {ratio:.3g} times the median, so "
+            f"{scale} learns relative errors; mean: true keeps the total, without it predictions are medians"
+        )
 
 
 def _list_content(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
