@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit import report_folders
 
-from trainyard.contract.artifacts.evaluate import Baseline
+from trainyard.contract.artifacts.evaluate import Baseline, ClassThreshold
 from trainyard.contract.artifacts.gate import Interval
 
 
@@ -36,3 +36,25 @@ def test_the_remark_doubts_a_model_whose_interval_holds_what_a_constant_reaches(
 
 def test_an_evaluation_of_an_earlier_version_has_no_remark() -> None:
     assert report_folders.evaluation("seven").remark == ""
+
+
+@pytest.mark.parametrize(("high", "says"), [(0.7, True), (1.01, False)])
+def test_the_remark_says_that_predictions_have_another_total_than_the_targets(high: float, says: bool) -> None:
+    evaluation = report_folders.evaluation("seven").model_copy(
+        update={"metrics": {"mean_ratio": 0.6}, "intervals": {"mean_ratio": Interval(low=0.5, high=high)}}
+    )
+    sentence = f"The mean prediction is 0.6000 times the mean target (95 %: 0.5000 to {high:.4f}). A logarithmic train"
+    assert evaluation.remark.startswith(sentence) == says
+
+
+def test_the_remark_does_not_doubt_an_accuracy_that_a_threshold_trades_for_its_class() -> None:
+    evaluation = report_folders.evaluation("seven").model_copy(
+        update={
+            "metrics": {"accuracy": 0.8},
+            "intervals": {"accuracy": Interval(low=0.75, high=0.85)},
+            "baseline": Baseline(answer="'no'", metrics={"accuracy": 0.97}),
+            "thresholds": [ClassThreshold(label="yes", value=0.1, precision=0.2, recall=0.5, f1=0.3)],
+        }
+    )
+    assert "has accuracy 0.9700; a threshold may have less" in evaluation.remark
+    assert "not significantly better" not in evaluation.remark

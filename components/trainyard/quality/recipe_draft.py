@@ -364,7 +364,7 @@ def _split(profile: Profile) -> dict[str, Any]:
     by: dict[str, Any] = {}
     if index and fewest >= _RARE_IN_A_FIFTH:
         by = {"by": "group", "column": index}
-    elif profile.classes and (_is_coarse(profile) or _rarest(profile)):
+    elif profile.classes and (_is_coarse(profile) or _rarest(profile) or _hardly_tested(profile)):
         by = {"by": "class"}
     needs_more = profile.rows < _SMALL or ("column" in by and _rarest(profile)) or _hardly_tested(profile)
     split = by | ({"train": 0.6, "eval": 0.2, "test": 0.2} if needs_more else {})

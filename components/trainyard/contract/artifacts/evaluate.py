@@ -241,6 +241,8 @@ class Evaluation(Document):
         constant, interval = self.baseline.metrics[name], self.intervals.get(name)
         text = f"{self.baseline.answer} as the answer to everything has {name} {metric_text(constant)}"
         smaller = name in SMALLER_IS_BETTER
+        if self.thresholds and name == MAIN_METRIC["classification"]:
+            return f"{text}; a threshold may have less, because it finds more of its class."
         if interval is None or (interval.high < constant if smaller else interval.low > constant):
             return f"{text}."
         bounds = f"an interval of 95 % from {metric_text(interval.low)} to {metric_text(interval.high)}"
