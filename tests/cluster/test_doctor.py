@@ -59,7 +59,7 @@ def test_a_gangs_launcher_must_exist_and_may_only_launch_where_the_role_is_bound
     checks, _ = doctor(namespace, **gang, service_accounts={"run": "default"})
     assert checks["launcher's rights"][0] == "bad"
     assert (
-        "the account 'default' may not create jobs, get jobs, delete jobs, create services"
+        "the account 'default' may not create jobs, get jobs, patch jobs, delete jobs, create services"
         in checks["launcher's rights"][1]
     )
     checks, _ = doctor(namespace, **gang, service_accounts={"run": "trainyard-launcher"})

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.test_explanation import Silent
 
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, InfrastructureError
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment, Kubeflow, Volume
 from trainyard.spec.hardware.pools import Pool
 from trainyard_control.cluster import checks
+from trainyard_control.kubeflow import doctor
 
 
 def gke(**pool: Any) -> Environment:
@@ -148,3 +150,52 @@ def test_our_own_defaults_of_the_controller_have_no_deadline_and_mean_retries() 
     config = yaml.safe_load(root.read_text())
     assert checks.deadlines(config, "kubeflow").verdict == checks.retries(config, "kubeflow").verdict == "good"
     assert checks.deadlines(None, "kubeflow").verdict == "unknown"
+
+
+class Settings(Silent):
+    """A cluster with Kubeflow's API server, and an account that may do nothing. asked: the users that were checked."""
+
+    def __init__(self, container: dict[str, Any] | None, **maps: str) -> None:
+        self.namespace, self.asked = "kubeflow", set[str]()
+        spec = {"template": {"spec": {"containers": [container]}}}
+        self.objects: dict[str, Any] = {"deployments/ml-pipeline": {"spec": spec}} if container is not None else {}
+        key = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
+        self.objects |= {f"configmaps/{name}": {"data": {key: value}} for name, value in maps.items()}
+
+    def get(self, path: str, metadata_only: bool = False) -> dict[str, Any] | None:
+        name = "/".join(path.split("/")[-2:])
+        if name == "configmaps/secret":
+            raise InfrastructureError("forbidden")
+        return self.objects.get(name)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked |= {body["spec"]["user"]} if "user" in body["spec"] else set()
+        return {"status": {"allowed": "user" not in body["spec"]}}
+
+
+ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
+
+
+@pytest.mark.parametrize(
+    ("container", "account"),
+    [
+        ({}, "pipeline-runner"),
+        ({"env": [{"name": ACCOUNT, "value": "own"}]}, "own"),
+        ({"envFrom": [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "params"}}]}, "default-editor"),
+        ({"env": [{"name": ACCOUNT, "valueFrom": {"configMapKeyRef": {"name": "params", "key": ACCOUNT}}}]},
+         "default-editor"),
+        ({"envFrom": [{"configMapRef": {"name": "secret"}}]}, ""),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_the_launchers_account_is_kubeflows_own_if_the_environment_names_none(
+    container: dict[str, Any] | None, account: str
+) -> None:
+    kind = environments.load("kind")
+    kind = kind.model_copy(update={"placement": kind.placement | {"train": "gang"}})
+    cluster = Settings(container, params="default-editor")
+    *_, check = doctor._rights(cluster, kind)
+    assert cluster.asked == ({f"system:serviceaccount:kubeflow:{account}"} if account else set())
+    assert check.verdict == ("bad" if account else "unknown")
+    bind = f"create rolebinding trainyard-gang-runs --role=trainyard-gang --serviceaccount=kubeflow:{account}"
+    assert (bind in check.sentence) == bool(account)

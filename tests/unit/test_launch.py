@@ -111,6 +111,30 @@ class Server:
             self._collect(str(self.objects.pop(path)["metadata"]["uid"]))
 
 
+@pytest.mark.parametrize("kind", ["networkpolicies", "services"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_gang_that_cannot_be_completed_leaves_no_pods(
+    monkeypatch: pytest.MonkeyPatch, kind: str, existing: bool
+) -> None:
+    """As without the right to create NetworkPolicies, also after a launcher that was killed between both."""
+    server = Server()
+    cluster = Cluster(server, "runs")
+    if existing:
+        cluster.create("jobs", worker_job(TRAINING, None))
+    create = server._create
+
+    def forbid(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith(kind):
+            raise ApiException(status=403, reason="Forbidden")
+        return create(path, body)
+
+    monkeypatch.setattr(server, "_create", forbid)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(InfrastructureError):
+        launch(TRAINING, cluster)
+    assert server.objects == {}
+
+
 def test_a_worker_whose_node_lost_power_and_stays_listed_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Kubernetes leaves the pod: running, disrupted by the taint, and under deletion for as long as the node is."""
     server, now = Server(), 0.0

@@ -307,3 +307,39 @@ def test_the_check_for_unsafe_calls_sees_them(source: str) -> None:
 def test_our_code_neither_unpickles_nor_evaluates_nor_runs_a_shell() -> None:
     unsafe_calls = {str(path.relative_to(ROOT)): _unsafe(ast.parse(path.read_text())) for path in SOURCES}
     assert not {path: calls for path, calls in unsafe_calls.items() if calls}
+
+
+DOCKER = """#!/bin/sh
+case $1 in
+  buildx) exit PLUGIN ;;
+  version) echo VERSION ;;
+  build) echo "BuildKit: $DOCKER_BUILDKIT" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin", "code"), [("20.10.24", False, 0), ("23.0.1", False, 30), ("28.1.1", True, 0)]
+)
+def test_docker_is_asked_for_buildkit_and_one_without_it_is_named(
+    version: str, plugin: bool, code: int, tmp_path: Path
+) -> None:
+    docker = DOCKER.replace("VERSION", version).replace("PLUGIN", str(int(not plugin)))
+    for name, text in {"docker": docker, "podman": "#!/bin/sh\nexit 1\n", "buildah": "#!/bin/sh\nexit 1\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    command = ["bash", str(ROOT / "images/build.sh"), "cpu", "trainyard/cpu:test"]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "DOCKER_BUILDKIT": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("BuildKit: 1" in done.stdout) == (code == 0)
+    assert (f"docker {version} has no buildx" in done.stderr) == (code == 30)
+
+
+def test_the_workflow_names_the_clusters_kubernetes_and_its_kind() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    kinds = [step["with"] for job in jobs.values() for step in job["steps"] if "kind-action" in step.get("uses", "")]
+    assert len(kinds) == 2
+    for options in kinds:
+        assert re.fullmatch(r"kindest/node:v[\d.]+@sha256:[0-9a-f]{64}", options["node_image"])
+        assert re.fullmatch(r"v[\d.]+", options["version"])

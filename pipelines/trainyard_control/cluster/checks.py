@@ -38,6 +38,7 @@ SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, 
 LAUNCHER_NEEDS = (
     ("create", "batch", "jobs", ""),
     ("get", "batch", "jobs", ""),
+    ("patch", "batch", "jobs", ""),
     ("delete", "batch", "jobs", ""),
     ("create", "", "services", ""),
     ("create", "networking.k8s.io", "networkpolicies", ""),

@@ -18,6 +18,7 @@ from trainyard_control.cluster import argo, checks
 from trainyard_control.cluster.checks import Check, Quotas, admission, bad, good, pod_integration, pool_pod, unknown
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
+_ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
 
 
@@ -130,9 +131,14 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         yield good("your rights", "all that runs and explain need")
     if not any(gang.launches(environment, step) for step in LISTED):
         return
-    account = environment.service_accounts.run
+    namespace = environment.kubeflow.namespace
+    account = environment.service_accounts.run or _default_account(cluster, namespace)
     if not account:
-        yield unknown("launcher's rights", "service_accounts.run is empty: Kubeflow's own account launches the gangs")
+        yield unknown(
+            "launcher's rights",
+            "service_accounts.run is empty, and which account Kubeflow gives its runs may not be read (Deployment "
+            f"ml-pipeline in namespace {namespace}). Name it in service_accounts.run",
+        )
         return
     try:
         lacking = [_permission(need) for need in checks.LAUNCHER_NEEDS if not _is_allowed(cluster, need, account)]
@@ -142,10 +148,37 @@ def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     if lacking:
         yield bad(
             "launcher's rights",
-            f"the account '{account}' may not {', '.join(lacking)}. Bind the Role of k8s/base/gang-rbac.yaml to it",
+            f"the account '{account}' may not {', '.join(lacking)}. Apply k8s/base/gang-rbac.yaml, and bind its Role: "
+            f"kubectl -n {cluster.namespace} create rolebinding trainyard-gang-runs --role=trainyard-gang "
+            f"--serviceaccount={cluster.namespace}:{account}",
         )
     else:
         yield good("launcher's rights", f"the account '{account}' may launch gangs")
+
+
+def _default_account(cluster: Cluster, namespace: str) -> str:
+    """Return the account that Kubeflow gives a run without one, '' if its API server's settings may not be read.
+
+    Source: Kubeflow Pipelines 2.17.0, backend/src/apiserver/common (GetStringConfigWithDefault of `_ACCOUNT`).
+    """
+    deployment = _allowed(cluster, f"/apis/apps/v1/namespaces/{namespace}/deployments/ml-pipeline")
+    if deployment is None or deployment is _REFUSED:
+        return ""
+    for container in deployment["spec"]["template"]["spec"]["containers"]:
+        own = next((entry for entry in container.get("env") or [] if entry["name"] == _ACCOUNT), {})
+        if own.get("value"):
+            return str(own["value"])
+        maps = [(source.get("configMapRef") or {}).get("name") for source in container.get("envFrom") or []]
+        settings = [(name, _ACCOUNT) for name in maps if name]
+        if key := (own.get("valueFrom") or {}).get("configMapKeyRef"):
+            settings.insert(0, (key["name"], key["key"]))
+        for name, entry in settings:
+            config = _allowed(cluster, f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+            if config is _REFUSED:
+                return ""
+            if value := ((config or {}).get("data") or {}).get(entry):
+                return str(value)
+    return "pipeline-runner"
 
 
 def _objects(cluster: Cluster, environment: Environment, namespace: Manifest) -> Iterator[Check]:

@@ -58,7 +58,8 @@ def launch(
     log, attempt = WorkerLog(cluster), attempt or Attempt()
     detached, job = "", None
     try:
-        job = _create_or_attach(gang, cluster, _owner(launcher_pod) if launcher_pod else None)
+        job, how = _create_or_attach(gang, cluster, _owner(launcher_pod) if launcher_pod else None)
+        _complete(gang, cluster, job, how)  # if it fails, no pod stays without its NetworkPolicy
         watch = _Watch(gang, cluster, on_start, attempt)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
@@ -260,8 +261,8 @@ class _Watch:
         return Worker(worker.index, worker.state, reason=f"no pod: {last.get('message')}") if last else worker
 
 
-def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> Manifest:
-    """Return the gang's only Job, created with its Service if missing; waits for a Job under deletion."""
+def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> tuple[Manifest, str]:
+    """Return the gang's only Job, and if it was created or attached; waits for a Job under deletion."""
     planned = worker_job(gang, owner)
     deadline = time.monotonic() + gang.pool.grace_seconds + _GONE_SECONDS
     while True:
@@ -282,8 +283,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> M
             f"{gang.name}: a Job of this run and step exists that was made by another plan. "
             f"Delete it (kubectl delete job {gang.name}) or give the run another name."
         )
-    _complete(gang, cluster, job, how)
-    return job
+    return job, how
 
 
 def _free(node: str) -> str:
@@ -298,6 +298,7 @@ def _create_input(gang: Gang, cluster: Cluster, training: str) -> None:
 
 
 def _complete(gang: Gang, cluster: Cluster, job: Manifest, how: str) -> None:
+    """Create what the Job owns if it is missing."""
     for kind, manifest in dependents(gang, job["metadata"]["uid"]).items():
         cluster.create(kind, manifest)
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)

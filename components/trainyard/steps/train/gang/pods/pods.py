@@ -28,7 +28,9 @@ from trainyard.steps.train.peers import launcher_heartbeat, settings
 from trainyard.storage import storage
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
-_REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
+_REMEDY = (
+    "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as; trainyard doctor says how."
+)
 
 Note = Callable[[list[dict[str, Any]]], None]
 """Takes the attempts on a list of pools, each as `Attempt.as_dict` with its `step`."""
