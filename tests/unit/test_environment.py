@@ -219,6 +219,63 @@ def test_an_unknown_pool_is_answered_with_the_nearest_name(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "place", "near"),
+    [
+        ("default: ", "defualt: ", "placement.defualt", "default"),
+        ("default: ", "defalt: ", "placement.defalt", "default"),
+        ("train: ", "tarin: ", "placement.tarin", "train"),
+        ("placement:", "timeout_seconds: {evalute: 60}\nplacement:", "timeout_seconds.evalute", "evaluate"),
+        ("placement:", "retries: {exprot: 2}\nplacement:", "retries.exprot", "export"),
+    ],
+)
+def test_a_misspelt_step_is_answered_with_its_name(tmp_path: Path, old: str, new: str, place: str, near: str) -> None:
+    local = f"target: kubeflow\nstorage: s3://bucket/runs\nimages: {{cpu: 'i:1'}}\npools:\n  cpu: {CPU_POOL}\n"
+    written = local + "placement: {default: cpu, train: cpu}\n"
+    (line,) = refusal(tmp_path, written.replace(old, new, 1)).splitlines()
+    key = place.partition(".")[2]
+    assert f"{place}: no step '{key}'. Known: default, check, preprocess, train, " in line
+    assert line.endswith(f"Did you mean '{near}'?")
+
+
+@pytest.mark.parametrize("step", ["train-1", "trainer", "retrain", "evaluation", "exporter", "publish", "defaults"])
+def test_a_step_of_another_pipeline_may_have_any_other_name(tmp_path: Path, step: str) -> None:
+    assert step in own(tmp_path, f"placement: {{default: cpu, {step}: cpu}}").placement
+
+
+CPU_POOL = "{kind: cpu, resources: {requests: {cpu: 1, memory: 2Gi}, limits: {memory: 2Gi}}}"
+
+
+def own(tmp_path: Path, lines: str) -> environments.Environment:
+    file = tmp_path / "own.yaml"
+    base = (
+        f"target: kubeflow\nstorage: s3://bucket/runs\nimages: {{cpu: 'i:1', gpu: 'i:1'}}\npools:\n  cpu: {CPU_POOL}\n"
+    )
+    file.write_text(base + lines)
+    return environments.load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "memory", "words"),
+    [
+        ("h100x8", "800Mi", "800Mi of memory for a pod with 8 GPUs. Give at least 4Gi in .* Did you mean '800Gi'"),
+        ("l4", "500Mi", "500Mi of memory for a pod with 1 GPU. Give at least 512Mi in .* Did you mean '500Gi'"),
+        ("v5e-16", "1Gi", "1Gi of memory for a pod with 4 TPUs. Give at least 2Gi in requests and limits."),
+        ("h100x8", "4Gi", ""),
+    ],
+)
+def test_a_pods_memory_must_hold_the_hosts_side_of_its_accelerators(
+    tmp_path: Path, accelerator: str, memory: str, words: str
+) -> None:
+    resources = f"{{requests: {{cpu: 4, memory: {memory}}}, limits: {{memory: {memory}}}}}"
+    lines = f"  big: {{accelerator: {accelerator}, resources: {resources}}}\nplacement: {{default: cpu}}\n"
+    if not words:
+        assert own(tmp_path, lines).pools["big"].count == 8
+        return
+    with pytest.raises(ConfigurationError, match=f"pools.big.resources: {words}"):
+        own(tmp_path, lines)
+
+
 def test_all_inconsistencies_come_in_one_message(tmp_path: Path) -> None:
     message = refusal(tmp_path, "target: kubeflow\nstorage: runs\nplacement: {train: gpu}\n")
     assert [line.split(":")[2].strip() for line in message.splitlines()] == [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from trainyard.spec.hardware.catalog import catalog, chips, hosts
@@ -94,6 +97,11 @@ def test_fields_beside_a_short_name_stay_or_are_refused() -> None:
         ("tpu", "tpu-v5e", "v5e-8"),
         ("tpu", "tpu-v6e-15", "v6e-16"),
         ("gpu", "l5", "l4"),
+        ("gpu", "l44", "l4"),
+        ("gpu", "t44", "t4"),
+        ("gpu", "h1008", "h100"),
+        ("gpu", "nvidia-l44", "nvidia-l4"),
+        ("tpu", "v5e16", "v5e-16"),
         ("gpu", "gpu-l4", "l4"),
         ("gpu", "a10g", "a100"),
         ("gpu", "a100-80", "a100-80gb"),
@@ -112,6 +120,35 @@ def test_an_unknown_name_is_refused_with_the_nearest_with_and_without_its_kind(
     for fields, words in (({"kind": kind}, f"{kind} "), ({}, "")):
         with pytest.raises(ValueError, match=f"no {words}'{name}'.* Did you mean '{nearest}'"):
             Pool.model_validate(fields | {"accelerator": name, "resources": RESOURCES})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"accelerator": "h100x8", "count": 4},
+         "count: h100x8 has 8 GPUs a node, 4 was given. Leave count out, or give accelerator: h100x4"),
+        ({"accelerator": "l4x1", "count": 2}, "count: l4x1 has 1 GPU a node, 2 was given. Leave count out"),
+        ({"accelerator": "h100x8", "count": 3}, "Leave count out, or give accelerator: h100 beside it"),
+        ({"accelerator": "v5e-16", "topology": "2x4"},
+         "topology: v5e-16 has 16 chips, and 2x4 has 8. Leave topology out, or give accelerator: tpu-v5-lite-podslice"),
+    ],
+)  # fmt: skip
+def test_a_count_beside_a_name_with_another_number_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Pool.model_validate(fields | {"resources": RESOURCES})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"accelerator": "h100x8", "count": 8},
+        {"accelerator": "h100", "count": 4},
+        {"accelerator": "nvidia-l4", "count": 2},
+        {"accelerator": "v5e-16", "topology": "4x4"},
+    ],
+)
+def test_a_count_beside_a_name_that_has_the_same_or_no_number_is_taken(fields: dict[str, Any]) -> None:
+    assert Pool.model_validate(fields | {"resources": RESOURCES}).count == fields.get("count", 4)
 
 
 def test_an_unknown_name_of_another_kind_is_refused_with_the_nearest_of_that_kind() -> None:

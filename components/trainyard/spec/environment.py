@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -11,6 +12,7 @@ from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, mod
 
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import PREDICT, STEPS
+from trainyard.quantity import in_bytes
 from trainyard.spec import beam, documents
 from trainyard.spec.beam import Beam, Text, Variable
 from trainyard.spec.documents import Strict, is_secret
@@ -32,6 +34,7 @@ LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline hol
 # the retry of its launcher (steps/train/peers/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
+ACCELERATOR_MEMORY = 1 << 29  # chosen, for each: less than TensorFlow takes before it has read a batch
 MAX_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
 
 Step = Annotated[str, Field(min_length=1, max_length=128)]
@@ -305,7 +308,9 @@ def with_training_on(environment: Environment, pool: str) -> Environment:
 
 def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield the location and the reason of each value that contradicts others."""
+    yield from _misspelt_steps(environment)
     yield from _placement_faults(environment)
+    yield from _memory_faults(environment)
     yield from _input_faults(environment)
     yield from _gang_only_faults(environment)
     yield from _storage_faults(environment)
@@ -320,6 +325,36 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
         yield ("secrets", name), "stands in variables too. Leave one of them out"
 
 
+def _misspelt_steps(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield the keys that are a step's name with a slip of the finger; any other may be a step of another pipeline."""
+    known = dict.fromkeys((DEFAULT, *STEPS, PREDICT))
+    for field in ("placement", "timeout_seconds", "retries"):
+        for key in getattr(environment, field):
+            near = next((name for name in known if _is_slip(key, name)), "")
+            if near and key not in known:
+                yield (field, key), f"no step '{key}'. Known: {', '.join(known)}. Did you mean '{near}'?"
+
+
+def _is_slip(key: str, name: str) -> bool:
+    """Return True if `key` is `name` with letters in another order, or one too many or too few, between both ends."""
+    more, fewer = Counter(key) - Counter(name), Counter(name) - Counter(key)
+    return (key[:1], key[-1:]) == (name[:1], name[-1:]) and more.total() + fewer.total() <= 1
+
+
+def _memory_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield pods whose memory cannot hold the host's side of their accelerators."""
+    for name, pool in environment.pools.items():
+        if pool.kind not in ("gpu", "tpu"):
+            continue
+        memory, least = pool.resources.requests.memory, pool.count * ACCELERATOR_MEMORY
+        if in_bytes(memory) < least:
+            devices = f"{pool.count} {pool.kind.upper()}{'s' if pool.count > 1 else ''}"
+            slip, enough = memory.replace("Mi", "Gi"), f"{least >> 20}Mi" if least % (1 << 30) else f"{least >> 30}Gi"
+            near = f" Did you mean '{slip}'?" if slip != memory else ""
+            why = f"{memory} of memory for a pod with {devices}. Give at least {enough} in requests and limits.{near}"
+            yield ("pools", name, "resources"), why
+
+
 def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     defined = f"Defined: {', '.join(environment.pools) or 'none'}"
     for step, pools in environment.placement.items():
@@ -331,7 +366,7 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
     if environment.target == "local":
         yield from _local_training_faults(environment)
         return
-    if DEFAULT not in environment.placement:
+    if not any(key == DEFAULT or _is_slip(key, DEFAULT) for key in environment.placement):
         yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
     yield from _training_faults(environment)
     for name in environment.placed_pools:

@@ -40,6 +40,7 @@ GANG_ONLY = (
 )
 _NUMBERED = re.compile(r"(.+)[-x](\d{1,5})")  # h100x8, v5e-16
 _PRODUCT = re.compile(r"(.+?)[-x](\d{1,4}(?:x\d{1,4}){1,2})")  # v6e-2x4, h100x8x2
+_TOPOLOGY = re.compile(r"[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}")
 _FAR = 0.5  # chosen: similarity of names as short as l4 and l5
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
@@ -353,6 +354,8 @@ class Pool(Strict):
         if kind != known.kind:
             raise ValueError(f"kind: {name} is a {known.kind}, '{kind}' was given. Leave kind out")
         count = fields.get("count")
+        if why := _beside_number(name, meant, fields):
+            raise ValueError(why)
         if "topology" in meant and isinstance(count, int) and count > 0:
             meant = meant | {"workers": hosts(str(meant["topology"]), count)}
         return {"kind": kind} | meant | fields | {"accelerator": meant["accelerator"]}
@@ -475,6 +478,29 @@ def _beyond_one_machine(name: str, workers: object) -> str:
     return f"'{name}' is more than the {limit} of the largest machine. Give {known.short}x{limit} and {more}"
 
 
+def _beside_number(name: str, meant: dict[str, str | int], fields: dict[str, Any]) -> str:
+    """Return the fault of a count or topology that contradicts the number in the short `name`, '' if there is none."""
+    if name not in catalog().short_names or not _NUMBERED.fullmatch(name):
+        return ""
+    count, topology = fields.get("count"), fields.get("topology")
+    if "topology" not in meant:
+        if not isinstance(count, int) or count == meant["count"]:
+            return ""
+        plain = name.rpartition("x")[0]
+        instead = f"{plain}x{count}" if f"{plain}x{count}" in catalog().short_names else f"{plain} beside it"
+        has = f"{meant['count']} GPU{'s' if meant['count'] != 1 else ''}"
+        return f"count: {name} has {has} a node, {count} was given. Leave count out, or give accelerator: {instead}"
+    if not isinstance(topology, str) or not _TOPOLOGY.fullmatch(topology):
+        return ""
+    has = chips(str(meant["topology"]))
+    if chips(topology) == has:
+        return ""
+    return (
+        f"topology: {name} has {has} chips, and {topology} has {chips(topology)}. Leave topology out, or give "
+        f"accelerator: {meant['accelerator']}"
+    )
+
+
 def _nearest_accelerator(name: str, known: list[str]) -> str:
     """Return ' Did you mean X?' with the short name of the nearest family and number, otherwise by letters.
 
@@ -496,13 +522,13 @@ def _nearest_accelerator(name: str, known: list[str]) -> str:
         if candidates and number <= 4 * max(int(candidate[2]) for candidate in candidates):
             nearest = min(candidates, key=lambda candidate: (abs(int(candidate[2]) - number), -int(candidate[2])))
             return f" Did you mean '{nearest[0]}'?"
-    plain = [one for one in short if not _NUMBERED.fullmatch(one)]
-    return did_you_mean(name, [*known, *short]) or did_you_mean(name, plain, _FAR)
+    plain = [one for one in short if not _NUMBERED.fullmatch(one)]  # a name without a number asks for none
+    return did_you_mean(name, [*known, *plain]) or did_you_mean(name, short) or did_you_mean(name, plain, _FAR)
 
 
 def _nearest_slice(topology: str, known: Iterable[str]) -> str:
     """Return ' Did you mean X?' with the slice nearest in chips, the larger of two."""
-    if not re.fullmatch(r"[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}", topology):
+    if not _TOPOLOGY.fullmatch(topology):
         return did_you_mean(topology, known)
     edges = topology.split("x")
 
