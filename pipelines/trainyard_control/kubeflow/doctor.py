@@ -165,7 +165,7 @@ def _default_account(cluster: Cluster, namespace: str) -> str:
     if deployment is None or deployment is _REFUSED:
         return ""
     for container in deployment["spec"]["template"]["spec"]["containers"]:
-        own = next((entry for entry in container.get("env") or [] if entry["name"] == _ACCOUNT), {})
+        own: Manifest = next((entry for entry in container.get("env") or [] if entry["name"] == _ACCOUNT), {})
         if own.get("value"):
             return str(own["value"])
         maps = [(source.get("configMapRef") or {}).get("name") for source in container.get("envFrom") or []]

@@ -488,8 +488,8 @@ def _beside_number(name: str, meant: dict[str, str | int], fields: dict[str, Any
             return ""
         plain = name.rpartition("x")[0]
         instead = f"{plain}x{count}" if f"{plain}x{count}" in catalog().short_names else f"{plain} beside it"
-        has = f"{meant['count']} GPU{'s' if meant['count'] != 1 else ''}"
-        return f"count: {name} has {has} a node, {count} was given. Leave count out, or give accelerator: {instead}"
+        gpus = f"{meant['count']} GPU{'s' if meant['count'] != 1 else ''}"
+        return f"count: {name} has {gpus} a node, {count} was given. Leave count out, or give accelerator: {instead}"
     if not isinstance(topology, str) or not _TOPOLOGY.fullmatch(topology):
         return ""
     has = chips(str(meant["topology"]))
