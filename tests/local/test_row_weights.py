@@ -59,6 +59,44 @@ def test_rows_without_a_weight_are_set_aside_and_the_others_keep_theirs(examples
     assert folder.document.mean_weight == pytest.approx(weights.mean(), rel=1e-5)
 
 
+def test_the_transform_learns_from_weights_as_from_copies(tmp_path):
+    """Scales, imputed values, quantiles and limits; a row of weight 0 counts for none, and no vocabulary has it."""
+    draw, rows, learned = np.random.default_rng(5), [], []
+    for number in range(160):
+        weight, split = int(draw.integers(0, 4)), ("train", "train", "eval", "test")[number % 4]
+        far = 1e6 if weight == 0 else 1.0
+        numbers = [f"{far * draw.normal(3, 2):.4f}" if draw.random() > 0.1 else "" for _ in range(6)]
+        day, zone = f"20{draw.integers(10, 30)}-03-{draw.integers(1, 28):02}", "never" if weight == 0 else "often"
+        rows.append((weight, ",".join([*numbers, day, zone, split, "yes" if number % 3 else "no"])))
+    scales = ({"scale": "zscore"}, {"scale": "minmax"}, {"scale": "buckets", "buckets": 4}, {"scale": "log"})
+    more = ({"scale": "zscore", "impute": "median"}, {"scale": "zscore", "clip": [0.1, 0.9]})
+    features = {f"x{number}": {"type": "numeric", **kind} for number, kind in enumerate((*scales, *more))}
+    features |= {"day": {"type": "date"}, "zone": {"type": "category"}}
+    tables = {
+        "weighted": [f"{line},{weight}" for weight, line in rows],
+        "copied": [f"{line},1" for weight, line in rows for _ in range(weight)],
+    }
+    for name, lines in tables.items():
+        header = ",".join([*features, "part", "label", "w"])
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+        data = {"format": "csv", "path": str(tmp_path / f"{name}.csv"), "label": "label", "features": features}
+        data |= {"split": {"by": "column", "column": "part"}} | ({"weight": "w"} if name == "weighted" else {})
+        recipe = Recipe.model_validate({"name": name, "data": data, "model": {"name": "mlp"}})
+        folder = preprocess(recipe, tmp_path / f"{name}.made")
+        learned.append(json.loads((tmp_path / f"{name}.made" / "examples.json").read_text()))
+        vocabulary = tmp_path / f"{name}.made/transform/transform_fn/assets/vocabulary_7_zone"
+        assert vocabulary.read_text() == "often\n", folder
+    weighted, copied = learned
+    for one, other in zip(weighted["raw_features"], copied["raw_features"], strict=True):
+        for name, value in one["learned"].items():
+            expected = other["learned"][name]
+            if isinstance(value, float | list):
+                expected = pytest.approx(expected, rel=1e-6)
+            assert value == expected, (one["name"], name)
+    assert weighted["splits"]["train"]["class_weights"] == copied["splits"]["train"]["class_counts"]
+    assert copied["splits"]["train"]["class_weights"] is None
+
+
 def test_a_batch_counts_by_the_weights_of_its_rows(recipe, examples):
     from trainyard.data.examples import open_examples
     from trainyard.steps.train.input.input import Input, LocalReplicas

@@ -243,7 +243,11 @@ class Transform(tf.Module):
     def __init__(self, saved_model: str) -> None:
         super().__init__(name="transform")
         self._loaded = tf.saved_model.load(saved_model)
+        (inputs,), _ = self._loaded.transform_fn.structured_input_signature
+        self._takes_weight = WEIGHT in inputs
 
     def __call__(self, raw: Tensors) -> Tensors:
         """Return the model features (n, ...) of the raw features `raw`, each (n,)."""
+        if self._takes_weight:  # what was learned by it is a constant
+            raw = raw | {WEIGHT: tf.zeros(tf.shape(next(iter(raw.values()))))}
         return dict(self._loaded.transform_fn(raw))

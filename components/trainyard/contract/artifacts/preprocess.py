@@ -101,12 +101,21 @@ class ComputedFeature(FrozenModel):
 
 
 class SplitFiles(FrozenModel):
-    """The TFRecord shards of a split, and the number of examples of the split and of each shard."""
+    """The TFRecord shards of a split, and the number of examples of the split and of each shard.
+
+    class_counts: the examples of each class. class_weights: the sum of their sample weights, None without weights.
+    """
 
     examples: int
     files: list[str]
     shard_examples: list[int]
     class_counts: list[int] | None
+    class_weights: list[float] | None = None
+
+    @property
+    def class_totals(self) -> list[float] | None:
+        """The sum of the sample weights of each class, or its examples without weights."""
+        return self.class_counts if self.class_weights is None else self.class_weights
 
 
 class Window(FrozenModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,32 +44,33 @@ _EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # of the importances; chosen: some
 def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
     """Return the metrics of the training split's most frequent class, or of the mean of the judged targets.
 
-    The mean is that of the examples that are judged, which no other constant beats in its squared error. Of
-    multi_label the answer is as many of the most frequent classes as score best.
+    The most frequent class is that of the largest sum of sample weights. The mean is that of the examples that are
+    judged, which no other constant beats in its squared error. Of multi_label the answer is as many of the most
+    frequent classes as score best.
     """
-    counts = examples.splits["train"].class_counts
-    if not examples.labels or not counts:
+    totals = examples.splits["train"].class_totals
+    if not examples.labels or not totals:
         answers = _mean_answer(candidate, examples)
         values = measure("regression", answers)
         answer = "Each target's mean" if examples.targets else f"The mean {answers.outputs[0]:.6g}"
         return Baseline(answer=answer, metrics={name: values[name] for name in BASELINE_METRICS["regression"]})
     if examples.task == "multi_label":
-        return _most_frequent(candidate, examples.labels, counts)[0]
-    count = int(np.argmax(counts))
+        return _most_frequent(candidate, examples.labels, totals)[0]
+    index = int(np.argmax(totals))
     return Baseline(
-        answer=f"'{examples.labels[count]}'", metrics={"accuracy": candidate.mean(candidate.labels == count)}
+        answer=f"'{examples.labels[index]}'", metrics={"accuracy": candidate.mean(candidate.labels == index)}
     )
 
 
 def baseline_predictions(candidate: SplitPredictions, examples: Examples) -> SplitPredictions:
     """Return the answer of `baseline` to every example."""
-    counts = examples.splits["train"].class_counts
-    if not examples.labels or not counts:
+    totals = examples.splits["train"].class_totals
+    if not examples.labels or not totals:
         return _mean_answer(candidate, examples)
     if examples.task == "multi_label":
-        answer = _most_frequent(candidate, examples.labels, counts)[1]
+        answer = _most_frequent(candidate, examples.labels, totals)[1]
     else:
-        answer = np.arange(candidate.outputs.shape[1]) == np.argmax(counts)
+        answer = np.arange(candidate.outputs.shape[1]) == np.argmax(totals)
     return replace(candidate, outputs=np.broadcast_to(answer.astype(np.float32), candidate.outputs.shape))
 
 
@@ -80,9 +81,9 @@ def _mean_answer(candidate: SplitPredictions, examples: Examples) -> SplitPredic
 
 
 def _most_frequent(
-    candidate: SplitPredictions, labels: list[str], counts: list[int]
+    candidate: SplitPredictions, labels: list[str], totals: Sequence[float]
 ) -> tuple[Baseline, NDArray[np.bool_]]:
-    order = np.argsort(-np.asarray(counts), kind="stable")[:_ANSWER_CLASSES]
+    order = np.argsort(-np.asarray(totals), kind="stable")[:_ANSWER_CLASSES]
     scores = []
     for count in range(len(order) + 1):
         answer = np.isin(np.arange(len(labels)), order[:count])
@@ -139,7 +140,13 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     inputs = sorted(examples.document.features, key=lambda feature: feature.name)
     width = sum(map(_width, inputs))
     features, targets = first_examples(examples, "train", min(MOST_EXAMPLES // several, _MOST_CELLS // width))
-    if any(len(np.unique(column)) < 2 for column in targets.reshape(len(targets), -1).T):
+    weights = examples.weights("train")
+    if weights is not None:  # trees count a row of weight 0 in their bins and leaves
+        counted = np.flatnonzero(weights[: len(targets)])
+        features = {name: values[counted] for name, values in features.items()}
+        weights, targets = weights[counted], targets[counted]
+        weights /= weights.mean()  # only ratios matter, and scikit-learn has a least weight for a split
+    if not len(targets) or any(len(np.unique(column)) < 2 for column in targets.reshape(len(targets), -1).T):
         return None
     categorical = [
         not input_.shape and 0 < (input_.vocabulary_size or 0) <= _MOST_CATEGORIES
@@ -147,8 +154,6 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
         for _ in range(_width(input_))
     ]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
-    weights = examples.weights("train")
-    weights = None if weights is None else weights[: len(targets)]
     matrix = _matrix(features, inputs)
     trees = [
         kind(random_state=seed, categorical_features=categorical).fit(matrix, column, weights)

@@ -125,6 +125,8 @@ def choose_thresholds(
     Raises `ConfigurationError` if the class is unknown or has no examples, or no threshold meets the aim.
     """
     require_classes({"threshold.class": aim.class_name}, labels)
+    if weights is not None:  # a threshold lies between the scores of examples that count
+        actual, probabilities, weights = (each[weights > 0] for each in (actual, probabilities, weights))
     counted = full_weights(weights, len(actual))
     chosen = []
     for id_, label in enumerate(labels):

@@ -39,13 +39,18 @@ Masks = Mapping[str, NDArray[np.bool_]]
 
 
 def slice_masks(
-    recipe: Recipe, columns: Columns, train_columns: Columns, labels: Sequence[str] | None
+    recipe: Recipe,
+    columns: Columns,
+    train_columns: Columns,
+    labels: Sequence[str] | None,
+    train_weights: Floats | None = None,
 ) -> dict[str, NDArray[np.bool_]]:
     """Return the examples of each slice by its name, such as `sex=female` or `age=[30.5, 42.0)`: masks (n,).
 
     `columns` are the split's raw features and its label by name, each (n,); `train_columns` the numbers of the training
-    split, whose quantiles bound the bins. `labels` are the classes' names in id order. A missing value (an empty
-    string, NaN) is a slice, a date counts by month. Raises `ConfigurationError` if a feature is not there.
+    split, whose quantiles by `train_weights` bound the bins. `labels` are the classes' names in id order. A missing
+    value (an empty string, NaN) is a slice, a date counts by month. Raises `ConfigurationError` if a feature is not
+    there.
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     for feature in recipe.evaluate.slices:
@@ -58,7 +63,7 @@ def slice_masks(
         if labels is not None and feature == recipe.data.label:
             named_masks = _by_value(labels, values, True)
         elif values.dtype.kind in "if":
-            named_masks = _by_number(values, train_columns[feature])
+            named_masks = _by_number(values, train_columns[feature], train_weights)
         else:
             length = 7 if isinstance(recipe.data.features.get(feature), Date) else None
             known: dict[Any, int] = {}
@@ -122,15 +127,22 @@ def _order(name: str) -> tuple[bool, float, str]:
     return not np.isfinite(number), number if np.isfinite(number) else 0.0, name
 
 
-def _by_number(values: NDArray[Any], train: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    known = train[np.isfinite(train)]
+def _by_number(
+    values: NDArray[Any], train: NDArray[Any], weights: Floats | None
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    is_known = np.isfinite(train) if weights is None else np.isfinite(train) & (weights > 0)
+    known = train[is_known]
     distinct = np.unique(known)
     if len(distinct) <= DISTINCT:
         present = np.unique(values[np.isfinite(values)])
         for value, name in zip(present, _names(present, 6), strict=True):
             yield name, values == value
     else:
-        inner = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
+        shares = np.arange(1, BINS) / BINS
+        if weights is None:
+            inner = np.unique(np.quantile(known, shares))
+        else:
+            inner = np.unique(np.quantile(known, shares, weights=weights[is_known], method="inverted_cdf"))
         edges = [-np.inf, *inner, np.inf]
         names = ["-inf", *map(_with_point, _names(inner, 4)), "inf"]
         for (low, opening), (high, end) in pairwise(zip(edges, names, strict=True)):

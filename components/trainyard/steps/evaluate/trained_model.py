@@ -81,7 +81,9 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     champion, status = _champion(champion_uri, folder, size)
     grows = recipe.evaluate.boosted and recipe.model.name != TREES  # trees beside trees say nothing
     trees = boosted_predictions(folder, SPLIT, recipe.seed) if grows else None
-    masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
+    columns, train_columns = _columns(recipe, folder, candidate)
+    train_weights = folder.weights("train") if train_columns else None
+    masks = slice_masks(recipe, columns, train_columns, folder.document.labels, train_weights)
     if candidate.weights is not None:
         masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}
     custom = custom_metrics.find(recipe.module) if recipe.module else None

@@ -199,7 +199,7 @@ class _TaskFn(Generic[_Work]):
     def __init__(self, recipe: Recipe, work: TaskStore) -> None:
         self._recipe, self._work = recipe, work
         self._targets = recipe.data.labels if recipe.task == "regression" else []
-        self._prose, self._dates = recipe.data.prose, recipe.data.dates
+        self._prose, self._dates, self._weight = recipe.data.prose, recipe.data.dates, recipe.data.weight
 
     def __call__(self, named: tuple[str, _Work]) -> None:
         """Do a task.
@@ -226,7 +226,8 @@ class _TaskFn(Generic[_Work]):
     def _count(self, result: _Result, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:
             if result.splits:  # not while the rows are only read, by class
-                result.splits[split].merge(Summary.from_rows(rows, self._targets, self._prose, self._dates))
+                summary = Summary.from_rows(rows, self._targets, self._prose, self._dates, self._weight)
+                result.splits[split].merge(summary)
 
 
 class _Collect(_TaskFn[_Task]):

@@ -106,6 +106,7 @@ def _split_files(
         files=[f"examples/{shard_name(split, index, layout.shards)}" for index in range(layout.shards)],
         shard_examples=layout.examples,
         class_counts=[summary.labels[label] for label in labels] if labels is not None else None,
+        class_weights=[summary.label_weights[label] for label in labels] if labels and settings.weight else None,
     )
 
 

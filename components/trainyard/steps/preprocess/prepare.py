@@ -29,6 +29,7 @@ from trainyard.steps.preprocess.transforming.features import (
     learned_columns,
     raw_spec,
     with_computed,
+    without_weight,
 )
 from trainyard.steps.preprocess.transforming.module import Preprocessing, label_types, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
@@ -68,7 +69,7 @@ def _preprocess(
     told = _indicators(collected, recipe) if image is None and custom is None else []
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, told)
     types = label_types(recipe.data, labels)
-    own = (lambda inputs: custom(inputs, types)) if custom else None
+    own = (lambda inputs: custom(without_weight(inputs), types)) if custom else None
     settings = TransformSettings(
         work=collected.work,
         parts=collected.parts,

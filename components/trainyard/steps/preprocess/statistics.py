@@ -26,6 +26,7 @@ from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 from trainyard.steps.preprocess.task_store import TaskStore
+from trainyard.values.quantiles import place
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
@@ -130,14 +131,16 @@ def _flattened(lists: pa.Array) -> pa.Array:
 class SplitSummary(FrozenModel):
     """The summary of one split.
 
-    buckets counts the examples by the first 16 bits of their order key. first is the (source, height, width) of the
-    image that comes first by name. constant is how many images are one color, and the first of them by name. level is
-    the largest value after decoding in images of more than 8 bits without a white level, -1 if there are none. digests
-    is the sum of the records' digests modulo 2^256, which no order changes. days: of each date, as numbers since 1970.
+    label_weights has the sums of the sample weights by label, if there are weights. buckets counts the examples by the
+    first 16 bits of their order key. first is the (source, height, width) of the image that comes first by name.
+    constant is how many images are one color, and the first of them by name. level is the largest value after decoding
+    in images of more than 8 bits without a white level, -1 if there are none. digests is the sum of the records'
+    digests modulo 2^256, which no order changes. days: of each date, as numbers since 1970.
     """
 
     examples: int = 0
     labels: dict[str, int] = {}
+    label_weights: dict[str, float] = {}
     statistics: dict[str, dict[str, Any]] = {}
     days: dict[str, dict[str, Any]] = {}
     buckets: dict[int, int] = {}
@@ -153,6 +156,7 @@ class Summary:
 
     examples: int = 0
     labels: Counter[str] = field(default_factory=Counter)
+    label_weights: dict[str, float] = field(default_factory=dict)
     numbers: dict[str, Numbers] = field(default_factory=dict)
     texts: dict[str, Texts] = field(default_factory=dict)
     prose: dict[str, Prose] = field(default_factory=dict)
@@ -169,11 +173,12 @@ class Summary:
         targets: Sequence[str],
         prose: Mapping[str, str | None] = MappingProxyType({}),
         dates: Collection[str] = (),
+        weight: str | None = None,
     ) -> Summary:
         """Return the summary of `rows`; `targets` names the numbers to predict, for regression.
 
         prose: the columns of texts, and what stands between the parts of each, None for words. dates: the columns that
-        hold days with their hours, of which the days are counted.
+        hold days with their hours, of which the days are counted. weight: the column of sample weights.
         """
         summary = cls(examples=len(rows))
         if targets:
@@ -185,6 +190,7 @@ class Summary:
         else:
             for label, count in _counts(rows["label"]).items():
                 summary.labels.update(dict.fromkeys(_apart(label), count))
+            summary._add_weights(_sums(rows["label"], rows[f"measure/{weight}"]) if weight else {})
         for column in rows.schema:
             kind, _, name = column.name.partition("/")
             if kind in ("raw", "measure") and pa.types.is_floating(column.type):
@@ -208,10 +214,16 @@ class Summary:
             summary.level = int(np.nan_to_num(levels, nan=-1).max())
         return summary
 
+    def _add_weights(self, weights: Mapping[str, float]) -> None:
+        for label, weight in weights.items():
+            for name in _apart(label):
+                self.label_weights[name] = self.label_weights.get(name, 0.0) + weight
+
     def merge(self, other: Summary) -> None:
         """Count all that `other` counted."""
         self.examples += other.examples
         self.labels.update(other.labels)
+        self._add_weights(other.label_weights)
         self.digests = f"{(int(self.digests, 16) + int(other.digests, 16)) % 2**256:x}"
         self.first = min(filter(None, (self.first, other.first)), default=None)
         names = [name for count, name in (self.constant, other.constant) if count]
@@ -234,6 +246,7 @@ class Summary:
         return SplitSummary(
             examples=self.examples,
             labels=dict(sorted(self.labels.items())),
+            label_weights=dict(sorted(self.label_weights.items())),
             statistics=dict(sorted(statistics.items())),
             days={name: days.document() for name, days in sorted(self.days.items())},
             buckets=buckets,
@@ -262,6 +275,12 @@ def _counts(values: pa.Array) -> Counter[str]:
     return Counter(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
 
 
+def _sums(values: pa.Array, weights: pa.Array) -> dict[str, float]:
+    encoded = values.dictionary_encode()
+    sums = np.bincount(encoded.indices.to_numpy(), weights.to_numpy(zero_copy_only=False), len(encoded.dictionary))
+    return dict(zip(encoded.dictionary.to_pylist(), sums.tolist(), strict=True))
+
+
 def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
     """Return the quantiles of the training split that each feature with `clip` is limited to.
 
@@ -273,36 +292,39 @@ def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
     def batches() -> Iterable[pa.RecordBatch]:
         return (rows for part in parts for rows in part.batches(work, "train"))
 
-    found = quantiles(batches, columns)
+    found = quantiles(batches, columns, f"measure/{data.weight}" if data.weight else None)
     return {name.partition("/")[2]: (low, high) for name, (low, high) in found.items()}
 
 
 def quantiles(
-    batches: Callable[[], Iterable[pa.RecordBatch]], shares: Mapping[str, tuple[float, float]]
+    batches: Callable[[], Iterable[pa.RecordBatch]],
+    shares: Mapping[str, tuple[float, float]],
+    weight: str | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """Return for each column of `shares` the two numbers with these shares of the numbers below them.
+    """Return for each column of `shares` its `values.quantiles.weighted_quantiles`, in memory that rows do not grow.
 
-    They are the sorted numbers nearest to the share, as NumPy's method `nearest` takes them; NaN does not count.
-    A column of texts holds days. batches: read four times, 16 bits of the numbers each, so that memory does not grow
-    with the rows.
+    A column of texts holds days. batches: read four times, 16 bits of the numbers each. weight: the column of sample
+    weights.
     """
     prefixes = {(name, share): np.uint64(0) for name, pair in shares.items() for share in pair}
-    ranks: dict[tuple[str, float], int] = {}
+    ranks: dict[tuple[str, float], float] = {}
     for shift in range(64 - _BITS, -1, -_BITS) if shares else ():
-        counts = {key: np.zeros(1 << _BITS, np.int64) for key in prefixes}
+        totals = {key: np.zeros(1 << _BITS) for key in prefixes}
         for rows in batches():
+            weights = rows[weight].to_numpy(zero_copy_only=False) if weight else np.ones(len(rows))
             for name in shares:
-                keys = _sortable(_as_numbers(rows[name]))
+                numbers = _as_numbers(rows[name])
+                is_counted = ~np.isnan(numbers) & (weights > 0)
+                keys, counted = _sortable(numbers[is_counted]), weights[is_counted]
                 for share in shares[name]:
-                    inside = keys if not ranks else keys[keys >> np.uint64(shift + _BITS) == prefixes[name, share]]
-                    digits = (inside >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
-                    counts[name, share] += np.bincount(digits.astype(np.int64), minlength=1 << _BITS)
+                    is_inside = keys >> np.uint64(shift + _BITS) == prefixes[name, share] if ranks else slice(None)
+                    digits = (keys[is_inside] >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
+                    totals[name, share] += np.bincount(digits.astype(np.int64), counted[is_inside], 1 << _BITS)
         if not ranks:
-            ranks = {(name, share): int(np.rint(share * (counts[name, share].sum() - 1))) for name, share in prefixes}
+            ranks = {(name, share): share * totals[name, share].sum() for name, share in prefixes}
         for key, rank in ranks.items():
-            ends = np.cumsum(counts[key])
-            digit = int(np.searchsorted(ends, rank, "right"))
-            ranks[key] = rank - int(ends[digit] - counts[key][digit])
+            digit = place(totals[key], rank, is_low=key[1] == shares[key[0]][0])
+            ranks[key] = rank - totals[key][:digit].sum()
             prefixes[key] = prefixes[key] << np.uint64(_BITS) | np.uint64(digit)
     return {name: (_number(prefixes[name, low]), _number(prefixes[name, high])) for name, (low, high) in shares.items()}
 
@@ -318,8 +340,8 @@ def _as_numbers(column: pa.Array) -> NDArray[np.float64]:
 
 
 def _sortable(numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return unsigned integers in the order of the numbers, NaN left out."""
-    bits = (numbers[~np.isnan(numbers)] + 0.0).view(np.uint64)
+    """Return unsigned integers in the order of the numbers."""
+    bits = (numbers + 0.0).view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 

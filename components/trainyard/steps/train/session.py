@@ -184,7 +184,7 @@ def prepare(
     """
     document = folder.document
     require_classes(recipe.named_classes, document.labels or [])  # known now, and not after hours
-    weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
+    weights = class_weights(recipe, document.labels, document.splits["train"].class_totals)
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)
     minimized = objective(document, recipe.train.label_smoothing, targets[1], target)

@@ -128,7 +128,7 @@ def _require_memory(folder: ExampleFolder, columns: int) -> None:
 def _rows(
     folder: ExampleFolder, split: Split, columns: boosted_trees.Columns, rows: type[boosted_trees.Rows]
 ) -> boosted_trees.Rows:
-    """Return the examples of `split` in stored order."""
+    """Return the examples of `split` that count, in stored order; the mean of their weights is 1."""
     count = folder.document.splits[split].examples
     values, labels, done = np.empty((count, columns.count), np.float32), [], 0
     for features, label, _key in folder.batches(split, _BATCH):
@@ -139,13 +139,17 @@ def _rows(
         events.progress(done, count, f"{split} examples")
     if not labels:
         raise DataError(f"{folder.uri}: the split '{split}' holds no examples. Give it a fraction above 0.")
-    return rows(values, np.concatenate(labels), folder.weights(split))
+    joined, weights = np.concatenate(labels), folder.weights(split)
+    if weights is None:
+        return rows(values, joined, None)
+    counted = np.flatnonzero(weights)  # scikit-learn would count a row of weight 0 in its bins and leaves
+    return rows(values[counted], joined[counted], weights[counted] / weights[counted].mean())
 
 
 def _weighted(recipe: Recipe, folder: ExampleFolder, rows: boosted_trees.Rows) -> boosted_trees.Rows:
     """Return the training rows with their sample weights times their class weights."""
     document = folder.document
-    by_class = class_weights(recipe, document.labels, document.splits["train"].class_counts)
+    by_class = class_weights(recipe, document.labels, document.splits["train"].class_totals)
     if by_class is None:
         return rows
     weights = by_class[rows.labels]

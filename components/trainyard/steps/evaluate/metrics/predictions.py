@@ -119,7 +119,9 @@ class SplitPredictions:
         if self.labels.dtype.kind == "f":
             result = np.square(self.outputs.astype(np.float64) - self.labels)
             if result.ndim == 2:
-                variance = self.labels.var(axis=0, dtype=np.float64)
+                labels = self.labels.astype(np.float64)
+                center = np.average(labels, axis=0, weights=self.weights)
+                variance = np.average(np.square(labels - center), axis=0, weights=self.weights)
                 result = (result / np.where(variance > 0, variance, 1)).mean(axis=1)
             return result
         if self.labels.dtype.kind == "b":
@@ -128,10 +130,13 @@ class SplitPredictions:
         return _log_losses(self.outputs[np.arange(len(self.labels)), self.labels])
 
     def largest_losses(self, count: int) -> NDArray[np.int64]:
-        """Return the places of the `count` examples of the largest loss, worst first, of equal ones the first."""
-        losses, places = self.losses, np.arange(len(self))
-        if 0 < count < len(self):  # to sort a million takes as long as to predict them
-            places = np.flatnonzero(losses >= np.partition(losses, -count)[-count])
+        """Return the places of the `count` examples of the largest loss, worst first, of equal ones the first.
+
+        An example of weight 0 is none of them.
+        """
+        losses, places = self.losses, np.arange(len(self)) if self.weights is None else np.flatnonzero(self.weights)
+        if 0 < count < len(places):  # to sort a million takes as long as to predict them
+            places = places[losses[places] >= np.partition(losses[places], -count)[-count]]
         return places[np.argsort(-losses[places], kind="stable")[:count]]
 
     def take(self, chosen: NDArray[Any] | slice) -> SplitPredictions:

@@ -21,6 +21,7 @@ from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import Target
 from trainyard.values.numbers import MOST_OF_TARGET, coarse
+from trainyard.values.quantiles import weighted_quantiles
 from trainyard.values.text import canonical
 
 TensorOrArray = TypeVar("TensorOrArray", "tf.Tensor", "jax.Array", NDArray[Any])
@@ -68,15 +69,17 @@ UNSCALED = TargetScale()
 def learned_targets(target: Target, folder: ExampleFolder) -> tuple[TargetScale, Moments]:
     """Return the scale and the limits of a regression's training targets, and the moments of the learned ones.
 
-    The limits are the exact quantiles of the training split, the nearest sorted values; the moments are those of
-    limited targets on the scale, a deviation of constant ones 1. Raises `DataError` if the scale cannot hold them.
+    The limits are the exact quantiles of the training split, the moments those of limited targets on the scale, a
+    deviation of constant ones 1; both by the sample weights. Raises `DataError` if the scale cannot hold the targets.
     """
     for split in _LEARNED if target.scale != "none" else ():
         require_above(target.scale, split, folder.labels(split), _names(folder), partial(folder.keys, split))
-    labels = folder.labels("train").astype(np.float64)
+    labels, weights = folder.labels("train").astype(np.float64), folder.weights("train")
     scale = TargetScale(target.scale)
     if target.clip:
-        low, high = np.quantile(labels, target.clip, axis=0, method="nearest")
+        columns = labels.reshape(len(labels), -1).T
+        limits = np.array([weighted_quantiles(column, weights, target.clip) for column in columns])
+        low, high = limits.T if labels.ndim > 1 else limits[0]
         labels = np.clip(labels, low, high)
         scale = TargetScale(target.scale, np.float32(low), np.float32(high))
     if target.scale != "none":
@@ -87,12 +90,17 @@ def learned_targets(target: Target, folder: ExampleFolder) -> tuple[TargetScale,
                     f"train.target.scale: the {target.scale} of '{name}' lies from {column.min():.12g} to "
                     f"{column.max():.12g}, too close together for 32-bit floats. Set scale: none."
                 )
-    return scale, target_moments(labels)
+    return scale, target_moments(labels, weights)
 
 
-def target_moments(labels: np.ndarray) -> Moments:
-    """Return mean and standard deviation of the training targets, (n,) or (n, targets); 1 for constant targets."""
-    mean, deviation = labels.mean(axis=0, dtype=np.float64), labels.std(axis=0, dtype=np.float64)
+def target_moments(labels: np.ndarray, weights: np.ndarray | None = None) -> Moments:
+    """Return mean and standard deviation of the training targets, (n,) or (n, targets); 1 for constant targets.
+
+    weights: (n,), of the examples.
+    """
+    labels = labels.astype(np.float64)
+    mean = np.average(labels, axis=0, weights=weights)
+    deviation = np.sqrt(np.average(np.square(labels - mean), axis=0, weights=weights))
     if labels.ndim == 1:
         return float(mean), float(deviation) or 1.0
     return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
@@ -267,18 +275,20 @@ def objective(
     return Regression(np.asarray(deviation, np.float32), target)
 
 
-def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
+def class_weights(recipe: Recipe, labels: Sequence[str] | None, totals: Sequence[float] | None) -> np.ndarray | None:
     """Return float32 (classes,), or None without class weights.
 
-    balanced: examples / (classes * examples of the class), so that the mean weight of the examples is 1. Raises
-    `ConfigurationError` for an unknown label.
+    totals: `SplitFiles.class_totals`. balanced: total / (classes * total of the class), so that all classes count the
+    same and the mean weight of the examples is 1; a class that does not count keeps 1. Raises `ConfigurationError` for
+    an unknown label.
     """
     chosen = recipe.train.class_weights
-    if chosen is None or labels is None or counts is None:
+    if chosen is None or labels is None or totals is None:
         return None
     if chosen == "balanced":
-        examples = np.asarray(counts, np.float64)
-        return np.asarray(examples.sum() / (len(examples) * np.maximum(examples, 1)), np.float32)
+        sums = np.asarray(totals, np.float64)
+        each = sums.sum() / np.count_nonzero(sums)
+        return np.divide(each, sums, out=np.ones_like(sums), where=sums > 0).astype(np.float32)
     chosen = {canonical(name): weight for name, weight in chosen.items()}
     unknown = [name for name in chosen if name not in labels]
     if unknown:
