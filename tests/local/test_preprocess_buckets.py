@@ -19,9 +19,10 @@ from pyarrow import parquet
 from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import DataError, TransientError
+from trainyard.quality.inspect import inspect
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
-from trainyard.storage.buckets import bucket_source, objects
+from trainyard.storage.buckets import bucket_source, gcs, objects, s3
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -232,6 +233,39 @@ def test_an_object_larger_than_one_request_and_an_empty_one_are_read_to_their_en
                 (bytes(range(250)) * 9)[:size][:10],
                 (bytes(range(250)) * 9)[:size][10:],
             )
+
+
+def test_objects_with_content_encoding_gzip_are_unpacked_whatever_their_names(bucket, monkeypatch):
+    from trainyard.steps.preprocess.readers.files import find_files
+    from trainyard.steps.preprocess.readers.sources import Reader
+
+    monkeypatch.setattr(bucket_source, "_CHUNK", 1000)
+    content = b"visits,bought\n" + b"".join(b"%d,%d\n" % (row * 7919 % 1000, row % 2) for row in range(2000))
+    put_compressed(f"{bucket}/rows.csv", content)
+    put_compressed(f"{bucket}/rows.parquet", content)
+    assert listing.list_files(bucket).files[0].bytes == len(gzip.compress(content, mtime=0)), "stored bytes"
+    with listing.open_file(f"{bucket}/rows.csv", 1000) as stream:
+        stream.seek(4000)
+        assert stream.read() == content[4000:]
+    assert inspect(f"{bucket}/rows.csv", "bought").rows == 2000
+    tables = recipe(TABLE, f"{bucket}/rows.csv")
+    files = find_files(tables.data, f"{bucket}/rows.csv")
+    batches = [*Reader(tables, files, None).read(files.paths)]
+    assert sum(len(batch) for batch in batches) == 2000
+    with pytest.raises(DataError, match=r"rows\.parquet: is compressed with gzip as a whole.*without Content-Encoding"):
+        inspect(f"{bucket}/rows.parquet")
+
+
+def put_compressed(uri: str, content: bytes) -> None:
+    """Upload `content` as `gcloud storage cp --gzip-local-all` does."""
+    bucket, name = objects.split_uri(uri)
+    packed = gzip.compress(content, mtime=0)
+    if uri.startswith("gs://"):
+        blob = gcs._client().bucket(bucket.removeprefix("gs://")).blob(name)
+        blob.content_encoding = "gzip"
+        blob.upload_from_string(packed, content_type="text/csv")
+    else:
+        s3._client().put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=packed, ContentEncoding="gzip")
 
 
 def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch):

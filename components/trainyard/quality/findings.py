@@ -39,7 +39,8 @@ def table_findings(profile: Profile, leaks: dict[str, float], exact: bool, data:
     data: of the recipe that reads them.
     """
     is_utc = data is None or data.time_zone == DEFAULT_ZONE
-    sentences = list(_leakage(profile, leaks))
+    sentences = [] if data else [f"data.{sentence}." for sentence in layout(profile)]
+    sentences += _leakage(profile, leaks)
     sentences += _classes(profile)
     for column in profile.columns:
         sentences += _column(column, profile, data)
@@ -154,6 +155,20 @@ def deeper_folders(folders: Sequence[str]) -> str:
         f"The class of an image is the first folder that it lies in ({listed(classes, _SHOWN)}), and {len(folders):,} "
         f"deeper folders say nothing, such as {listed(list(folders), _SHOWN)}. If those are the classes, move them up."
     )
+
+
+def layout(profile: Profile) -> Iterator[str]:
+    """Yield what the files of a table show of how they are read, as settings of a recipe."""
+    if profile.encoding != "utf-8":
+        yield f"encoding {profile.encoding}: the first file is not UTF-8; look at letters with accents"
+    if profile.skip_rows:
+        numbers = listed(list(map(str, profile.skip_rows)), 10)
+        yield f"skip_rows: a title, notes or units, and no rows, are in line {numbers} of the first file"
+    if profile.comment:
+        yield f"comment: lines that begin with {profile.comment} are no rows"
+    if profile.absent_columns:
+        shown = listed([f"{name[:40]} in {files:,}" for name, files in profile.absent_columns.items()], _SHOWN)
+        yield f"absent_columns: columns that some of the {profile.files:,} files lack are missing there: {shown}"
 
 
 def alike_names(classes: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from trainyard.quality.images import profile_images
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
+from trainyard.readers.table_file import Dialect
 from trainyard.spec.recipe import Data, Declared, Recipe
 from trainyard.storage.listing import list_files
 from trainyard.values.columns import block_pandas_import
@@ -83,7 +84,8 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
         )
     has_splits = kind == "image_folder" and data.split.by == "folder"
     path = data.path if data.window_days is None else _latest_day(data)
-    return replace(find_source(path, kind, limit=limit, has_splits=has_splits), quote=data.quote)
+    source = find_source(path, kind, limit=limit, has_splits=has_splits)
+    return replace(source, dialect=replace(Dialect.from_data(data), delimiter=None), may_lack=data.may_lack)
 
 
 def _latest_day(data: Data) -> str:

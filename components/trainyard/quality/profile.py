@@ -10,7 +10,7 @@ from trainyard.contract.document import FrozenModel
 from trainyard.contract.image_formats import Role
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue, top_values
 from trainyard.quality.far_values import FarValues
-from trainyard.spec.columns import Delimiter, TableName
+from trainyard.spec.columns import Delimiter, Encoding, TableName
 from trainyard.values.patterns import ONLY_DAY
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -155,6 +155,9 @@ class ImageProfile(FrozenModel):
 class Profile(FrozenModel):
     """The profile of a source. ragged counts the rows whose number of cells differs from the header's.
 
+    skip_rows: lines that are no rows, and comment: what other such lines begin with. absent_columns: in how many files
+    some columns are absent.
+
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
     target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread:
     those that are read by nothing, and their types. label_errors: of rows with a likely wrong label the name, the label
@@ -166,6 +169,10 @@ class Profile(FrozenModel):
     source: str
     kind: Literal[TableName, "image_folder"]
     delimiter: Delimiter = ","
+    encoding: Encoding = "utf-8"
+    skip_rows: tuple[int, ...] = ()
+    comment: str | None = None
+    absent_columns: dict[str, int] = {}
     files: int
     bytes: int
     rows: int

@@ -16,7 +16,7 @@ from trainyard.quality.inspect import recipe_source
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, Mask, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.tables import nested, read_table
+from trainyard.quality.tables.tables import all_columns, nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.gates import unknown_class
@@ -46,9 +46,9 @@ def check_first(recipe: Recipe) -> str:
 
 
 def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
-    batches = (
-        item for item in read_table(source, recipe.data.columns) if isinstance(item, RowBatch) and item.columns.num_rows
-    )
+    columns, absent = all_columns(source) if recipe.data.may_lack else ([], {})
+    items = read_table(source, recipe.data.columns, columns if absent else [])
+    batches = (item for item in items if isinstance(item, RowBatch) and item.columns.num_rows)
     batch = next(batches, None)
     if batch is None:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")

@@ -8,7 +8,15 @@ from typing import Any
 
 from trainyard.contract.image_formats import split_of
 from trainyard.errors import ConfigurationError, listed
-from trainyard.quality.findings import FEW_LEVELS, MAX_BAD, deeper_folders, far_values_text, likely_white, splits_of
+from trainyard.quality.findings import (
+    FEW_LEVELS,
+    MAX_BAD,
+    deeper_folders,
+    far_values_text,
+    layout,
+    likely_white,
+    splits_of,
+)
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.quality.tables.tables import why_target
@@ -49,13 +57,27 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     content = _image_content(profile) if profile.kind == "image_folder" else _table_content(profile)
     guesses = content.pop("guesses")
     delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}
-    content["data"] = {"format": profile.kind, "path": path, **delimiter, **content["data"]}
+    content["data"] = {"format": profile.kind, "path": path, **delimiter, **_layout(profile), **content["data"]}
+    guesses = [*layout(profile), *guesses]
     unit = "images" if profile.images else "rows"
     head = [plain_yaml.comment(f"Drafted from {profile.rows:,} {unit}; correct what is wrong:")]
     head += [plain_yaml.comment(guess, indent=3) for guess in guesses]
     return "\n".join(
         [*head, plain_yaml.dump({"name": name, **content}, allow_unicode=True, inline_leaves=True)]
     ), guesses
+
+
+def _layout(profile: Profile) -> dict[str, Any]:
+    """Return the settings of how the files are read."""
+    rows = list(profile.skip_rows)
+    skipped = len(rows) if rows == list(range(1, len(rows) + 1)) else rows
+    settings = {
+        "encoding": profile.encoding if profile.encoding != "utf-8" else None,
+        "skip_rows": skipped or None,
+        "comment": profile.comment,
+        "absent_columns": "missing" if profile.absent_columns else None,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _image_content(profile: Profile) -> dict[str, Any]:

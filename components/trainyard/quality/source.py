@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Literal
@@ -11,8 +12,9 @@ from trainyard import uris
 from trainyard.contract import image_formats
 from trainyard.contract.image_formats import Role
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.readers.csv_layout import likely_dialect
 from trainyard.readers.table_file import Dialect, TableFile
-from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, holds_rows, table_of
+from trainyard.spec.columns import ENDINGS, TableName, hint, holds_rows, table_of
 from trainyard.storage import listing, tar
 from trainyard.storage.listing import open_file
 from trainyard.values.text import canonical
@@ -36,7 +38,8 @@ class SourceFiles:
     """The files of a source, all below `root`, in order; others are those of no kind that is looked into. hidden: the
     images that are hidden, or in hidden folders.
 
-    quote: what the cells of CSV are put in. count: how many files there are, an estimate if not `is_whole`, that is if
+    dialect: of CSV files; each says its delimiter. may_lack: the columns that a file may lack.
+    count: how many files there are, an estimate if not `is_whole`, that is if
     not all members of archives were listed. splits: the role of each first folder that is a split, not a class.
     """
 
@@ -46,7 +49,8 @@ class SourceFiles:
     files: list[listing.SourceFile]
     other_files: list[str]
     hidden: list[str] = field(default_factory=list)
-    quote: Quote = '"'
+    dialect: Dialect = field(default_factory=lambda: Dialect(None))
+    may_lack: Collection[str] = ()
     count: int = 0
     is_whole: bool = True
     splits: dict[str, Role] = field(default_factory=dict)
@@ -58,7 +62,7 @@ class SourceFiles:
         return self.kind != "image_folder"
 
     def open(self, file: listing.SourceFile) -> IO[bytes]:
-        """Return the file's bytes, gunzipped if its name ends in .gz."""
+        """Return the file's bytes, gunzipped if they are compressed."""
         if isinstance(file, ArchivedFile):
             return io.BytesIO(self._archives.read(file.archive, file.at, file.bytes))
         return open_file(self._path(file))
@@ -66,8 +70,10 @@ class SourceFiles:
     @property
     def tables(self) -> list[TableFile]:
         """The files, if they hold rows, for their reader, which finds out what separates cells of CSV."""
-        dialect = Dialect(None, self.quote)
-        return [TableFile(self._path(file), file.name, file.bytes, dialect) for file in self.files]
+        return [
+            TableFile(self._path(file), file.name, file.bytes, self.dialect, may_lack=self.may_lack)
+            for file in self.files
+        ]
 
     def _path(self, file: listing.SourceFile) -> str:
         return f"{self.root.rstrip('/')}/{file.name}"
@@ -123,6 +129,8 @@ def find_source(
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
     other_files += [file.name for name, several in by_kind.items() if name != chosen for file in several]
     source = SourceFiles(path, chosen, listed.root, files, sorted(other_files), count=len(files))
+    if source.kind == "csv" and kind is None:
+        return replace(source, dialect=likely_dialect(source.tables[0]))
     if source.is_table:
         return source
     source = _unpacked(replace(source, hidden=listed.hidden_files(image_formats.ENDINGS)), limit)

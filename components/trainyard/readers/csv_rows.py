@@ -22,10 +22,11 @@ from pyarrow import csv as pa_csv
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.readers.csv_blocks import PeekableReader, RowBlock, plain_block, row_starts, split_ragged
+from trainyard.readers.csv_text import open_text
 from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
-from trainyard.readers.table_file import Dialect, TableFile
+from trainyard.readers.table_file import ABSENT_HINT, Dialect, TableFile
 from trainyard.spec.columns import DELIMITERS, Delimiter, column_names
-from trainyard.storage.listing import open_file
+from trainyard.storage.listing import is_gzip, open_file
 from trainyard.values.columns import are_plain, plain_numbers
 from trainyard.values.patterns import UTF16, UTF32
 
@@ -44,19 +45,19 @@ _EXCEL_BYTES = 16
 
 def csv_columns(file: TableFile) -> list[str]:
     """Return the names in the header of `file`. Raises `DataError` as `read_csv` does."""
-    with open_file(file.path, _FIRST_BYTES) as stream:
+    with open_text(file, _FIRST_BYTES) as stream:
         return _Table(stream, file, None).header
 
 
 def find_delimiter(file: TableFile) -> Delimiter:
     """Return the delimiter of `file`. Raises `DataError` as `read_csv` does."""
-    with open_file(file.path, _FIRST_BYTES) as stream:
+    with open_text(file, _FIRST_BYTES) as stream:
         return _Table(stream, file, None).dialect.delimiter or ","
 
 
 def count_csv(file: TableFile) -> int | None:
-    """Return the number of rows of a local file if no cell holds a line break; None for an archive."""
-    if file.path.endswith(".gz"):
+    """Return the number of rows of a local file if no cell holds a line break; None if lines are not rows."""
+    if not file.dialect.is_plain or is_gzip(file.path):
         return None
     lines, last, first = 0, b"\n", b""
     with open_file(file.path) as stream:
@@ -70,12 +71,12 @@ def csv_pieces(file: TableFile) -> list[Piece]:
     """Return the pieces of `file` that can be read apart: of about 64 MiB.
 
     They end where every parser would begin a row, so all of the file is looked through. What follows on the first row
-    that only a parser can read is one piece, and so is an archive, and a file that cannot be read at all.
+    that only a parser can read is one piece, and so is a file that is gzipped, not plain UTF-8, or not readable at all.
     """
-    count = 0 if file.path.endswith(".gz") else file.size // PIECE_BYTES
-    if count < 2:
-        return [WHOLE]
+    count = file.size // PIECE_BYTES if file.dialect.is_plain else 0
     try:
+        if count < 2 or is_gzip(file.path):
+            return [WHOLE]
         with open_file(file.path) as stream:
             starts = [(0, 1), *row_starts(stream, -(-file.size // count), _MOST_BYTES, file.dialect)]
     except OSError:
@@ -96,7 +97,7 @@ def read_csv(
     Those have another number of cells than the header. Blank lines are no rows. Raises `DataError` with row and column
     if the file is not UTF-8 (a byte-order mark is accepted), or its header lacks or repeats a column.
     """
-    with open_file(file.path, _MOST_BYTES if piece.start else None) as stream:  # there it begins with the header alone
+    with open_text(file, _MOST_BYTES if piece.start else None) as stream:  # there it begins with the header alone
         table = _Table(stream, file, columns, piece, whole_rows)
         block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
         while content := table.ahead.peek(block_bytes):
@@ -150,8 +151,8 @@ class _Table:
     def _require_csv(self) -> None:
         start = self.ahead.peek(len(UTF32[0]))
         if start in UTF32 or start[:2] in UTF16:
-            encoding = "UTF-32" if start in UTF32 else "UTF-16"
-            raise DataError(f"{self._name}: row 1: is {encoding}. UTF-8 is expected. Save the file as UTF-8.")
+            encoding, hint = ("UTF-32", "") if start in UTF32 else ("UTF-16", ", or set data.encoding: utf-16")
+            raise DataError(f"{self._name}: row 1: is {encoding}. UTF-8 is expected. Save the file as UTF-8{hint}.")
         if self.ahead.peek(len(_ZIP)) == _ZIP:
             raise DataError(f"{self._name}: is a ZIP archive. CSV is read plain or as .csv.gz. Unpack it.")
         if self.ahead.peek(3) == codecs.BOM_UTF8:
@@ -177,13 +178,16 @@ class _Table:
         """Take what seems to separate the cells if the header is one cell between commas."""
         start = io.StringIO(self.ahead.peek(_FIRST_BYTES).decode("utf-8", "surrogateescape"), newline="")
         with suppress(csv.Error):  # which reading the header says
-            cells = next(csv.reader(start, **self.dialect.python_options), [])
+            cells = next(filter(None, csv.reader(start, **self.dialect.python_options)), [])
             if len(cells) == 1 and (other := likely_delimiter(cells[0])):
                 self.dialect = replace(self.dialect, delimiter=other)
                 self._begin(self.ahead, row=1)
 
     def _read_header(self, columns: Sequence[str]) -> list[str]:
-        header = column_names(self._next() or [])
+        header = self._next()
+        while header == [] and not self.dialect.is_plain:  # lines that are left out are blank
+            header = self._next()
+        header = column_names(header or [])
         place = f"{self._name}: row {self._number}"
         _check_text(header, header, place)
         if not header:
@@ -202,7 +206,7 @@ class _Table:
             if column not in header:
                 raise DataError(
                     f"{place}: no column '{column}'.{did_you_mean(column, header[:1000])} "
-                    f"The header has: {', '.join(header)[:400]}. Correct the recipe's data."
+                    f"The header has: {', '.join(header)[:400]}. Correct the recipe's data{ABSENT_HINT}."
                 )
         return header
 
@@ -347,5 +351,5 @@ def _check_text(row: list[str], header: list[str], place: str) -> None:
         if _NOT_TEXT.search(cell):
             raise DataError(
                 f"{column}: is not UTF-8, {cell.encode('utf-8', 'surrogateescape')[:40]!r} was found. "
-                "Save the file as UTF-8 (it looks like Latin-1)."
+                "Set data.encoding, such as cp1252 for files of Windows or Latin-1, or save the file as UTF-8."
             )

@@ -88,6 +88,22 @@ def read(
     that can be read, where a cell that cannot be is missing.
     """
     try:
-        yield from FORMATS[format].read(file, columns, lists, piece, whole_rows)
+        present = columns if not file.may_lack else _present(format, file, columns)
+        for item in FORMATS[format].read(file, present, lists, piece, whole_rows):
+            yield item if len(present) == len(columns) or isinstance(item, BadRow) else _with_absent(item, columns)
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(file.name, error) from error
+
+
+def _present(format: TableName, file: TableFile, columns: Sequence[str]) -> Sequence[str]:
+    """Return the `columns` that `file` has, and those that it must have."""
+    named = {*FORMATS[format].columns(file), *FORMATS[format].nested(file)}
+    if FORMATS[format].is_sparse or not named & {*columns}:
+        return columns
+    return [name for name in columns if name in named or name not in file.may_lack]
+
+
+def _with_absent(batch: RowBatch, columns: Sequence[str]) -> RowBatch:
+    """Return the rows with `columns` first; those that the file lacks are missing."""
+    names = batch.columns.schema.names
+    return batch.select([*columns, *(name for name in names if name not in columns)])

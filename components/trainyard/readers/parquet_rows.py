@@ -15,9 +15,9 @@ from pyarrow import parquet
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.readers.rows import MOST_ROWS, PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
-from trainyard.readers.table_file import TableFile
+from trainyard.readers.table_file import ABSENT_HINT, TableFile
 from trainyard.spec.columns import column_names
-from trainyard.storage.listing import seekable_file
+from trainyard.storage.listing import is_gzip, seekable_file
 from trainyard.uris import is_bucket
 from trainyard.values.columns import impossible_times, is_list, is_text
 from trainyard.values.text import column_name
@@ -127,6 +127,11 @@ def _opened(file: TableFile) -> Iterator[tuple[Any, pa.Schema]]:
             # INT96, of Spark and Hive: nanoseconds would hold the years from 1677 to 2262 alone, and others as these.
             opened = parquet.ParquetFile(local, coerce_int96_timestamp_unit="us")
         except _UNREADABLE as error:
+            if is_gzip(file.path):
+                raise DataError(
+                    f"{file.name}: is compressed with gzip as a whole, and Parquet is read where its parts lie. Store "
+                    "it unpacked (in a bucket without Content-Encoding: gzip)."
+                ) from error
             raise _broken(file.name, error) from error
         with opened:
             stored = opened.schema_arrow
@@ -198,7 +203,7 @@ def _check(
         if column not in known:
             raise DataError(
                 f"{name}: no column '{column}'.{did_you_mean(column, known[:1000])} The file has: "
-                f"{', '.join(known)[:400]}. Correct the recipe's data."
+                f"{', '.join(known)[:400]}. Correct the recipe's data{ABSENT_HINT}."
             )
         kind = schema.field(column).type if column in schema.names else pa.string()
         require_readable(column, kind, name, may_be_list=lists is None or column in lists)

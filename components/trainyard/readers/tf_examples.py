@@ -34,7 +34,6 @@ HEADER_BYTES = 12
 _MASK = 0xA282EAD8  # specified by the format
 _CHUNK = 1 << 20
 _NO_LENGTH = "its length does not match its checksum"
-_GZIP = b"\x1f\x8b"
 _DEFLATE = 8  # source: RFC 1950, 2.2
 
 
@@ -349,8 +348,6 @@ def read_records(stream: IO[bytes], limit: int) -> Iterator[bytes | int]:
 
 def _compressed(header: bytes) -> str:
     """Return the error for a file that does not begin with a record."""
-    if header.startswith(_GZIP):
-        return "the file is compressed with GZIP, and its name does not end in .gz"
     if header[0] & 0x0F == _DEFLATE and int.from_bytes(header[:2], "big") % 31 == 0:
         return "the file is compressed with ZLIB. It is read plain, or with GZIP as .tfrecord.gz"
     return _NO_LENGTH

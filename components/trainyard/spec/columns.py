@@ -184,6 +184,11 @@ def has_name(column: str) -> bool:
 
 Delimiter = Literal[",", ";", "\t"]
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
+Encoding = Literal["utf-8", "cp1252", "latin-1", "utf-16"]
+SkippedRows = (
+    Annotated[int, Field(ge=0, le=1000)] | Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(max_length=100)]
+)
+Comment = Annotated[str, Field(min_length=1, max_length=8, pattern=r"^[^\x00-\x20\x7f\"']+$")]
 Quote = Literal['"', "'", "none"]
 Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 

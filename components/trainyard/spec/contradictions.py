@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
-from trainyard.spec import columns, command, formula, trees
+from trainyard.spec import columns, command, documents, formula, trees
 from trainyard.spec.gates import (
     BASELINE_CLASS_METRICS,
     BASELINE_METRICS,
@@ -62,6 +62,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from _resizing_faults(recipe)
     yield from _label_faults(recipe)
     yield from _column_faults(recipe)
+    yield from _file_faults(recipe)
     data, formats = recipe.data, recipe.export.files
     yield from ((("data", "features", name), why) for name, why in columns.faults(data))
     if data.store and not data.is_image:
@@ -140,14 +141,26 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("data", "targets"), "name a column twice. Name it once"
 
 
+def _file_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    """Yield the settings of files that the format does not have."""
+    data, why = recipe.data, {"encoding": "Parquet and TFRecord hold UTF-8, and images no text"}
+    formats = {"encoding": ["csv"], "skip_rows": ["csv"], "comment": ["csv"], "absent_columns": ["csv", "parquet"]}
+    why["absent_columns"] = "a feature that an example lacks is missing" if data.format == "tfrecord" else ""
+    for name in documents.changed(data):
+        if name in formats and data.format not in formats[name]:
+            reason = f": {why[name]}" if why.get(name) else ""
+            yield ("data", name), f"is for {' and '.join(formats[name])}, not for {data.format}{reason}. Leave it out"
+    if data.comment is not None and data.comment[0] in (data.delimiter, data.quote):
+        yield ("data", "comment"), f"{data.comment!r} begins with data.delimiter or data.quote. Name another"
+
+
 def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     data = recipe.data
     used = [*data.labels, data.split.column, data.weight]
-    is_dated = data.split.by == "time" or bool(data.dates)
-    if data.time_zone != DEFAULT_ZONE and not is_dated:
+    if data.time_zone != DEFAULT_ZONE and not data.counts_days and data.window_days is None:
         yield (
             ("data", "time_zone"),
-            "is for features of type date and for split by: time, and there is neither. Leave it out",
+            "is for features of type date, split by: time and window_days, and there is none. Leave it out",
         )
     if data.is_image:
         for name in ("derive", "where", "weight"):

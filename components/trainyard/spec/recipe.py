@@ -30,13 +30,16 @@ from trainyard.spec.columns import (
     MAX_COLUMNS,
     Category,
     Column,
+    Comment,
     Count,
     Date,
     Delimiter,
+    Encoding,
     Examples,
     Numeric,
     Quote,
     Separator,
+    SkippedRows,
     SplitRows,
     TableName,
     Text,
@@ -103,8 +106,8 @@ class Data(Strict):
     )
     window_days: Annotated[int, Field(ge=1, le=3660)] | None = Field(
         None,
-        description="Number of days to read before the run's day (UTC). path then names one day, such as "
-        "gs://b/day=%Y-%m-%d.",
+        description="Number of days to read before the run's day in time_zone (default: the schedule's). path then "
+        "names one day, such as gs://b/day=%Y-%m-%d.",
     )
     max_missing_days: Annotated[int, Field(ge=0, le=3660)] = Field(
         0, description="Maximum number of days in the window without files; more end the run."
@@ -117,6 +120,22 @@ class Data(Strict):
         '"',
         description="csv: quote character of cells; doubled, it is part of the cell. none: quotes are ordinary "
         "characters.",
+    )
+    encoding: Encoding = Field(
+        "utf-8", description="csv: encoding of the files. cp1252 is what Windows and Excel call ANSI, or Latin-1."
+    )
+    skip_rows: SkippedRows = Field(
+        0,
+        description="csv: lines that are no rows: how many stand above the header, or a list of their numbers, such as "
+        "[1, 3] for a title and, below the header in line 2, units.",
+    )
+    comment: Comment | None = Field(
+        None, description="csv: lines that begin with this are no rows, such as '#'; not inside a quoted cell."
+    )
+    absent_columns: Literal["refused", "missing"] = Field(
+        "refused",
+        description="csv and parquet: how a file is read that lacks a column of other files. missing: its rows have no "
+        "value there; label, weight and split.column are always required.",
     )
     label: Column = Field("label", description="Column or feature to predict, or one of derive.")
     label_separator: Separator | None = Field(
@@ -148,8 +167,8 @@ class Data(Strict):
     where: Condition | None = Field(None, description="Filter for the rows to read, such as fare > 0.")
     time_zone: TimeZone = Field(
         DEFAULT_ZONE,
-        description="Time zone in which dates and split.by: time count the days, hours and weekdays of times with an "
-        "offset: UTC, an offset such as +05:30, or a name such as Asia/Tokyo.",
+        description="Time zone of the days of window_days, and in which dates and split.by: time count the days, hours "
+        "and weekdays of times with an offset: UTC, an offset such as +05:30, or a name such as Asia/Tokyo.",
     )
     image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
         None, description="Height and width to resize images to; default: those of the first image."
@@ -220,6 +239,18 @@ class Data(Strict):
         return self
 
     @property
+    def skipped_rows(self) -> tuple[int, ...]:
+        """The numbers of the lines that are no rows."""
+        rows = self.skip_rows
+        return tuple(range(1, rows + 1) if isinstance(rows, int) else sorted({*rows}))
+
+    @property
+    def may_lack(self) -> list[str]:
+        """The columns that a file may lack: none of what every row needs."""
+        required = {*self.labels, self.split.column, self.weight}
+        return [name for name in self.columns if name not in required] if self.absent_columns == "missing" else []
+
+    @property
     def keeps_parts(self) -> bool:
         """True if the read rows stay for the next run."""
         return self.window_days is not None if self.incremental is None else self.incremental
@@ -233,6 +264,11 @@ class Data(Strict):
     def zone(self) -> datetime.tzinfo:
         """The time zone in which days are counted."""
         return time_zone(self.time_zone)
+
+    @property
+    def counts_days(self) -> bool:
+        """True if the days of times in the data matter."""
+        return self.split.by == "time" or bool(self.dates)
 
     @property
     def columns(self) -> list[str]:

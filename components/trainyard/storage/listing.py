@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO
 
 from trainyard import globs
 from trainyard.errors import DataError
@@ -29,6 +29,7 @@ LINK_OUT = "link_out_of_root"
 """The reason of a link that is not followed because it leads out of the source."""
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_GZIP_HEADER = 10  # bytes
 _SEEKING_CHUNK = 4 << 20  # chosen: maximum of unused bytes fetched after each column of a row group
 
 
@@ -232,13 +233,38 @@ def copy_advice(reasons: Iterable[str], path: str) -> str:
 
 
 def open_file(path: str, chunk: int | None = None) -> IO[bytes]:
-    """Return the bytes of `path`, gunzipped if the name ends in .gz; a damaged archive raises while reading.
+    """Return the bytes of `path`, gunzipped if its name ends in .gz or its first bytes say so.
 
+    So are objects with Content-Encoding: gzip, whose stored bytes are read. A damaged archive raises while reading.
     The stream can seek, at least forward. chunk: bytes of one request to a bucket, many by default. Raises `OSError` if
     it is not a regular file, because opening a named pipe would wait forever.
     """
-    stream = bucket_source.open_object(path, chunk) if is_bucket(path) else _open_regular(path)
-    return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
+    stream = _open_stored(path, chunk)
+    if path.endswith(".gz"):
+        stream = _gunzipped(stream)
+    return _gunzipped(stream) if _starts_as_gzip(stream) else stream
+
+
+def is_gzip(path: str) -> bool:
+    """Return True if `open_file` gunzips the file at `path`. Raises `OSError` if it cannot be read."""
+    if path.endswith(".gz"):
+        return True
+    with _open_stored(path, io.DEFAULT_BUFFER_SIZE) as stream:
+        return _starts_as_gzip(stream)
+
+
+def _open_stored(path: str, chunk: int | None) -> io.BufferedReader:
+    return bucket_source.open_object(path, chunk) if is_bucket(path) else _open_regular(path)
+
+
+def _gunzipped(stream: io.BufferedReader) -> io.BufferedReader:
+    return io.BufferedReader(gzip.GzipFile(fileobj=stream, mode="rb"))
+
+
+def _starts_as_gzip(stream: io.BufferedReader) -> bool:
+    """Return True if `stream` begins with the header of a gzip member (RFC 1952) that is no TFRecord's length."""
+    start = stream.peek(_GZIP_HEADER)[:_GZIP_HEADER]
+    return len(start) == _GZIP_HEADER and start[:3] == b"\x1f\x8b\x08" and start[3] < 0x20 and start[8] in (0, 2, 4)
 
 
 @contextmanager
@@ -247,7 +273,7 @@ def seekable_file(path: str) -> Iterator[str | IO[bytes]]:
     if not is_bucket(path):
         yield path
         return
-    with open_file(path, _SEEKING_CHUNK) as stream:
+    with _open_stored(path, _SEEKING_CHUNK) as stream:
         yield stream
 
 
@@ -256,7 +282,7 @@ def unreadable(name: str, error: Exception) -> DataError:
     return DataError(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
 
 
-def _open_regular(path: str) -> IO[bytes]:
+def _open_regular(path: str) -> io.BufferedReader:
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from trainyard.errors import DataError
-from trainyard.storage.listing import open_file, unreadable
+from trainyard.storage.listing import is_gzip, open_file, unreadable
 from trainyard.uris import is_bucket
 
 BLOCK = 512
@@ -78,7 +78,7 @@ def list_archive(path: str, size: int, limit: int | None = None) -> ArchiveListi
 
     Nested archives share the limit. Raises `DataError` if it, or a nested one, is not an archive or cannot be read.
     """
-    farthest = None if limit is None or not path.endswith(".gz") else _FARTHEST_PACKED
+    farthest = None if limit is None or not is_gzip(path) else _FARTHEST_PACKED
     try:
         with open_file(path, BLOCK * 2 if limit is not None and is_bucket(path) else None) as stream:
             outer, is_whole = _first(members(stream), limit, farthest)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -79,14 +80,15 @@ def profile_table(
     time_zone = data.time_zone if data else time_zone
     zone = zones.time_zone(time_zone)
     counts = _ColumnCounters(label, requires_label, named, zone)
-    for item in read_table(source, data.columns if data else None):
+    names, absent = all_columns(source) if data is None or data.may_lack else ([], {})
+    for item in read_table(source, data.columns if data else None, names if absent else []):
         if isinstance(item, RowBatch):
             item = with_derived(item, data) if data else without_declared_rows(item, declared, zone)
         counts.add(item)
     if counts.ragged and not counts.rows:
         raise DataError(
             f"{source.path}: no row can be read, such as {counts.ragged_such_as[0]}. "
-            + ("Remove what stands above the header, or correct it." if source.kind == "csv" else _AT_FAULT)
+            + ("Name lines above the header in data.skip_rows, or correct it." if source.kind == "csv" else _AT_FAULT)
         )
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
@@ -111,6 +113,10 @@ def profile_table(
         source=source.path,
         kind=source.kind,
         delimiter=find_delimiter(source.tables[0]) if source.kind == "csv" else ",",
+        encoding=source.dialect.encoding,
+        skip_rows=source.dialect.skip_rows,
+        comment=source.dialect.comment,
+        absent_columns=absent,
         files=len(source.files),
         bytes=sum(file.bytes for file in source.files),
         rows=counts.rows,
@@ -434,15 +440,37 @@ def _sure(rows: NDArray[np.int64], agree: NDArray[np.bool_], margins: NDArray[np
     return ordered[: _TOGETHER * (odd[0] if len(odd) else len(together))]
 
 
-def read_table(source: SourceFiles, used: Collection[str] | None = None) -> Iterator[RowBatch | BadRow]:
+def all_columns(source: SourceFiles) -> tuple[list[str], dict[str, int]]:
+    """Return the columns of all files, in the order of the first file that has each, and in how many some are absent.
+
+    Raises `DataError` as `read_table`, also if a file has few columns of the earlier ones.
+    """
+    kind, names, counts = table_kind(source), list[str](), Counter[str]()
+    if formats.FORMATS[kind].is_sparse or len(source.tables) == 1:
+        return names, {}
+    for file in source.tables:
+        columns = formats.columns(kind, file)
+        if names and 2 * len({*columns} & {*names}) < len(columns):
+            raise DataError(_other_header(columns, names, file.name, source.files[0].name))
+        names += [name for name in columns if name not in names]
+        counts.update(columns)
+    files = len(source.tables)
+    return names, {name: files - counts[name] for name in names if counts[name] < files}
+
+
+def read_table(
+    source: SourceFiles, used: Collection[str] | None = None, names: Collection[str] = ()
+) -> Iterator[RowBatch | BadRow]:
     """Yield the rows of all files in order, as texts; rows of CSV of nothing but empty cells are left out.
 
     used: the columns that a recipe reads, by default all. A cell of another one that cannot be read is missing.
+    names: the columns of all files together, some of which a file may lack; by default those of the first file.
 
     Raises `DataError` that names the file if it is empty, has other columns than the first file, or cannot be read.
     """
-    first: list[str] = []
+    first = list(names)
     for file in source.tables:
+        file = replace(file, may_lack=names) if names else file
         columns = formats.columns(table_kind(source), file)
         if not columns:
             raise DataError(f"{file.name}: has no column of numbers or texts. Name a table.")
@@ -452,7 +480,7 @@ def read_table(source: SourceFiles, used: Collection[str] | None = None) -> Iter
                 "Add a line with the names of the columns."
             )
         first = first or columns
-        if columns != first and source.kind == "csv":
+        if columns != first and source.kind == "csv" and not names:
             raise DataError(_other_header(columns, first, file.name, source.files[0].name))
         required = first if used is None else [name for name in first if name in used]
         for item in _together(formats.read(table_kind(source), file, required, whole_rows=True), first):

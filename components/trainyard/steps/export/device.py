@@ -94,6 +94,10 @@ def write(
         "label_separator": recipe.data.label_separator,
         "thresholds": dict(thresholds),
         "quote": recipe.data.quote,
+        "encoding": recipe.data.encoding,
+        "skip_rows": recipe.data.skipped_rows,
+        "comment": recipe.data.comment,
+        "absent_columns": recipe.data.absent_columns,
         "time_zone": recipe.data.time_zone,
         "files": dict(files),
     }

@@ -56,11 +56,15 @@ class _MissingColumnError(Exception):
 def _rows(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None, extras: Sequence[str]) -> Items:
     assert source.kind != "images"  # noqa: S101 - asked of rows alone
     numbers = {feature.name for feature in model.inputs if feature.dtype == "float32"} - {key, *extras}
-    table = source.table(file, model.quote, numbers)
+    inputs = {feature.name for feature in model.inputs}
+    may_lack = inputs - {key, *extras} if model.may_lack else set[str]()
+    table = source.table(file, model.dialect, numbers, may_lack)
     names = formats.columns(source.kind, table)
     required = model.required(key, extras)
     if missing := set(required) - set(names):  # or of a type that is not read, which the reader says
         names += missing & formats.FORMATS[source.kind].nested(table).keys()
+    if set(names) & inputs:
+        names += sorted(may_lack - {*names})
     if not (formats.FORMATS[source.kind].is_sparse and set(names) & set(required)):
         try:
             require_columns(names, model, key, file.name, extras)

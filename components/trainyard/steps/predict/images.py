@@ -18,6 +18,7 @@ from trainyard.errors import DataError
 from trainyard.quality.decoding import PixelForm, UnscaledImageError, depth_of, in_eight_bits
 from trainyard.readers import jpeg, png
 from trainyard.readers.rows import BadRow, batched
+from trainyard.readers.table_file import Dialect
 from trainyard.readers.tf_examples import read_image_examples
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.source import InputBatch, InputFiles, Items
@@ -122,7 +123,7 @@ def _read(source: InputFiles, file: SourceFile, form: PixelForm) -> _EncodedImag
         return BadRow(file.name, None, "too_many_bytes", f"{file.bytes:,} bytes, at most {_MAX_BYTES:,} are taken")
     try:
         with source.open(file) as stream:
-            encoded = stream.read(_MAX_BYTES) if file.name.endswith(".gz") else stream.read()
+            encoded = stream.read(_MAX_BYTES)  # compressed, a few bytes may stand for many
     except (OSError, EOFError, zlib.error) as error:
         return BadRow(file.name, None, "unreadable_file", str(error))
     return checked(file.name, encoded, form)
@@ -134,7 +135,7 @@ def _record_images(source: InputFiles, form: PixelForm) -> Iterator[_EncodedImag
             yield BadRow(file.name, None, file.reason, file.detail)
             continue
         try:
-            for item in read_image_examples(source.table(file, '"'), _MAX_BYTES):
+            for item in read_image_examples(source.table(file, Dialect()), _MAX_BYTES):
                 if isinstance(item, BadRow):
                     yield item
                     continue

@@ -13,7 +13,8 @@ from trainyard.contract.pushed_versions import serving_version, split_name
 from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, champion
 from trainyard.errors import DataError
 from trainyard.quality.decoding import PixelForm
-from trainyard.spec.columns import Quote
+from trainyard.readers.table_file import Dialect
+from trainyard.spec.columns import Encoding, Quote
 from trainyard.storage import storage
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -69,6 +70,10 @@ class _Preprocessing(_Lenient):
     label_separator: str | None = None
     thresholds: dict[str, float] = {}
     quote: Quote = '"'
+    encoding: Encoding = "utf-8"
+    skip_rows: tuple[int, ...] = ()
+    comment: str | None = None
+    absent_columns: Literal["refused", "missing"] = "refused"
     time_zone: str = DEFAULT_ZONE
 
 
@@ -77,8 +82,8 @@ class PushedModel(_Lenient):
 
     label_separator: stands between the classes of one answer, if it may have several. thresholds: pairs of a class id
     and its decision threshold. targets: the names of the numbers, if there are several. pixels: of the images that it
-    takes; None if it takes the columns `inputs`. quote: what cells of CSV are put in. time_zone: in which days of times
-    with an offset are counted.
+    takes; None if it takes the columns `inputs`. dialect: of CSV files, whose delimiter each file says. may_lack:
+    files may lack some inputs. time_zone: in which days of times with an offset are counted.
     """
 
     folder: str
@@ -88,7 +93,8 @@ class PushedModel(_Lenient):
     thresholds: tuple[tuple[int, float], ...] = ()  # a model is hashed
     targets: tuple[str, ...] | None = None
     pixels: PixelForm | None
-    quote: Quote = '"'
+    dialect: Dialect = Dialect(None)
+    may_lack: bool = False
     time_zone: str = DEFAULT_ZONE
 
     def required(self, key: str | None, extras: Sequence[str] = ()) -> list[str]:
@@ -151,7 +157,8 @@ def open_model(folder: str) -> PushedModel:
         thresholds=tuple(thresholds.items()),
         targets=None if targets is None else tuple(targets),
         pixels=_pixels(document.image) if takes_images else None,
-        quote=document.quote,
+        dialect=Dialect(None, document.quote, document.encoding, document.skip_rows, document.comment),
+        may_lack=document.absent_columns == "missing",
         time_zone=document.time_zone,
     )
 

@@ -17,7 +17,7 @@ from trainyard.errors import DataError
 from trainyard.readers import tf_examples
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
-from trainyard.spec.columns import ENDINGS, Quote, TableName, hint, table_of
+from trainyard.spec.columns import ENDINGS, TableName, hint, table_of
 from trainyard.storage import listing
 from trainyard.storage.listing import SourceFile, open_file
 
@@ -71,12 +71,14 @@ class InputFiles:
     ignored: list[str]
 
     def open(self, file: SourceFile) -> IO[bytes]:
-        """Return the file's bytes, gunzipped if its name ends in .gz."""
+        """Return the file's bytes, gunzipped if they are compressed."""
         return open_file(self.path_of(file.name))
 
-    def table(self, file: SourceFile, quote: Quote, numbers: Collection[str] = ()) -> TableFile:
-        """Return a file of rows for its reader, which finds out what separates cells of CSV."""
-        return TableFile(self.path_of(file.name), file.name, file.bytes, Dialect(None, quote), numbers)
+    def table(
+        self, file: SourceFile, dialect: Dialect, numbers: Collection[str] = (), may_lack: Collection[str] = ()
+    ) -> TableFile:
+        """Return a file of rows for its reader."""
+        return TableFile(self.path_of(file.name), file.name, file.bytes, dialect, numbers, may_lack)
 
     def path_of(self, name: str) -> str:
         """Return the path or URI of what is called `name` below the root."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import IO, cast
+from typing import cast
 
 from trainyard import globs
 from trainyard.errors import DataError, InfrastructureError, TransientError
@@ -55,14 +55,14 @@ def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
     return name.rpartition("/")[0], [item for item in bucket.list(name).objects if item.name == name]
 
 
-def open_object(uri: str, chunk: int | None = None) -> IO[bytes]:
+def open_object(uri: str, chunk: int | None = None) -> io.BufferedReader:
     """Return the stored bytes of the object at `uri`; handle reading errors with `source_errors`.
 
     chunk: bytes of one request, many by default.
     """
     root, name = objects.split_uri(uri)
     raw = _Stream(objects.open_store(root, _DEADLINE_SECONDS), name, chunk or _CHUNK)
-    return cast(IO[bytes], io.BufferedReader(raw, min(chunk or _CHUNK, io.DEFAULT_BUFFER_SIZE)))
+    return io.BufferedReader(cast(io.RawIOBase, raw), min(chunk or _CHUNK, io.DEFAULT_BUFFER_SIZE))
 
 
 @contextmanager

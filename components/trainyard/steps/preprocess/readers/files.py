@@ -19,7 +19,7 @@ from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
-from trainyard.storage.listing import SourceFile, unreadable
+from trainyard.storage.listing import SourceFile, is_gzip, unreadable
 from trainyard.storage.listing import open_file as open_file
 from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, not_an_archive
 from trainyard.uris import is_bucket
@@ -262,7 +262,7 @@ def tar_pieces(path: str, name: str) -> list[Piece]:
                     _require_archive(stream, member, name)
                 elif is_bucket(path):
                     break
-                if path.endswith(".gz"):
+                if is_gzip(path):
                     break
                 if member.header - starts[-1] >= PIECE_BYTES:
                     starts.append(member.header)

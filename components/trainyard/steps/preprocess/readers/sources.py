@@ -123,7 +123,7 @@ class Reader:
 
     def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | BadRow]:
         recipe, dataset = self._recipe, self._dataset
-        file = TableFile(path, name, dialect=Dialect.from_data(recipe.data))
+        file = TableFile(path, name, dialect=Dialect.from_data(recipe.data), may_lack=recipe.data.may_lack)
         if recipe.data.is_image:
             items = in_batches(_example_images(file, recipe, dataset), recipe.data)
         else:
