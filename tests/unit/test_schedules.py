@@ -26,7 +26,17 @@ from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
 from trainyard.storage import storage
 from trainyard_control.compiler import compilation
-from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, load, package, plan, removal, request
+from trainyard_control.kubeflow.schedules import (
+    Action,
+    Recurring,
+    Schedule,
+    _with_days,
+    load,
+    package,
+    plan,
+    removal,
+    request,
+)
 
 NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
 TEXT = "name: nightly\nrecipe: digits\nenvironment: kind\ncron: 0 3 * * *\n"
@@ -130,6 +140,27 @@ def test_a_paused_one_and_a_removed_one_leave_nothing_enabled() -> None:
         "disable nightly.aaaaaaaa",
         "keep nightly.aaaaaaaa",
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "zone"),
+    [("", "Asia/Tokyo"), (", time_zone: +00:00", "+00:00"), (", time_zone: Asia/Seoul", "Asia/Seoul")],
+)
+def test_the_days_of_a_window_are_those_of_the_schedule_unless_the_data_have_a_zone(tmp_path, data, zone) -> None:
+    source = "{format: csv, path: gs://b/%Y-%m-%d, window_days: 3, features: {x: {type: numeric}}"
+    (tmp_path / "clicks.yaml").write_text(f"name: clicks\ndata: {source}{data}}}\nmodel: {{name: mlp}}\n")
+    schedule = read(tmp_path, TEXT.replace("digits", "clicks")).model_copy(
+        update={"recipe": str(tmp_path / "clicks.yaml"), "time_zone": "Asia/Tokyo", "overrides": []}
+    )
+    assert _with_days(recipes.load(schedule.recipe), schedule).data.time_zone == zone
+    utc = schedule.model_copy(update={"time_zone": "UTC"})
+    assert _with_days(recipes.load(schedule.recipe), utc).data.time_zone == (zone if data else "UTC")
+    if not data:
+        dated = recipes.load(schedule.recipe, ["data.features={x: {type: date}}"])
+        with pytest.raises(
+            ConfigurationError, match=r"Set data\.time_zone to Asia/Tokyo, or to \+00:00 for days of UTC"
+        ):
+            _with_days(dated, schedule)
 
 
 def test_the_name_at_the_server_changes_with_what_runs_and_when(tmp_path: Path) -> None:

@@ -51,7 +51,27 @@ def test_a_run_without_a_time_of_its_own_is_for_now() -> None:
     for nothing in ("", "{{$.pipeline_job_schedule_time_utc}}"):
         assert abs((window.time_of(nothing) - datetime.now(UTC)).total_seconds()) < 3600
     with pytest.raises(ConfigurationError, match="'tomorrow' is no day"):
-        window.day_of("tomorrow")
+        window.day_of("tomorrow", recipe("/d/%Y-%m-%d").data)
+
+
+@pytest.mark.parametrize(
+    ("zone", "scheduled", "day"),
+    [
+        ("UTC", "2026-03-09T18:00:00Z", "2026-03-09"),
+        ("Asia/Tokyo", "2026-03-09T18:00:00Z", "2026-03-10"),  # 03:00 there
+        ("Asia/Tokyo", "2026-03-10", "2026-03-10"),  # a day is of the zone already
+        ("+00:00", "2026-03-10T03:00:00+09:00", "2026-03-09"),
+        ("Europe/Berlin", "2026-03-28T23:30:00Z", "2026-03-29"),  # +01:00; clocks go forward at 01:00 UTC
+        ("Europe/Berlin", "2026-03-29T22:30:00Z", "2026-03-30"),  # +02:00
+        ("Europe/Berlin", "2026-10-25T22:30:00Z", "2026-10-25"),  # +01:00 again, 25 hours
+        ("America/New_York", "2026-11-01T04:30:00Z", "2026-11-01"),
+    ],
+)
+def test_the_days_of_a_window_are_those_of_the_datas_time_zone(zone: str, scheduled: str, day: str) -> None:
+    data = recipe("/d/%Y-%m-%d").data.model_copy(update={"time_zone": zone})
+    assert window.day_of(scheduled, data) == day
+    before = [datetime.fromisoformat(each).date() for each in window.paths(data, scheduled)]
+    assert [(datetime.fromisoformat(day).date() - each).days for each in before] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
@@ -10,6 +11,7 @@ from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.spec.recipe import Data
 
 _LISTED = 5
+_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _FIRST_YEAR = 1970
 
 
@@ -31,9 +33,12 @@ def time_of(scheduled: str) -> datetime:
     return time
 
 
-def day_of(scheduled: str) -> str:
-    """Return the day of `time_of(scheduled)`, written YYYY-MM-DD."""
-    return time_of(scheduled).date().isoformat()
+def day_of(scheduled: str, data: Data) -> str:
+    """Return the day YYYY-MM-DD of a run: `scheduled`, or that time's (now if it is '') in `data.time_zone`."""
+    time = time_of(scheduled)
+    if _DAY.fullmatch(scheduled):
+        return scheduled
+    return time.astimezone(data.zone).date().isoformat()
 
 
 def paths(data: Data, day: str) -> dict[str, str]:
@@ -41,7 +46,7 @@ def paths(data: Data, day: str) -> dict[str, str]:
 
     Raises `ConfigurationError` if `day` is none.
     """
-    end = date.fromisoformat(day_of(day))
+    end = date.fromisoformat(day_of(day, data))
     days = [end - timedelta(days=back) for back in range(data.window_days or 0, 0, -1)]
     return {day.isoformat(): _on(day, data.path or "") for day in days}
 

@@ -92,7 +92,7 @@ def _placed(pipeline: Any, recipe: Recipe, environment: Environment, more: dict[
         "code": keys.code_digest(recipe.module),
     }
     spec = _with_defaults(pipeline, recipe.name, environment, defaults | more)
-    _fill_in_time(spec, day_of(day) if day else "")
+    _fill_in_time(spec, day_of(day, recipe.data) if day else "")
     return place(spec, environment)
 
 

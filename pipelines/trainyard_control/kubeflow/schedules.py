@@ -24,7 +24,9 @@ from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
+from trainyard.values.zones import DEFAULT_ZONE
 from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -240,10 +242,26 @@ class Schedules:
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
     """Build the submission of the schedule, and the name of the recurring run for exactly this content."""
-    recipe = recipes.load(schedule.recipe, schedule.overrides)
+    recipe = _with_days(recipes.load(schedule.recipe, schedule.overrides), schedule)
     placed = compiled(recipe, environment, schedule.when)
     submission = compilation.submission(recipe.name, environment, placed, schedule.name, schedule=schedule.name)
     return submission, f"{schedule.name}.{digest(schedule, submission.package, environment.service_accounts.run)}"
+
+
+def _with_days(recipe: Recipe, schedule: Schedule) -> Recipe:
+    """Return `recipe` with the days of its window in the schedule's time zone, unless its data have one.
+
+    Raises `ConfigurationError` if dates in the data would then be of other days.
+    """
+    data = recipe.data
+    if data.window_days is None or data.time_zone != DEFAULT_ZONE or schedule.time_zone == DEFAULT_ZONE:
+        return recipe
+    if data.counts_days:
+        raise ConfigurationError(
+            f"{schedule.name}: time_zone: is {schedule.time_zone}, and data.time_zone, in which window_days and dates "
+            f"are counted, is {DEFAULT_ZONE}. Set data.time_zone to {schedule.time_zone}, or to +00:00 for days of UTC."
+        )
+    return recipe.model_copy(update={"data": data.model_copy(update={"time_zone": schedule.time_zone})})
 
 
 def request(

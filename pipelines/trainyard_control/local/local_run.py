@@ -158,7 +158,7 @@ class LocalRun:
     def _begin(self) -> None:
         weights.digest(self.recipe)  # those that are not there end the run before its data are read
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
-        self._pipeline.day = self.day = day_of(self.day)
+        self._pipeline.day = self.day = day_of(self.day, self.recipe.data)
 
     def _skip_rest(self, why: str) -> None:
         for step in OUTPUTS:

@@ -21,11 +21,12 @@ def check(
     from trainyard.runtime import task
 
     with task.opened("check", recipe, storage, code, run_id) as this:
-        from trainyard.contract.window import time_of
+        from trainyard.contract.window import day_of, time_of
         from trainyard.spec.schedule import When
         from trainyard.steps.check.run import run
 
         conditions = When.model_validate_json(when)
+        this.pipeline.day = day_of(scheduled, this.pipeline.recipe.data)
         due, why = run(this.pipeline, conditions, time_of(scheduled), examples)
         answer = this.decided(due, why)
         Path(report.path).write_text(this.report(), encoding="utf-8")

@@ -36,7 +36,7 @@ def run(pipeline: Pipeline, when: When, now: datetime, examples: str = "") -> tu
         return True, f"nothing was pushed to {pipeline.destination} yet"
     why = _too_old(best, when, now)
     if not why and (when.new_data or when.drift):
-        pipeline.day = now.isoformat()
+        pipeline.day = pipeline.day or now.isoformat()
         pipeline.outputs[Examples.made_by] = examples or pipeline.place(Examples.made_by).output
         pipeline.outputs[Training.made_by] = model = pipeline.place(Training.made_by).output
         trained = storage.committed(model) is not None

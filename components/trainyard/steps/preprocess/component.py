@@ -25,7 +25,7 @@ def preprocess(
         from trainyard.contract.artifacts.preprocess import Examples
         from trainyard.contract.window import day_of
 
-        this.pipeline.day = day_of(scheduled)
+        this.pipeline.day = day_of(scheduled, this.pipeline.recipe.data)
         examples = this.place(again)
         if this.unfinished():
             from trainyard.steps.preprocess.run import run

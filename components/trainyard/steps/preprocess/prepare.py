@@ -52,7 +52,7 @@ def prepare(recipe: Recipe, output: Path, beam_options: str, day: str) -> None:
             "missing number. Leave indicator out, and return such a feature there."
         )
     with workspace(recipe, output, beam_options) as work:
-        _preprocess(recipe, custom, output, work, beam_options, day_of(day))
+        _preprocess(recipe, custom, output, work, beam_options, day_of(day, recipe.data))
 
 
 def _preprocess(
