@@ -103,7 +103,15 @@ WINDOW = {
 SCALED = {
     "name": "scaled",
     "task": "regression",
-    "data": {"format": "csv", "path": "a.csv", "features": {"x": {"type": "numeric", "clip": [0, 0.999]}}},
+    "data": {
+        "format": "csv",
+        "path": "a.csv",
+        "encoding": "cp1252",
+        "skip_rows": [1, 3],
+        "comment": "#",
+        "absent_columns": "missing",
+        "features": {"x": {"type": "numeric", "clip": [0, 0.999]}},
+    },
     "model": {"name": "mlp"},
     "train": {"target": {"scale": "log", "clip": [0.01, 0.99]}},
 }
