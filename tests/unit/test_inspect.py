@@ -195,10 +195,9 @@ def test_a_rare_class_that_no_column_tells_is_not_called_mislabelled_as_a_whole(
         (b"a,b\n", "there are no rows"),
         (b"1,2\n3,4\n", "row 1: holds numbers alone (1, 2), so the file has no header"),
         (b"a,a\n1,2\n", "the header names column 'a' twice"),
-        ("a,b\n1,2\n".encode("utf-16"), "is UTF-16"),
         ("a,b\n1,2\n".encode("utf-32"), "is UTF-32"),
         (b"\0\0\xfe\xff" + "a,b\n1,2\n".encode("utf-32-be"), "is UTF-32"),
-        (b"a,b\n1,\xff\n", "a.csv: row 2: column 2 'b': is not UTF-8"),
+        ("a,b\n1,Тула\n".encode("cp1251"), "a.csv: row 2: column 2 'b': is not UTF-8"),
         (b'a,b\n1,"' + b"x\n" * (6 << 20), "a.csv: row 2: not valid CSV"),
     ],
 )

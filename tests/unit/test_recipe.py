@@ -582,7 +582,7 @@ PAIR = ["data.features.pair={type: category}"]
             ["data.time_zone=Asia/Tokio", "data.features.day={type: date}"],
             "data.time_zone: no time zone 'Asia/Tokio'. Did you mean 'Asia/Tokyo'? Give UTC, +05:30, or a name such as",
         ),
-        (["data.time_zone=Asia/Tokyo"], "data.time_zone: is for features of type date and for split by: time"),
+        (["data.time_zone=Asia/Tokyo"], "data.time_zone: is for features of type date, split by: time and window"),
     ],
 )
 def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list[str], expected: str) -> None:

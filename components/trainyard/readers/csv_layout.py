@@ -14,7 +14,7 @@ from itertools import takewhile
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import DELIMITERS, Encoding
 from trainyard.storage.listing import open_file
-from trainyard.values.patterns import MISSING, NUMBER, UTF16
+from trainyard.values.patterns import MISSING, NUMBER, UTF16, UTF32
 
 _BYTES = 4 << 20  # chosen: of the first file, looked through for letters that are no ASCII
 _LINES = 200  # chosen: looked through for lines that are no rows
@@ -54,6 +54,8 @@ def likely_dialect(file: TableFile) -> Dialect:
 
 
 def _encoding(content: bytes) -> Encoding:
+    if content[:4] in UTF32:
+        return "utf-8"
     if content[:2] in UTF16:
         return "utf-16"
     with suppress(UnicodeDecodeError):

@@ -450,7 +450,7 @@ def all_columns(source: SourceFiles) -> tuple[list[str], dict[str, int]]:
         return names, {}
     for file in source.tables:
         columns = formats.columns(kind, file)
-        if names and 2 * len({*columns} & {*names}) < len(columns):
+        if names and 2 * len({*columns} & {*names}) <= len(columns):
             raise DataError(_other_header(columns, names, file.name, source.files[0].name))
         names += [name for name in columns if name not in names]
         counts.update(columns)
