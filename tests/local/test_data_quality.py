@@ -15,11 +15,12 @@ from trainyard.readers.rows import BadRow
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.schedule import Bounds
 from trainyard.steps.preprocess import quality
-from trainyard.steps.preprocess.collect import Collected, Repeated
+from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.readers.files import find_files
-from trainyard.steps.preprocess.readers.records import record_batch
-from trainyard.steps.preprocess.split import assign, draw, split_by_class
+from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH, record_batch
+from trainyard.steps.preprocess.repeats import Repeated
+from trainyard.steps.preprocess.split import assign, split_by_class
 from trainyard.steps.preprocess.statistics import SplitSummary, Summary, Texts, conformity
 from trainyard.steps.preprocess.task_store import TaskStore
 
@@ -101,13 +102,15 @@ def table_recipe(kind: str, path: str = "x") -> Recipe:
 def test_a_batch_without_rows_counts_nothing(kind):
     recipe = table_recipe(kind)
     rows = record_batch([], recipe.data)
+    for name in (ROW_HASH, WHOLE_HASH) if recipe.data.hashes_rows else ():
+        rows = rows.append_column(name, pa.array([], pa.uint64()))
     assigned, digests = assign(rows, recipe.seed, recipe.data)
     targets = recipe.data.labels if recipe.task == "regression" else []
     summary = Summary.from_rows(assigned, targets)
     assert summary.examples == 0 and set(digests.values()) == {0} and not summary.labels
     assert {numbers.count for numbers in summary.numbers.values()} <= {0} and set(targets) <= set(summary.numbers)
     assert conformity(rows, recipe.data) == Conformity()
-    assert split_by_class(draw(rows, recipe.seed), {}) == []
+    assert len(split_by_class(rows["label"], np.zeros(0, np.uint64), {})) == 0
     assert list(SortedRunWriter(TaskStore(""), "p").add(assigned)) == []
 
 
@@ -163,7 +166,7 @@ def test_numbers_that_32_bits_cut_are_refused(task, more, statistics, sentence):
 
 
 def test_classes_that_differ_in_their_writing_alone_are_warned_of():
-    [warning] = quality.warnings(collected({"Cat": 5, "cat": 5, "dog": 5}, {"dog": 1}, {"dog": 1}))
+    [warning] = quality.warnings(collected({"Cat": 5, "cat": 5, "dog": 5}, {"dog": 1}, {"dog": 1}), RECIPE.data)
     assert (
         warning == "classes differ in their writing alone: 'Cat' = 'cat'. If they are one class, write it in one way."
     )
@@ -179,12 +182,12 @@ def test_repeated_examples_and_contradicting_labels_are_warned_of():
         Repeated(splits=["train"], times=3, labels=["a"], sources=["a/1", "a/2", "a/3"]),
         Repeated(splits=["test"], times=2, labels=["a", "b"], sources=["a/4", "b/4"]),
     ]
-    first, second = quality.warnings(collected(repeated=groups))
+    first, second = quality.warnings(collected(repeated=groups), RECIPE.data)
     assert first.startswith("3 examples repeat another one")
     assert second == "equal examples with different labels a, b: a/4, b/4."
-    assert quality.warnings(collected()) == []
+    assert quality.warnings(collected(), RECIPE.data) == []
     apart = Repeated(splits=["train", "test"], times=2, labels=["a"], sources=["a/5", "a/6"])
-    first, second, _ = quality.warnings(collected(repeated=[*groups, apart]))
+    first, second, _ = quality.warnings(collected(repeated=[*groups, apart]), RECIPE.data)
     assert first.startswith("4 examples repeat another one (kept), such as")
     assert (
         second.startswith("1 groups of equal examples lie in different splits") and "a/5 = a/6 (train, test)" in second

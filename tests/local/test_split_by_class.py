@@ -146,6 +146,17 @@ def test_a_table_gives_each_class_its_share_whatever_the_order_files_runs_and_sh
     assert len(Examples.read(output).splits["train"].files) > 1
 
 
+def test_a_table_that_repeats_is_split_row_by_row_whatever_the_order_and_the_number_of_files(tmp_path: Path) -> None:
+    draw = random.Random(6)
+    values = [draw.randrange(1, 13) for _ in range(600)]
+    rows = [{"n": f"{n}", "place": "a", "label": "often" if draw.random() < n / 12 else "seldom"} for n in values]
+    whole = rows_by_split(preprocess(recipe_of(write(tmp_path / "one", rows, 1), split={}), tmp_path / "out"))
+    assert [len(whole[split]) / 600 for split in SPLITS] == pytest.approx([0.8, 0.1, 0.1], abs=0.05)
+    assert all(len({n for _, n, _ in whole[split]}) > 9 for split in SPLITS)
+    draw.shuffle(rows)
+    assert rows_by_split(preprocess(recipe_of(write(tmp_path / "five", rows, 5), split={}), tmp_path / "more")) == whole
+
+
 def test_a_class_of_two_different_rows_is_refused_with_what_it_takes(tmp_path: Path) -> None:
     rows = [*table(), *({"n": number, "place": "a", "label": "pair"} for number in "1122")]
     with pytest.raises(DataError, match=r"'test' has no example of class 'pair' \(train 2, eval 2, test 0.* three dif"):

@@ -51,6 +51,7 @@ from trainyard.steps.predict.inputs import items_of
 from trainyard.steps.predict.prediction import Predictor
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput, find_model
 from trainyard.steps.predict.source import InputBatch
+from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH
 from trainyard.steps.preprocess.split import assign
 from trainyard.steps.preprocess.statistics import Summary
 from trainyard.steps.preprocess.transforming.encode import as_column, encode_examples
@@ -154,7 +155,12 @@ def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     raw = {name: as_column(assigned[name]) for name in assigned.schema.names if name.startswith("raw/")}
     summary = Summary.from_rows(assigned, [], recipe.data.prose).document({})
     made = [assigned["split"].to_pylist(), digests, [*encode_examples(raw)], summary]
-    made += [each for other in judged(path, recipe_of_one(format)) for each in other["row_hash"].to_pylist()]
+    made += [
+        each
+        for other in judged(path, recipe_of_one(format))
+        for name in (ROW_HASH, WHOLE_HASH)
+        for each in other[name].to_pylist()
+    ]
     return batch.drop_columns("source").to_pylist(), made
 
 

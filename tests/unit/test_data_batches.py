@@ -18,7 +18,7 @@ from trainyard.readers.csv_blocks import RowBlock
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.records import ROW_HASH, BadRecord, batch_schema, record_batch
+from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH, BadRecord, batch_schema, record_batch
 from trainyard.steps.preprocess.readers.tables import check_row
 
 FEATURES = {
@@ -75,7 +75,7 @@ def by_column(path, recipe) -> tuple[list[dict], list[BadRow], str]:
                 if isinstance(item, BadRow):
                     bad.append(item)
                 else:
-                    item = item.drop_columns(ROW_HASH) if recipe.data.hashes_rows else item
+                    item = item.drop_columns([ROW_HASH, WHOLE_HASH]) if recipe.data.hashes_rows else item
                     assert item.schema == batch_schema(recipe.data)
                     assert 0 < item.num_rows <= 4096
                     rows += item.to_pylist()

@@ -34,7 +34,7 @@ _RARE = 100  # chosen: with this many rows a class misses a split of a tenth onc
 _RARE_IN_A_FIFTH = 48  # chosen: with this many rows a class misses a split of a fifth once in 45,000 times
 _EXAMPLES = 3  # that a class needs, one in each split
 _LITTLE = 0.2  # chosen: share of the rows that are left out with their rare classes
-_SMALL = 100  # chosen: with this many distinct rows a split of a tenth is empty once in 38,000 times
+_SMALL = 100  # chosen: of fewer rows a tenth says little
 _LONG = 400  # chosen: letters of their names; a longer condition is no draft to read
 _SHOWN = 3
 _SURE = 0.98  # chosen: of models without a signal the gate then blesses fewer than one in twenty
@@ -381,14 +381,8 @@ def _split(profile: Profile) -> dict[str, Any]:
     """Return the split settings; a small table, or a rare class, gets splits that are unlikely to miss it."""
     if profile.splits:
         return {"split": {"by": "folder", **_eval_share(profile)}}
-    index = _index(profile) if _is_coarse(profile) else ""
-    fewest = min(profile.classes.values(), default=_RARE)
-    by: dict[str, Any] = {}
-    if index and fewest >= _RARE_IN_A_FIFTH:
-        by = {"by": "group", "column": index}
-    elif profile.classes and (_is_coarse(profile) or _rarest(profile) or _hardly_tested(profile)):
-        by = {"by": "class"}
-    needs_more = profile.rows < _SMALL or ("column" in by and _rarest(profile)) or _hardly_tested(profile)
+    by = {"by": "class"} if _rarest(profile) or _hardly_tested(profile) else {}
+    needs_more = profile.rows < _SMALL or _hardly_tested(profile)
     split = by | ({"train": 0.6, "eval": 0.2, "test": 0.2} if needs_more else {})
     return {"split": split} if split else {}
 
@@ -409,21 +403,12 @@ def _split_guesses(profile: Profile) -> Iterator[str]:
         )
         yield f"split by folder: {splits_of(profile.splits)}{share}"
         return
-    number = f"the columns have at most {_combinations(profile):,} combinations"
-    if "column" in split:
-        index = split["column"][:40]
-        yield f"split by group of '{index}', to the row: {number}, whose rows a split by content keeps together"
-    elif "by" in split and _is_coarse(profile):
-        yield (
-            f"split by class, equal rows together: {number}, of which a split may hold few. For splits to the row "
-            "number the rows in a column with a name, and draft again"
-        )
-    elif rarest := _rarest(profile):
+    if rarest := _rarest(profile):
         number = f"{profile.classes[rarest]:,}"
         yield f"split by class: '{rarest[:40]}' has {number} examples, which a split by content may miss"
     if "train" in split and profile.rows < _SMALL:
         unit = "images" if profile.images else "rows"
-        yield f"split 60 : 20 : 20: of {profile.rows:,} {unit} a split of a tenth may be empty"
+        yield f"split 60 : 20 : 20: of {profile.rows:,} {unit} a split of a tenth is small"
     elif _hardly_tested(profile):
         rare = _rare_class(profile)
         count = profile.classes[rare]
@@ -432,25 +417,6 @@ def _split_guesses(profile: Profile) -> Iterator[str]:
             f"'{rare[:40]}', a tenth half as many"
             + (f"; with fewer than {AREA_EXAMPLES} no model is blessed" if 0.2 * count < AREA_EXAMPLES + 2 else "")
         )
-    elif "train" in split:
-        yield f"split 60 : 20 : 20: a split of a tenth may miss the class '{_rarest(profile)[:40]}'"
-
-
-def _is_coarse(profile: Profile) -> bool:
-    """Return True if a split by content tells few rows apart."""
-    return profile.images is None and _combinations(profile) < min(_SMALL, profile.rows)
-
-
-def _combinations(profile: Profile) -> int:
-    """Return the maximum number of rows that a split by content tells apart."""
-    distinct = {column.name: column.distinct + bool(column.statistics.missing) for column in profile.columns}
-    return min(profile.rows, math.prod(count for name, count in distinct.items() if has_name(name)))
-
-
-def _index(profile: Profile) -> str:
-    """Return a column whose values all differ and say nothing, or ''."""
-    ids = (column for column in profile.columns if column.name != profile.label)
-    return next((column.name for column in ids if column.is_id and not name_fault(column.name)), "")
 
 
 def _rarest(profile: Profile) -> str:

@@ -58,7 +58,7 @@ class BadRow:
 class RowBatch:
     """Rows of one file: columns of Arrow, and the number of each row; the header of a CSV file is row 1.
 
-    hashes: of the whole rows, if they are needed.
+    hashes: if they are needed, two of each row (rows, 2): without what is predicted, and of the whole row.
     """
 
     file: str

@@ -351,18 +351,20 @@ class Text(Strict):
 class SplitRows(Strict):
     """Splits: train, eval (selects the best epoch) and test (used by the gates).
 
-    An example's split depends only on the seed and its content, or on one column; by class also on other examples of
-    its class. The content of a table's row is all its columns, so a row keeps its split if the recipe reads others.
+    An example's split depends on the seed and its content, or on one column; by class also on other examples of its
+    class. The content of a table's row is all its columns but label and weight, so a row keeps its split if the recipe
+    reads others. Every split has 0.5 to 1.5 times its share by content and group, unless single groups are larger.
     """
 
     by: Literal["content", "class", "group", "time", "column", "folder"] = Field(
         "content",
-        description="content: equal images, and rows that are equal in all columns, share a split. class: exact shares "
-        "per class, at least one each if it has three different examples. group: rows with the same value of column "
-        "share a split. time: by the date in column, the oldest train. column: it names the split: train, eval "
-        "(validation, val, dev) or test. folder: published image splits: val/ (or validation/, test/; an archive, or "
-        "a tfds split of that name) is the test split; train/ gives its share eval to the eval split, by content. If "
-        "images of both val/ and test/ lie in class folders, val/ is the eval split and test/ the test split.",
+        description="content: equal images, and copies of rows, share a split; if the rows of a table repeat by "
+        "nature, each is drawn. class: exact shares per class, at least one each if it has three different examples. "
+        "group: rows with the same value of column share a split. time: by the date in column, the oldest train. "
+        "column: it names the split: train, eval (validation, val, dev) or test. folder: published image splits: val/ "
+        "(or validation/, test/; an archive, or a tfds split of that name) is the test split; train/ gives its share "
+        "eval to the eval split, by content. If images of both val/ and test/ lie in class folders, val/ is the eval "
+        "split and test/ the test split.",
     )
     column: Column | None = Field(None, description="Column for group, time or column; may be derived.")
     train: Share = Field(0.8, description="Share of the training split, for content, class and group.")

@@ -279,8 +279,16 @@ class Data(Strict):
         return list(dict.fromkeys([*(name for name in named if name not in self.derive), *computed]))
 
     @property
+    def judging(self) -> set[str]:
+        """The columns of a table that only say what is predicted and what it weighs: no split depends on them."""
+        named = [*self.labels, *filter(None, [self.weight])]
+        nodes = [formula.parse(self.derive[name]) for name in named if name in self.derive]
+        read = {name for node in nodes for name in formula.columns(node)}
+        return ({name for name in named if name not in self.derive} | read) - {*self.inputs}
+
+    @property
     def hashes_rows(self) -> bool:
-        """True if the whole rows of a table decide what split, or what fraction of it, they are in."""
+        """True if the rows of a table decide what split, or what fraction of it, they are in."""
         return not self.is_image and (not self.split.by_value or self.fraction < 1)
 
     @property

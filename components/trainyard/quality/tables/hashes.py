@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -152,19 +152,22 @@ def hash_numbers(numbers: NDArray[np.float64]) -> Hashes:
     return mixed((numbers + 0.0).view(np.uint64))
 
 
-def row_hashes(columns: pa.RecordBatch) -> Hashes:
-    """Return a hash of each row, whatever the order and the types of its columns.
+def row_hashes(columns: pa.RecordBatch, without: Collection[str] = ()) -> Hashes:
+    """Return two hashes of each row, (rows, 2), whatever the order and the types of its columns.
 
-    Two writings of one value are equal, and so are some different values: numbers in 32 bits (integers below 2^53
-    exactly), and texts in letters and digits alone. A missing value is as a missing column. Columns without a name and
-    lists of several floating-point numbers are left out.
+    The first is of the columns that `without` does not name, the second of all. Two writings of one value are equal,
+    and so are some different values: numbers in 32 bits (integers below 2^53 exactly), and texts in letters and digits
+    alone. A missing value is as a missing column. Columns without a name and lists of several floating-point numbers
+    are left out.
     """
-    hashes = np.zeros(len(columns), np.uint64)
+    hashes = np.zeros((2, len(columns)), np.uint64)
     for names, cells in _stacked(columns) if len(columns) else ():
         found, present = (part.reshape(len(names), -1) for part in _hashed(cells))
         seeds = hash_texts([name.strip() for name in names])
-        hashes += np.where(present, mixed(found ^ seeds[:, None]), np.uint64(0)).sum(axis=0, dtype=np.uint64)
-    return mixed(hashes)
+        values = np.where(present, mixed(found ^ seeds[:, None]), np.uint64(0))
+        hashes[0] += values[[name not in without for name in names]].sum(axis=0, dtype=np.uint64)
+        hashes[1] += values.sum(axis=0, dtype=np.uint64)
+    return mixed(hashes).T
 
 
 def _stacked(columns: pa.RecordBatch) -> Iterator[tuple[list[str], Any]]:

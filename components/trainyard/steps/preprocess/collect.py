@@ -2,8 +2,8 @@
 
 The records go in tasks: a file of many, a piece of a large one, or some hundred images. A task leaves its rows in parts
 and, last and under its final name at once, a document of what it found. The results are merged in the order of the
-tasks, so that they do not depend on who did which, nor on which attempt. If `data.split` goes by class, there are tasks
-after these, one a part: only when all is read, each row has its split.
+tasks, so that they do not depend on who did which, nor on which attempt. If rows then change their split, as
+`split.final_splits` says, there are tasks after these, one a part.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,7 +27,7 @@ from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.tasks import run_tasks
 from trainyard.contract.artifacts.preprocess import Window
-from trainyard.contract.document import SPLITS, FrozenModel, Split
+from trainyard.contract.document import SPLITS, Split
 from trainyard.errors import DataError
 from trainyard.quality.conformity import Conformity
 from trainyard.readers.rows import WHOLE, BadRow, Piece
@@ -34,11 +35,12 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import near_duplicates
 from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
 from trainyard.steps.preprocess.near_duplicates import with_hashes
-from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets, fixed_bytes
+from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.steps.preprocess.split import Limits, assign, assign_rows, class_limits, draw, split_by_class
+from trainyard.steps.preprocess.repeats import Repeated, Repeats, find_repeated
+from trainyard.steps.preprocess.split import Numbers, assign, final_splits, place, rewrites
 from trainyard.steps.preprocess.statistics import SplitSummary, Summary, conformity
 from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage.tar import is_archive
@@ -46,16 +48,6 @@ from trainyard.storage.tar import is_archive
 _EXAMPLES_SHOWN = 5
 _IMAGES = 512  # chosen: images a task on average, some seconds of work
 _DONE = "done"
-_DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
-
-
-class Repeated(FrozenModel):
-    """Examples of equal content: their names in order (at most five), labels and splits."""
-
-    splits: list[Split]
-    times: int
-    labels: list[str]
-    sources: list[str]
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,7 @@ class Collected:
 
     work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
     files that are not of the format. bytes: of the files that are. is_folder: images have the
-    class of their folder. deeper_folders: those in class folders.
+    class of their folder. deeper_folders: those in class folders. is_split_by_row: equal rows lie in different splits.
     """
 
     work: TaskStore
@@ -80,6 +72,7 @@ class Collected:
     deeper_folders: tuple[str, ...] = ()
     conformity: Conformity = field(default_factory=Conformity)
     near: tuple[str, ...] = ()
+    is_split_by_row: bool = False
 
 
 @dataclass
@@ -127,52 +120,72 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
     with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
         read = _Collect(recipe, Reader(recipe, files, dataset), work)
         results = _results(read, tasks, space, beam_options, files.bytes)
+    found = _conformity(results)
     fatal = sorted({sentence for result in results for sentence in result.fatal})
     if fatal:
         raise DataError(*fatal[:_EXAMPLES_SHOWN])
     bad = (*files.bad, *(item for result in results for item in result.bad))
-    split_results = results
-    if recipe.data.split.by == "class":
-        split_results = _split_by_class(recipe, results, name, space, beam_options, files.bytes)
-    parts = [part for result in split_results for part in result.parts]
+    parts = [part for result in results for part in result.parts]
+    repeated = find_repeated(parts, work)
+    repeats = Repeats.from_parts(parts, repeated)
+    splits = final_splits(parts, work, recipe, repeats)
+    if splits is not None:
+        results = _split_again(recipe, splits, parts, name, space, beam_options, files.bytes)
+        parts = [part for result in results for part in result.parts]
+        repeated = find_repeated(parts, work)
     is_folder = recipe.data.format == "image_folder"
     return Collected(
         work=work,
         name=name,
         bytes=files.bytes,
         parts=parts,
-        splits={split: _summary(split, split_results, parts, work, recipe.data.samples) for split in SPLITS},
+        splits={split: _summary(split, results, parts, work, recipe.data.samples) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.key, item.reason)),
-        repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
+        repeated=sorted(repeated, key=lambda item: item.sources),
         window=files.window,
         ignored=files.ignored,
         is_folder=is_folder,
         deeper_folders=tuple(files.deeper_folders) if is_folder else (),
-        conformity=_conformity(results),
+        is_split_by_row=recipe.data.hashes_rows and repeats.are_natural,
+        conformity=found,
         near=tuple(near_duplicates.warnings(parts, work)) if recipe.data.near_duplicates else (),
     )
 
 
-def _split_by_class(
-    recipe: Recipe, read: list[_Result], name: str, space: AttemptDir, beam_options: str, data_bytes: int
+def _split_again(
+    recipe: Recipe,
+    splits: dict[str, Numbers],
+    parts: list[SortedRun],
+    name: str,
+    space: AttemptDir,
+    beam_options: str,
+    data_bytes: int,
 ) -> list[_Result]:
-    """Write the `read` parts again with their splits, and return the content of each split.
+    """Write the `parts` again with their final `splits`, and return the content of each split.
 
-    name: a digest of all that was read, for a class is cut by all its rows.
+    name: a digest of all that was read, for every row may depend on all.
     """
     work = space.work
-    parts = [part for result in read for part in result.parts]
+    for part in parts:
+        work.write(_splits_file(part), partial(_write_numbers, splits[part.name]))
     tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts)), parts, strict=True))
-    limits = class_limits(parts, work, recipe.data.split)
     examples = {name: sum(part.rows.values()) for name, part in tasks.items()}
-    events.emit("splitting", by="class", classes=len(limits), examples=sum(examples.values()))
+    events.emit("splitting", by=recipe.data.split.by, examples=sum(examples.values()))
 
     def assigned() -> int:
         done = _done(work)
         return sum(rows for name, rows in examples.items() if name in done)
 
     with progress.reported(sum(examples.values()), "examples", assigned):
-        return _results(_SplitByClass(recipe, limits, work), tasks, space, beam_options, data_bytes)
+        return _results(_SplitAgain(recipe, work), tasks, space, beam_options, data_bytes)
+
+
+def _write_numbers(numbers: Numbers, path: Path) -> None:
+    path.write_bytes(numbers.tobytes())
+
+
+def _splits_file(part: SortedRun) -> str:
+    return f"{part.name}.splits"
 
 
 def _results(
@@ -246,23 +259,18 @@ class _Collect(_TaskFn[_Task]):
             else:
                 item = with_hashes(item) if self._hashes_images else item
                 result.conformity.merge(conformity(item, recipe.data))
-                if recipe.data.split.by == "class":
-                    yield draw(item, recipe.seed), {}
-                else:
-                    yield assign(item, recipe.seed, recipe.data)
+                rows, added = assign(item, recipe.seed, recipe.data)
+                yield rows, {} if rewrites(recipe.data) else added
 
 
-class _SplitByClass(_TaskFn[SortedRun]):
-    """Writes a part again, with the split of each row."""
-
-    def __init__(self, recipe: Recipe, limits: Limits, work: TaskStore) -> None:
-        super().__init__(recipe, work)
-        self._limits = limits
+class _SplitAgain(_TaskFn[SortedRun]):
+    """Writes a part again, with the final split of each row."""
 
     def _rows(self, task: SortedRun, _: _Result) -> Iterator[_SplitRows]:
+        numbers, start = np.frombuffer(self._work.content(_splits_file(task)), np.int8), 0
         for rows in task.batches(self._work):
-            splits = split_by_class(rows, self._limits)
-            yield assign_rows(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
+            yield place(rows, numbers[start : start + len(rows)], self._recipe.data)
+            start += len(rows)
 
 
 def _conformity(results: list[_Result]) -> Conformity:
@@ -351,45 +359,3 @@ def _summary(
     for rows in (rows for part in parts for rows in part.light_batches(work, split)):
         counts += np.bincount(buckets(rows), minlength=BUCKETS)
     return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}, samples)
-
-
-def _repeated(parts: list[SortedRun], work: TaskStore) -> list[Repeated]:
-    """Return the groups of rows of equal content, found by the first 8 bytes of the digests, a share at a time."""
-    shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
-    groups: dict[bytes, list[tuple[str, str, Split]]] = {}
-    for share in range(shares):
-        repeated = _equal_digests(parts, work, shares, share)
-        if not len(repeated):
-            continue
-        for split, rows in _by_split(parts, work):
-            for row in np.flatnonzero(np.isin(_digests(rows), repeated)).tolist():
-                member = (rows["source"][row].as_py(), rows["label"][row].as_py(), split)
-                groups.setdefault(rows["content"][row].as_py(), []).append(member)
-    return [_group(sorted(members)) for members in groups.values() if len(members) > 1]
-
-
-def _by_split(parts: list[SortedRun], work: TaskStore) -> Iterator[tuple[Split, pa.RecordBatch]]:
-    for part in parts:
-        for split in SPLITS:
-            for rows in part.light_batches(work, split):
-                yield split, rows
-
-
-def _equal_digests(parts: list[SortedRun], work: TaskStore, shares: int, share: int) -> np.ndarray:
-    columns = (_digests(rows) for part in parts for rows in part.light_batches(work))
-    chosen = [column[column % np.uint64(shares) == share] for column in columns]
-    digests = np.sort(np.concatenate(chosen or [np.zeros(0, np.uint64)]))
-    return np.unique(digests[1:][digests[1:] == digests[:-1]])
-
-
-def _digests(rows: pa.RecordBatch) -> np.ndarray:
-    return fixed_bytes(rows["content"])[:, :8].copy().view(np.uint64)[:, 0]
-
-
-def _group(members: list[tuple[str, str, Split]]) -> Repeated:
-    return Repeated(
-        splits=sorted({split for _, _, split in members}, key=SPLITS.index),
-        times=len(members),
-        labels=sorted({label for _, label, _ in members}),
-        sources=[source for source, _, _ in members[:_EXAMPLES_SHOWN]],
-    )

@@ -37,6 +37,7 @@ from trainyard.storage.listing import copy_advice
 from trainyard.values.numbers import MOST_OF_FEATURE, MOST_OF_TARGET, coarse
 
 _SHOWN, _ANOMALIES_SHOWN = 5, 20
+_NARROW = 1.2  # simulated: an interval of 95 % then covers 89 %
 
 
 def _more_for_split(split: SplitRows) -> str:
@@ -102,11 +103,19 @@ def warnings(collected: Collected, data: Data) -> list[str]:
         apart = [group for group in collected.repeated if len(group.splits) > 1]
         fate = "kept" if apart else "kept, and in the same split"
         warnings.append(f"{repeats:,} examples repeat another one ({fate}), such as {' = '.join(first.sources)}.")
-        if apart:
+        if collected.is_split_by_row:
+            warnings.append(
+                f"{len(apart)} groups of equal examples lie in different splits, because rows repeat by nature: few "
+                "values are possible. A model is judged by combinations that it has seen; data.split.by: group keeps "
+                "groups together."
+            )
+        elif apart:
             warnings.append(
                 f"{len(apart)} groups of equal examples lie in different splits, so a model is judged by what it has "
                 f"seen, such as {' = '.join(apart[0].sources)} ({', '.join(apart[0].splits)})."
             )
+        else:
+            warnings += _narrow_intervals(collected)
     if collected.window and collected.window.missing:
         missing = collected.window.missing
         warnings.append(
@@ -147,6 +156,19 @@ def far_value_warnings(collected: Collected, data: Data) -> Iterator[str]:
         if far and (far.counts or not is_bounded(feature)):
             kind = "date" if isinstance(feature, Date) else "number"
             yield f"{far_values_text(name, far, statistics['count'], kind)}."
+
+
+def _narrow_intervals(collected: Collected) -> list[str]:
+    """Return a sentence if the intervals of metrics, which count each copy, are clearly too narrow."""
+    examples = collected.splits["test"].examples
+    times = [group.times for group in collected.repeated if group.splits == ["test"]]
+    factor = math.sqrt(1 + sum(count * (count - 1) for count in times) / max(1, examples))
+    if factor < _NARROW:
+        return []
+    return [
+        f"{sum(times):,} of {examples:,} test examples are copies of each other. Intervals of metrics count each, so "
+        f"they are about {factor:.1f} times too narrow. Remove the copies."
+    ]
 
 
 def fingerprint(collected: Collected) -> str:

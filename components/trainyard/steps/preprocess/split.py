@@ -1,20 +1,19 @@
-"""The split of an example: a pure function of the seed and its identity, so that nothing moves when data are added.
+"""The split of an example: a function of the seed and its identity, so that little moves when data are added.
 
-The identity is the content of an image, and the hash of a whole row of a table: no row moves if the recipe reads other
-columns of it.
-
-By class, every class has its exact share of each split, so all rows must be known before one has its place. The
-reader's tasks leave their rows with a draw each, which follows from seed and content; `class_limits` sorts the draws of
-a class and cuts them where its shares end.
+The identity is the content of an image, the hash of a table's row without what is predicted and its weight, or a group.
+Reading gives each identity a draw, and by the draw a split. When all is read, `final_splits` changes what one row
+cannot know: rows of a table that repeats get a draw each, splits that miss their shares are filled up, by class every
+class is cut by its shares, and of the training split `data.fraction` stays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from hashlib import sha256
 from math import floor
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,63 +21,69 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.contract.document import SPLITS, Split
+from trainyard.quality.tables.hashes import combined
 from trainyard.readers.rows import batched
 from trainyard.spec.columns import SplitRows
-from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
-from trainyard.steps.preprocess.readers.records import ROW_HASH
+from trainyard.spec.recipe import Data, Recipe
+from trainyard.steps.preprocess.parts import SortedRun
+from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH
 from trainyard.steps.preprocess.readers.tables import SPLIT_NAMES
+from trainyard.steps.preprocess.repeats import Repeats
 from trainyard.steps.preprocess.task_store import TaskStore
 
 _DRAWS = 1 << 24  # chosen: draws of 8 bytes that are sorted at once, if no class has more
-
-_SPLIT_BY_PART: dict[str, Split] = {"all_train": "train", "eval": "eval", "test": "test"}
+_LARGE_SHARE, _LARGE = 0.05, 10  # chosen: a split of a tenth cannot take more without missing its share
+_MISSED = 0.5  # chosen: of its share; of 1,000 draws a split of a tenth misses that once in 5 million times
+_SPLIT_BY_PART = {"all_train": 0, "eval": 1, "test": 2}
+_DRAW, _ROW_DRAW = "draw", "row_draw"
+_LEFT_OUT = len(SPLITS)  # of the training split, by data.fraction
 
 Draws = NDArray[np.uint64]
+Numbers = NDArray[np.int8]
 Limits = dict[str, tuple[int, int]]
+_Number = TypeVar("_Number", bound=np.generic)
 
 
 def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
-    """Return the rows with their `split` and `order` as `place` does, without `split_by`, and their digests."""
-    splits = _splits(batch, seed, data.split)
-    if data.split.by_value:
-        batch = batch.drop_columns("split_by")
-    return assign_rows(batch, splits, seed, data)
-
-
-def draw(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
-    """Return the rows with their draw as `order` (binary(16)), all in the first split until `split_by_class`."""
-    orders = [digest[:16] for digest in _drawn(b"split", seed, _identities(batch))]
-    assigned = batch.append_column("split", pa.array(np.zeros(len(batch), np.int8)))
-    return assigned.append_column("order", pa.array(orders, pa.binary(16)))
-
-
-def assign_rows(
-    batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data
-) -> tuple[pa.RecordBatch, dict[Split, int]]:
-    """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
-
-    And the sum of the digests of each split's rows, label and weight included, modulo 2^256: no order changes it. Of
-    the training split `data.fraction` stays.
-    """
+    """Return the rows with a split, which may be changed by `final_splits`, and the rest as `place` does."""
+    by = data.split.by
+    hashes = batch[WHOLE_HASH] if data.hashes_rows else None
+    drawn = (
+        identity_draws(seed, _identities(batch)) if data.fraction < 1 or by in ("content", "class", "folder") else None
+    )
+    split_draws = drawn
+    if by == "group":
+        encoded = batch["split_by"].dictionary_encode()
+        groups = [value.encode() for value in encoded.dictionary.to_pylist()]
+        split_draws = identity_draws(seed, groups)[encoded.indices.to_numpy()]
+    numbers = _numbers(batch, split_draws, data.split)
+    batch = batch.drop_columns([name for name in (ROW_HASH, WHOLE_HASH, "split_by") if name in batch.schema.names])
+    orders = order_keys(batch["content"].to_pylist(), batch["source"].to_pylist(), seed)
+    batch = batch.append_column("order", pa.array(orders, pa.binary(16)))
+    if by in ("content", "class", "group"):
+        batch = batch.append_column(_DRAW, pa.array(split_draws))
     if data.fraction < 1:
-        draws = _uniform(b"fraction", seed, _identities(batch)).tolist()
-        remaining = [split != "train" or drawn < data.fraction for split, drawn in zip(splits, draws, strict=True)]
-        batch = batch.filter(pa.array(remaining, pa.bool_()))
-        splits = [split for split, used in zip(splits, remaining, strict=True) if used]
-    if ROW_HASH in batch.schema.names:
-        batch = batch.drop_columns(ROW_HASH)
-    contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
-    orders = order_keys(contents, sources, seed)
+        batch = batch.append_column(_ROW_DRAW, pa.array(drawn))
+    if hashes is not None:
+        batch = batch.append_column(WHOLE_HASH, hashes)
+    return place(batch, numbers, data)
+
+
+def place(batch: pa.RecordBatch, numbers: Numbers, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
+    """Return the rows with their `split` (int8, its number in `SPLITS`), without those that are left out.
+
+    And the sum of the digests of each split's rows, label and weight included, modulo 2^256: no order changes it.
+    """
+    if (numbers == _LEFT_OUT).any():
+        batch, numbers = batch.filter(pa.array(numbers < _LEFT_OUT)), numbers[numbers < _LEFT_OUT]
+    contents, labels = (batch[name].to_pylist() for name in ("content", "label"))
     if data.weight:
         weights = batch[f"measure/{data.weight}"].to_pylist()
         labels = [f"{label}\0{weight}" for label, weight in zip(labels, weights, strict=True)]
     encoded = [sha256(content + label.encode()).digest() for content, label in zip(contents, labels, strict=True)]
     words = np.frombuffer(b"".join(encoded), ">u4").reshape(-1, 8)
-    numbers = np.array([SPLITS.index(split) for split in splits], np.int8)
     digests = {split: _sum_of(words[numbers == number]) for number, split in enumerate(SPLITS)}
-    assigned = batch.append_column("split", pa.array(numbers))
-    return assigned.append_column("order", pa.array(orders, pa.binary(16))), digests
+    return batch.append_column("split", pa.array(numbers)), digests
 
 
 def _sum_of(words: NDArray[np.uint32]) -> int:
@@ -87,21 +92,21 @@ def _sum_of(words: NDArray[np.uint32]) -> int:
     return int(sum(total << 32 * index for index, total in enumerate(reversed(sums)))) % 2**256
 
 
-def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
-    if split.by == "content":
-        return assign_splits(_identities(batch), seed, split)
-    if split.by == "folder":
-        draws = _uniform(b"split", seed, _identities(batch)).tolist()
-        train: dict[bool, Split] = {True: "eval", False: "train"}  # without an eval folder, train has both
-        rows = zip(batch["split_by"].to_pylist(), draws, strict=True)
-        return [train[drawn < split.eval] if part == "train" else _SPLIT_BY_PART[part] for part, drawn in rows]
+def _numbers(batch: pa.RecordBatch, draws: Draws | None, split: SplitRows) -> Numbers:
+    """Return the number of the split of each row."""
+    if draws is not None and split.by in ("content", "group"):
+        return numbers_of(draws, split)
+    if split.by == "class":
+        return np.zeros(len(batch), np.int8)  # until all are read
     encoded = batch["split_by"].dictionary_encode()
     values = encoded.dictionary.to_pylist()
-    if split.by == "group":
-        splits = assign_splits([value.encode() for value in values], seed, split)
-    else:
-        splits = [_split_of(value, split) for value in values]
-    return [splits[index] for index in encoded.indices.to_pylist()]
+    if draws is not None and split.by == "folder":
+        part_numbers = np.array([_SPLIT_BY_PART.get(value, -1) for value in values], np.int8)[
+            encoded.indices.to_numpy()
+        ]
+        return np.where(part_numbers < 0, _uniform(draws) < split.eval, part_numbers).astype(np.int8)  # train has both
+    numbers = np.array([SPLITS.index(_split_of(value, split)) for value in values], np.int8)
+    return numbers[encoded.indices.to_numpy()]
 
 
 def _split_of(value: str, split: SplitRows) -> Split:
@@ -113,15 +118,14 @@ def _split_of(value: str, split: SplitRows) -> Split:
     return "eval" if value >= (split.eval_from or "") else "train"
 
 
-def assign_splits(contents: Sequence[bytes], seed: int, fractions: SplitRows) -> list[Split]:
-    """Return the split of what has each digest, or is each group; equal content meets in one split."""
-    draws = _uniform(b"split", seed, contents)
-    numbers = np.searchsorted([fractions.train, fractions.train + fractions.eval], draws, side="right")
-    return [SPLITS[number] for number in numbers.tolist()]
+def numbers_of(draws: Draws, split: SplitRows) -> Numbers:
+    """Return the number of the split of each draw; equal draws meet in one split."""
+    shares = [split.train, split.train + split.eval]
+    return np.searchsorted(shares, _uniform(draws), side="right").astype(np.int8)
 
 
 def _identities(batch: pa.RecordBatch) -> list[bytes]:
-    """Return the identity of each row: the hash of the whole row of a table, or the content of an image."""
+    """Return the identity of each row: its hash without what is predicted, or the content of an image."""
     if ROW_HASH not in batch.schema.names:
         return batch["content"].to_pylist()
     content = batch[ROW_HASH].to_numpy().astype(">u8").tobytes()
@@ -135,43 +139,166 @@ def order_keys(contents: Sequence[bytes], sources: Sequence[str], seed: int) -> 
     return [sha256(b"%b%b\0%b" % (before, source.encode(), content)).digest()[:16] for content, source in rows]
 
 
-def _uniform(purpose: bytes, seed: int, contents: Sequence[bytes]) -> NDArray[np.float64]:
-    """Return a number in 0..1 for each of `contents`."""
-    first = b"".join([digest[:8] for digest in _drawn(purpose, seed, contents)])
-    return np.frombuffer(first, ">u8") / 2**64
+def _uniform(draws: Draws) -> NDArray[np.float64]:
+    return draws / 2**64
 
 
-def _drawn(purpose: bytes, seed: int, contents: Sequence[bytes]) -> list[bytes]:
-    before = purpose + f"\0{seed}\0".encode()
-    return [sha256(before + content).digest() for content in contents]
+def identity_draws(seed: int, identities: Sequence[bytes]) -> Draws:
+    """Return a random number of 64 bits for each of `identities`."""
+    before = f"split\0{seed}\0".encode()
+    first = b"".join([sha256(before + identity).digest()[:8] for identity in identities])
+    return np.frombuffer(first, ">u8").astype(np.uint64)
 
 
-def class_limits(parts: list[SortedRun], work: TaskStore, split: SplitRows) -> Limits:
+def _salt(purpose: str, seed: int) -> np.uint64:
+    return np.uint64(int.from_bytes(sha256(f"{purpose}\0{seed}".encode()).digest()[:8], "big"))
+
+
+def final_splits(
+    parts: list[SortedRun], work: TaskStore, recipe: Recipe, repeats: Repeats
+) -> dict[str, Numbers] | None:
+    """Return the number of the split of each row of each part, by its name; None if the parts are right already.
+
+    Takes a byte a row, and 40 while the rows of a table that repeats get their draws, or splits are filled up.
+    """
+    data, split = recipe.data, recipe.data.split
+    provisional = {part.name: _provisional(part) for part in parts}
+    drawn: dict[str, Draws] = {}
+    if data.hashes_rows and (repeats.are_natural or repeats.largest > _large(repeats.rows)):
+        names = _DRAW if split.by in ("content", "class") else _ROW_DRAW
+        draws, wholes = (np.concatenate([_column(part, work, name) for part in parts]) for name in (names, WHOLE_HASH))
+        draws = row_draws(draws, wholes, recipe.seed, natural=repeats.are_natural)
+        drawn = _by_part(draws, parts)
+
+    def draws_of(part: SortedRun, name: str) -> Draws:
+        is_of_row = name == _ROW_DRAW or split.by in ("content", "class")
+        return drawn[part.name] if drawn and is_of_row else _column(part, work, name)
+
+    splits = provisional
+    if split.by == "class":
+        limits = class_limits(parts, work, split, lambda part: draws_of(part, _DRAW))
+        splits = {part.name: split_by_class(_labels(part, work), draws_of(part, _DRAW), limits) for part in parts}
+    elif split.by in ("content", "group"):
+        splits = {part.name: numbers_of(draws_of(part, _DRAW), split) for part in parts}
+        counts = np.sum([np.bincount(numbers, minlength=len(SPLITS)) for numbers in splits.values()] or [0], axis=0)
+        if misses_share(counts, split):
+            splits = _by_part(by_rows(np.concatenate([draws_of(part, _DRAW) for part in parts]), split), parts)
+    if data.fraction < 1:
+        for part in parts:
+            kept = _uniform(combined(draws_of(part, _ROW_DRAW), _salt("fraction", recipe.seed))) < data.fraction
+            splits[part.name] = np.where((splits[part.name] == 0) & ~kept, _LEFT_OUT, splits[part.name]).astype(np.int8)
+    same = all(np.array_equal(splits[name], numbers) for name, numbers in provisional.items())
+    return None if same and not rewrites(data) else splits
+
+
+def rewrites(data: Data) -> bool:
+    """Return True if all rows are written again when all are read."""
+    return data.split.by == "class" or data.fraction < 1
+
+
+def _provisional(part: SortedRun) -> Numbers:
+    return np.repeat(np.arange(len(SPLITS), dtype=np.int8), [part.rows[split] for split in SPLITS])
+
+
+def _column(part: SortedRun, work: TaskStore, name: str) -> Draws:
+    return np.concatenate([rows[name].to_numpy() for rows in part.light_batches(work)])
+
+
+def _labels(part: SortedRun, work: TaskStore) -> pa.Array:
+    return pa.concat_arrays([rows["label"] for rows in part.light_batches(work)])
+
+
+def _by_part(values: NDArray[_Number], parts: list[SortedRun]) -> dict[str, NDArray[_Number]]:
+    ends = np.cumsum([sum(part.rows.values()) for part in parts])
+    return dict(zip([part.name for part in parts], np.split(values, ends[:-1]), strict=True))
+
+
+def _large(rows: int) -> float:
+    return max(_LARGE, _LARGE_SHARE * rows)
+
+
+def row_draws(draws: Draws, wholes: Draws, seed: int, *, natural: bool) -> Draws:
+    """Return the draw of each row of a table: that of its features or, if they are too frequent, one for each row.
+
+    wholes: the hashes of the whole rows. A row's draw follows from this and the number of such rows before it, so it
+    depends neither on the order of the rows nor on other rows. natural: draw all rows that repeat so.
+    """
+    _, places, counts = np.unique(draws, return_inverse=True, return_counts=True)
+    rows = np.flatnonzero(counts[places] > (1 if natural else _large(len(draws))))
+    keys = combined(combined(wholes[rows], _occurrences(wholes[rows])), _salt("row", seed))
+    result = draws.copy()
+    result[rows] = keys
+    return result
+
+
+def _occurrences(values: Draws) -> Draws:
+    """Return the number of equal values before each."""
+    order = np.argsort(values, kind="stable")
+    _, starts, counts = np.unique(values[order], return_index=True, return_counts=True)
+    result = np.empty(len(values), np.uint64)
+    result[order] = np.arange(len(values)) - np.repeat(starts, counts)
+    return result
+
+
+def misses_share(counts: NDArray[np.int64], split: SplitRows) -> bool:
+    """Return True if a split has less than half of its share of the rows, or more than one and a half."""
+    shares = counts.sum() * np.array([split.train, split.eval, split.test])
+    return bool((np.abs(counts - shares) > _MISSED * shares).any())
+
+
+def by_rows(draws: Draws, split: SplitRows) -> Numbers:
+    """Return the split of each draw such that each split has its share of the rows; equal draws stay together.
+
+    As few as possible leave the split of `numbers_of`: eval and test give away what is too much, in the order of the
+    draws, and take what is missing, each up to the number of rows that is nearest to its share. Of three different
+    draws or more each split has one.
+    """
+    units, places, sizes = np.unique(draws, return_inverse=True, return_counts=True)
+    first = numbers_of(units, split)
+    chosen = np.zeros(len(units), np.int8)
+    shares = len(draws) * np.array([split.train, split.eval, split.test])
+    missing = shares.copy()
+    for follows_draw in (True, False):
+        for unit in np.flatnonzero(chosen == 0)[::-1].tolist():
+            number = int(first[unit]) if follows_draw else 1 + int(np.argmax((missing / shares)[1:]))
+            if number and sizes[unit] <= 2 * missing[number]:
+                chosen[unit] = number
+                missing[number] -= sizes[unit]
+    for number in (0, 2, 1):
+        if len(units) >= len(SPLITS) and not (chosen == number).any():
+            spare = np.flatnonzero(np.bincount(chosen, minlength=len(SPLITS))[chosen] > 1)
+            chosen[spare[np.argmin(sizes[spare])]] = number
+    return chosen[places]
+
+
+def class_limits(
+    parts: list[SortedRun], work: TaskStore, split: SplitRows, draws_of: Callable[[SortedRun], Draws]
+) -> Limits:
     """Return for each class the last draw of the training split, and that of the eval split.
 
-    parts: rows whose `order` begins with the draw, in any order. Reads labels and draws once for the counts, and once
-    for each 16 million rows; takes 8 bytes a row of so many, or of the largest class if that has more.
+    Reads labels and draws once for the counts, and once for each 16 million rows; takes 8 bytes a row of so many, or of
+    the largest class if that has more.
     """
     counts: Counter[str] = Counter()
-    for rows in (rows for part in parts for rows in part.light_batches(work)):
-        counted = pc.value_counts(rows["label"])
+    for part in parts:
+        counted = pc.value_counts(_labels(part, work))
         counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
     limits: Limits = {}
     for classes in batched(sorted(counts), str, lambda name: counts[name], len(counts), _DRAWS):
         ends = np.cumsum([counts[name] for name in classes])
-        draws = _draws_of(parts, work, classes, ends)
+        draws = _draws_of(((_labels(part, work), draws_of(part)) for part in parts), classes, ends)
         for name, class_draws in zip(classes, np.split(draws, ends[:-1]), strict=True):
             class_draws.sort()
             limits[name] = cut(class_draws, split)
     return limits
 
 
-def split_by_class(rows: pa.RecordBatch, limits: Limits) -> list[Split]:
-    """Return the split of each of `rows`, whose `order` begins with the draw."""
-    encoded = rows["label"].dictionary_encode()
-    class_limits = np.array([limits[name] for name in encoded.dictionary.to_pylist()], np.uint64)
+def split_by_class(labels: pa.Array, draws: Draws, limits: Limits) -> Numbers:
+    """Return the number of the split of each row."""
+    encoded = labels.dictionary_encode()
+    class_limits = np.array([limits[name] for name in encoded.dictionary.to_pylist()], np.uint64).reshape(-1, 2)
     row_limits = class_limits[encoded.indices.to_numpy()]
-    return [SPLITS[number] for number in (_row_draws(rows)[:, None] > row_limits).sum(axis=1)]
+    return (draws[:, None] > row_limits).sum(axis=1).astype(np.int8)
 
 
 def cut(draws: Draws, split: SplitRows) -> tuple[int, int]:
@@ -219,21 +346,17 @@ def _nearest_edge(draws: Draws, end: int, low: int, high: int) -> int:
     return before if end - before <= after - end else min(after, high)
 
 
-def _draws_of(parts: Iterable[SortedRun], work: TaskStore, classes: list[str], ends: NDArray[np.int64]) -> Draws:
+def _draws_of(parts: Iterable[tuple[pa.Array, Draws]], classes: list[str], ends: NDArray[np.int64]) -> Draws:
     """Return the draws of `classes`, those of a class up to its number in `ends`."""
     draws = np.empty(int(ends[-1]), np.uint64)
     starts = dict(zip(classes, [0, *ends[:-1].tolist()], strict=True))
-    for rows in (rows for part in parts for rows in part.light_batches(work)):
-        encoded = rows["label"].dictionary_encode()
+    for labels, part_draws in parts:
+        encoded = labels.dictionary_encode()
         by_class = np.argsort(encoded.indices.to_numpy(), kind="stable")
         sizes = np.bincount(encoded.indices.to_numpy(), minlength=len(encoded.dictionary))
-        part_draws = np.split(_row_draws(rows)[by_class], np.cumsum(sizes)[:-1])
-        for name, class_draws in zip(encoded.dictionary.to_pylist(), part_draws, strict=True):
+        by_label = np.split(part_draws[by_class], np.cumsum(sizes)[:-1])
+        for name, class_draws in zip(encoded.dictionary.to_pylist(), by_label, strict=True):
             if name in starts:
                 draws[starts[name] : starts[name] + len(class_draws)] = class_draws
                 starts[name] += len(class_draws)
     return draws
-
-
-def _row_draws(rows: pa.RecordBatch) -> Draws:
-    return fixed_bytes(rows["order"])[:, :8].copy().view(">u8")[:, 0].astype(np.uint64)

@@ -17,8 +17,8 @@ MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
 LABELS_APART = "\n"
 """Stands between the classes, or the targets, of one record's label. No class has a line break in its name."""
 
-ROW_HASH = "row_hash"
-"""The column with the hash of a table's whole row (uint64), with `Data.hashes_rows`, until the row has its split."""
+ROW_HASH, WHOLE_HASH = "row_hash", "whole_hash"
+"""With `Data.hashes_rows`, until a row has its split: its hash without `Data.judging`, and of all columns (uint64)."""
 
 _DIGEST_BYTES = 32
 _MEASURES = ("height", "width", "bytes")

@@ -34,6 +34,7 @@ from trainyard.steps.preprocess.readers.files import table_format
 from trainyard.steps.preprocess.readers.records import (
     LABELS_APART,
     ROW_HASH,
+    WHOLE_HASH,
     BadRecord,
     Record,
     Value,
@@ -211,7 +212,8 @@ class ColumnValidator:
         label = pc.binary_join_element_wise(*(arrays.values for arrays in labels), LABELS_APART)
         batch = pa.RecordBatch.from_arrays([sources, label, content, *values], schema=batch_schema(self._data))
         if rows.hashes is not None:
-            batch = batch.append_column(ROW_HASH, pa.array(rows.hashes))
+            for name, hashes in zip((ROW_HASH, WHOLE_HASH), rows.hashes.T, strict=True):
+                batch = batch.append_column(name, pa.array(hashes))
         good = derived.selected & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), bad_rows
 
@@ -333,7 +335,8 @@ def judged_rows(
             yield item
             continue
         if data.hashes_rows:
-            item = replace(item, columns=item.columns.select(data.columns), hashes=row_hashes(item.columns))
+            hashes = row_hashes(item.columns, data.judging)
+            item = replace(item, columns=item.columns.select(data.columns), hashes=hashes)
         for rows in item.texts(data.separators).slices(MOST_ROWS):
             if dataset and dataset.label_names is not None and data.label in rows.columns.schema.names:
                 rows, unnamed = _with_label_names(rows, data.label, dataset)
