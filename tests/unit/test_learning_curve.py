@@ -42,7 +42,7 @@ def test_a_share_of_the_data_is_within_a_larger_one_and_leaves_the_other_splits_
             for number, split in enumerate(SPLITS)
         }
     assert used[0.1]["train"] < used[0.4]["train"] < used[1.0]["train"]
-    assert len(used[0.4]["train"]) == pytest.approx(0.4 * len(used[1.0]["train"]), rel=0.1)  # of 3,150: four deviations of 28
+    assert len(used[0.4]["train"]) == pytest.approx(0.4 * len(used[1.0]["train"]), rel=0.1)
     for split in ("eval", "test"):
         assert used[0.1][split] == used[0.4][split] == used[1.0][split] != set()
 
