@@ -118,6 +118,13 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     assert_equal_ends(gang, unkilled)
 
 
+def test_a_bug_in_a_gang_is_not_taken_for_a_lost_worker(tmp_path: Path, examples: str) -> None:
+    gang = gang_processes.start_broken(tmp_path, examples)
+    gang.finish(code=50)
+    assert gang.step() < 12 and len(gang.events("started_together")) == 1
+    assert "no kernel for this" in gang.events("failed")[-1]["message"]
+
+
 def test_a_local_gang_listens_on_the_loopback_interface_but_for_tensorflows_grpc(
     stopped: tuple[Gang, list[tuple[str, int]]],
 ) -> None:

@@ -78,3 +78,10 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
     assert losses[:with_two] == expected[:with_two] and with_two >= 9
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert not gang_processes.processes_of(tmp_path)
+
+
+def test_a_bug_in_a_gang_of_jax_is_not_taken_for_a_lost_worker(tmp_path: Path, examples: str) -> None:
+    gang = gang_processes.start_broken(tmp_path, examples, **JAX)
+    gang.finish(code=50)
+    assert gang.step() < 12 and len(gang.events("started_together")) == 1
+    assert "no kernel for this" in gang.events("failed")[-1]["message"]

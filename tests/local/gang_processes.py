@@ -44,6 +44,25 @@ def build_model(features, outputs):
     x = keras.layers.Dropout({dropout})(keras.layers.Flatten()(x))
     return keras.Model({{"image": image}}, keras.layers.Dense(outputs)(x), name="tiny")
 """
+BROKEN = """
+import keras
+class Broken(keras.layers.Layer):
+    calls = 0
+    def call(self, images):
+        def check(values):
+            Broken.calls += 1
+            if Broken.calls == 12:
+                raise RuntimeError("no kernel for this")
+            return values
+        if keras.backend.backend() == "jax":
+            import jax
+            return jax.pure_callback(check, jax.ShapeDtypeStruct(images.shape, images.dtype), images)
+        import tensorflow as tf
+        checked = tf.numpy_function(check, [images], images.dtype)
+        checked.set_shape(images.shape)
+        return checked
+"""
+"""A layer that raises an error in the 12th batch, for which the frameworks have the status of a lost worker."""
 RECIPE = """
 name: tiny
 seed: 3
@@ -184,6 +203,13 @@ def resume(
     module = ["trainyard.steps", "train", *(f"{option}={value}" for option, value in given.items() if value)]
     process = _step(folder, root, examples, module, environment, cgroup)
     return Gang(folder, root, process=process)
+
+
+def start_broken(folder: Path, examples: str, **environment: str) -> Gang:
+    """Start a gang of two whose network fails in its second epoch."""
+    own = write_recipe(folder, 2, epochs=4) / "own.py"
+    own.write_text(BROKEN + own.read_text().replace("(1 / 255)(image)", "(1 / 255)(Broken()(image))"))
+    return resume(folder, examples, **environment)
 
 
 def train_here(folder: Path, examples: str, **options: Any) -> Trained:

@@ -33,3 +33,25 @@ def test_an_unknown_engine_and_one_that_is_not_installed_are_refused(monkeypatch
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     with pytest.raises(ConfigurationError, match="JAX is not installed here"):
         engine.engine_name()
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        ("UNAVAILABLE", "anything", True),
+        ("CANCELLED", "RecvAsync is cancelled", True),
+        ("UNKNOWN", "PeerLost: worker 0: lost the connection to another worker", True),
+        ("UNKNOWN", "Gloo all-reduce failed: Connection closed by peer [127.0.0.1]:4321", True),
+        ("INTERNAL", "Failed to connect to remote host: Connection refused", True),
+        ("INTERNAL", "CpuCallback error: RuntimeError: no kernel", False),
+        ("FAILED_PRECONDITION", "Table not initialized.", False),
+        ("UNKNOWN", "RuntimeError: no kernel", False),
+        ("INTERNAL", 'Traceback:\n  File "connection.py", line 1\n    socket.open()\nRuntimeError: no kernel', False),
+        ("INVALID_ARGUMENT", "Connection", False),
+        ("", "Connection", False),
+    ],
+)
+def test_an_error_is_of_a_lost_peer_by_its_status_or_if_it_speaks_of_a_connection(
+    status: str, message: str, expected: bool
+) -> None:
+    assert engine.is_peer_loss(status, message) == expected

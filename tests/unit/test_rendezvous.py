@@ -337,6 +337,59 @@ def test_other_breaks_end_the_gang_only_where_three_starts_came_no_step_further(
     assert chief.hears("end")["code"] == 30
 
 
+BUG = {"code": 50, "error": "InternalError", "message": "train: InternalError: no kernel"}
+LOST = {"code": 75, "error": "PeerLost", "message": "lost another worker"}
+KILLED = {"code": 75, "error": "PeerLost", "message": "was killed by SIGKILL", "cause": True}
+CRASHED = {"code": 75, "error": "PeerLost", "message": "ended with SIGSEGV", "crashed": True}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "ends"),
+    [
+        ([(1, BUG)], True),
+        ([(1, BUG), (0, LOST)], True),
+        ([(0, LOST), (1, BUG)], True),
+        ([(1, BUG), (0, CRASHED)], True),  # as JAX ends a process that has lost its coordinator
+        ([(1, BUG), (0, KILLED)], False),
+        ([(0, KILLED), (1, BUG)], False),
+        ([(0, LOST), (1, BUG), (0, KILLED)], False),
+        ([(0, CRASHED), (1, BUG)], False),
+        ([(0, LOST)], False),
+    ],
+)
+def test_an_error_of_the_framework_is_a_bug_unless_a_worker_is_in_fact_lost(
+    breaks: list[tuple[int, dict[str, Any]]], ends: bool, meeting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", -0.7)
+    callers = Caller(meeting).ready(0), Caller(meeting).ready(1)
+    generation = callers[0].hears("start")["generation"]
+    for worker, message in breaks:
+        callers[worker].send(type="broke", generation=generation, step=3, **message)
+        time.sleep(0.05)
+    if ends:
+        assert callers[0].hears("end")["message"] == BUG["message"]
+        return
+    for caller in callers:
+        caller.hears("stop")
+    callers[0].ready(0), callers[1].ready(1)
+    callers[0].send(type="done", generation=callers[0].hears("start")["generation"], step=4)
+    assert callers[1].hears("end")["code"] == 0
+
+
+def test_a_bug_that_a_crash_explained_ends_the_gang_where_it_comes_again_at_the_same_step(
+    meeting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", -0.7)
+    chief, other = Caller(meeting), Caller(meeting)
+    for step in (3, 4, 4):
+        chief.ready(0), other.ready(1)
+        generation = chief.hears("start")["generation"]
+        chief.send(type="broke", generation=generation, step=step, **CRASHED)
+        other.hears("stop"), chief.hears("stop")
+        other.send(type="broke", generation=generation, step=step, **BUG)
+    assert chief.hears("end")["code"] == 50
+
+
 class Broken(Rendezvous):
     """A meeting with a fault that nobody thought of."""
 

@@ -1,4 +1,5 @@
 class OpError(Exception):
+    error_code: int
     message: str
 
 class AbortedError(OpError): ...

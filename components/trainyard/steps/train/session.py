@@ -63,6 +63,7 @@ from trainyard.steps.train.peers.settings import Rank, current_rank
 from trainyard.storage import storage
 
 _NO_TARGETS: Moments = (0.0, 1.0)
+_LONGEST_REASON = 200  # characters of a framework's message; chosen
 
 
 def train(
@@ -126,11 +127,11 @@ def _peer_losses(engine: Engine, rank: Rank) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if rank.workers == 1 or not engine.is_peer_loss(error):
+        if rank.workers == 1 or not engines.is_peer_loss(engine.status(error), str(error)):
             raise
         raise PeerLost(
             f"worker {rank.index} of {rank.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
-            f"({type(error).__name__}). Start all of them again."
+            f"({type(error).__name__}: {str(error)[:_LONGEST_REASON]}). Start all of them again."
         ) from error
 
 

@@ -41,16 +41,6 @@ from trainyard.steps.train.input import on_device
 from trainyard.steps.train.peers import channel
 from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 
-# Prefixes of the errors that a lost worker causes: TensorFlow's statuses, and UNKNOWN with gloo.
-_PEER_ERRORS = (
-    "UNAVAILABLE",
-    "INTERNAL",
-    "ABORTED",
-    "CANCELLED",
-    "DEADLINE_EXCEEDED",
-    "FAILED_PRECONDITION",
-    "UNKNOWN",
-)
 # JAX's name of a platform, if it is not the kind of its devices.
 _PLATFORMS = {"gpu": "cuda"}
 # Chosen: edge of the random tile of the probe's matrix, the size of a CPU's matrix.
@@ -180,8 +170,8 @@ class JaxEngine:
         resizing = Resizing(model, train.progressive_resizing, steps_per_epoch)
         return JaxSteps(model, parts, resizing, objective, load_teacher(), train, mesh)
 
-    def is_peer_loss(self, error: Exception) -> bool:
-        return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_PEER_ERRORS)
+    def status(self, error: Exception) -> str:
+        return str(error).partition(":")[0] if isinstance(error, jax.errors.JaxRuntimeError) else ""
 
 
 class _Device(Protocol):

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.train import Device
 from trainyard.data.examples import Tensors
-from trainyard.errors import PeerLost
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import Train
 from trainyard.steps.train.devices import (
@@ -28,7 +27,7 @@ from trainyard.steps.train.devices import (
     report,
     visible_devices,
 )
-from trainyard.steps.train.engines import strategy
+from trainyard.steps.train.engines import engine, strategy
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer, phases
 from trainyard.steps.train.engines.pushed_models import TeacherModel
@@ -38,15 +37,7 @@ from trainyard.steps.train.engines.strategy import AllReduce, synchronize_layers
 from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
 
-# Errors of TensorFlow if another worker is lost (seen: Unavailable, Internal, Aborted, Cancelled).
-_PEER_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.InternalError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-)
+_STATUSES = {getattr(tf.errors, status): status for status in engine.PEER_STATUSES}
 GRADIENT_BUCKET_BYTES = 4 << 20
 """Chosen: size up to which gradients are collected for an all-reduce."""
 
@@ -139,10 +130,9 @@ class TensorFlowEngine:
                 model, parts, resizing, objective, load_teacher(), train, self.strategy, all_reduce, xla, apart
             )
 
-    def is_peer_loss(self, error: Exception) -> bool:
-        """Return True if `error`, raised in training, means that another worker is lost."""
-        ring_lost = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ in error.message
-        return ring_lost or isinstance(error, _PEER_ERRORS)
+    def status(self, error: Exception) -> str:
+        """Return the status of an error of the framework if it is one of `PEER_STATUSES`, otherwise another text."""
+        return _STATUSES.get(error.error_code, "") if isinstance(error, tf.errors.OpError) else ""
 
 
 def _native_precision() -> str:

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import connection
-from typing import Any
+from typing import Any, Literal
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
-from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
+from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, PeerLost, TransientError, failure_fields
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import channel
 from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
@@ -119,7 +119,9 @@ class Rendezvous:
     _starts_without_step: int = 0
     _oom_kills: int = 0
     _symptom_of: int = 0  # the generation whose break reason may be only a symptom, 0 for none
-    _failed: tuple[float, Message] | None = None
+    _failed: tuple[float, Message] | None = None  # since when, and how a worker failed, if no lost worker explains it
+    _lost: Literal["", "crashed", "lost"] = ""  # what is known of a worker that this generation has lost
+    _bugs: set[tuple[str, int]] = field(default_factory=set)  # by message and step
     _end: Message | None = None
 
     @property
@@ -195,7 +197,7 @@ class Rendezvous:
             return
         self._reached = max(self._reached, step)
         # A team that was told to stop may have finished, and the cause of its end may be told late.
-        if not self._running and kind != "done" and not (kind == "broke" and message.get("cause")):
+        if not self._running and kind not in ("done", "broke"):
             return
         if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
@@ -264,13 +266,18 @@ class Rendezvous:
         code, text = _natural_number(message["code"]), str(message["message"])
         failure: Message = {"code": code, "error": str(message["error"]), "message": text}
         grace_seconds, cause = float(message.get("grace_seconds", 0.0)), bool(message.get("cause"))
-        if failure["error"] == CommandFailed.__name__ and self.workers > 1:
-            # It may have failed because another worker is lost, which shows within SILENCE_SECONDS.
-            self._failed = self._failed or (time.monotonic(), failure)
+        if self.workers > 1 and (code == ExitCode.BUG or failure["error"] == CommandFailed.__name__):
+            self._note_failure(failure)
             return
         if code in _FINAL_CODES:
             self._end = failure
             return
+        if cause or failure["error"] != PeerLost.__name__:
+            self._lost, self._failed = "lost", None
+        elif self._failed and self._failed[1]["code"] == ExitCode.BUG:
+            return  # this worker lost the one that failed
+        elif message.get("crashed"):
+            self._lost = self._lost or "crashed"
         if self._running:
             self._starts_without_step = self._starts_without_step + 1 if self._step <= self._step_at_start else 0
         self._oom_kills += bool(message.get("out_of_memory"))
@@ -283,12 +290,28 @@ class Rendezvous:
         else:
             self._stop(text, grace_seconds, cause)
 
+    def _note_failure(self, failure: Message) -> None:
+        """Let `failure` end the gang unless a lost worker explains it, which shows within SILENCE_SECONDS.
+
+        A worker that crashed explains a bug once: the same bug at the same step ends the gang.
+        """
+        known = (str(failure["message"]), self._step)
+        is_repeated = self._lost == "crashed" and known in self._bugs
+        if failure["code"] == ExitCode.BUG:
+            self._bugs.add(known)
+        elif not self._running:
+            return
+        if not self._lost or is_repeated:
+            self._failed = self._failed or (time.monotonic(), failure)
+
     def _stop(self, reason: str, grace_seconds: float = 0.0, cause: bool = True, save: bool = False) -> None:
         """Stop every worker's training process and wait for all workers again.
 
         cause: False if `reason` may be a consequence of another lost worker; a cause reported later replaces it. save:
         every process gets SIGTERM first, so that all stop after the same step and the chief saves it.
         """
+        if cause:
+            self._lost, self._failed = "lost", None
         if not self._running:
             if self._symptom_of == self._generation and cause and self._past.last_break is not None:
                 self._past.last_break, self._symptom_of = (reason, *self._past.last_break[1:]), 0
@@ -312,7 +335,7 @@ class Rendezvous:
             self._beat_at = time.monotonic()
         if self._failed and time.monotonic() - self._failed[0] > SILENCE_SECONDS + HEARTBEAT_SECONDS:
             self._end = self._failed[1]
-        if self._end:
+        if self._end or self._failed:
             return
         ready = sorted(worker for worker, member in self._members.items() if member.address is not None)
         if self._running:
@@ -357,7 +380,7 @@ class Rendezvous:
 
     def _start(self, team: list[int], missing: list[int]) -> None:
         self._generation = max(self._generation, self._newest) + 1
-        self._team, self._trains, self._away = team, False, 0.0
+        self._team, self._trains, self._away, self._lost = team, False, 0.0, ""
         self._past.end_stragglers(self._reached)
         self._running, self._step_at_start, self._reached = True, self._step, 0
         self._past.spent = self._past.spent or {"meet": time.monotonic() - self._past.started}

@@ -58,7 +58,7 @@ class TrainingProcess:
     def break_message(self, worker: int) -> Message:
         """Return the fields of the message about its failure.
 
-        cause: True if no other worker's loss can have caused it.
+        cause: True if no other worker's loss can have caused it. crashed: True if the process left no failure.
         """
         code = self.child.code or 0
         known = int(known_code(code, ExitCode.PEER_LOST))
@@ -72,7 +72,7 @@ class TrainingProcess:
                 text = f"worker {worker}'s training process was killed{memory.oom_message(self.peak_mib, 'train')}"
             return {**failure_fields(PeerLost(text)), "cause": True, "out_of_memory": oom_killed}
         text = f"worker {worker}'s training process {child_process.describe_exit(code)}"
-        return {**failure_fields(PeerLost(text)), "code": known}
+        return {**failure_fields(PeerLost(text)), "code": known, "crashed": True}
 
     def dump(self) -> None:
         """Make the process write every thread's stack."""
