@@ -319,10 +319,10 @@ class Date(Strict):
 
 
 class Text(Strict):
-    """Words in any language: lower case, split at characters that are neither letters nor digits, with a vocabulary.
+    """Words in any language: lower case, split at white space and punctuation, with a vocabulary.
 
-    In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is a word; use ngrams of 2
-    or 3. The network sums what it learns of a row's words.
+    Emoji, emoticons and signs are words, too: C++ is c and ++. In scripts without spaces (Chinese, Japanese, Thai, Lao,
+    Khmer, Burmese) each character is a word; use ngrams of 2 or 3. The network sums what it learns of a row's words.
     """
 
     type: Literal["text"] = Field(description="The column is text.")

@@ -158,13 +158,25 @@ def count_known(texts: pa.Array, vocabulary: pa.Array, is_text: bool, separator:
     """
     if not is_text:
         return pc.sum(pc.is_in(texts, value_set=vocabulary)).as_py() or 0  # no vocabulary has the empty text
-    if separator is not None:
-        lists = pc.split_pattern(texts, separator)
+    if separator is None:
+        lists = pc.call_function("ascii_split_whitespace", [_spaced(texts)])
     else:
-        cut = pc.replace_substring_regex(_lower(texts), patterns.BETWEEN_WORDS, " ")
-        lists = pc.split_pattern(pc.replace_substring_regex(cut, patterns.WORD_OF_ITS_OWN, r" \0 "), " ")
+        lists = pc.split_pattern(texts, separator)
     found = pc.is_in(pc.list_flatten(lists), value_set=vocabulary)
     return len(pc.unique(pc.filter(pc.list_parent_indices(lists), found)))
+
+
+def word_texts(texts: pa.Array) -> pa.Array:
+    """Return the words of each text with one space between two."""
+    return pc.utf8_trim_whitespace(pc.replace_substring_regex(_spaced(texts), r"[\t-\r\x20]+", " "))
+
+
+def _spaced(texts: pa.Array) -> pa.Array:
+    """Return the texts in lower case, with white space between their words."""
+    texts = _lower(texts)
+    for pattern, replacement in patterns.TIDY_SIGNS + patterns.SPLIT_WORDS:
+        texts = pc.replace_substring_regex(texts, pattern, replacement)
+    return texts
 
 
 def _lower(texts: pa.Array) -> pa.Array:

@@ -57,8 +57,46 @@ TIME = r"([0-9]{2}:[0-9]{2}:[0-9]{2})\.([0-9]*?)0+"
 WRITTEN_OTHERWISE = f"{WHOLE}|-0|{EXPONENT}|{TRUE}|{FALSE}|{TIME}|{TIMESTAMP}"
 """A text, but for its white space and characters, that may not be the one which stands for its value."""
 
-BETWEEN_WORDS = r"^\pM+|[^\pL\pN\pM]+\pM*"
-"""For RE2: neither letters nor digits of any script, nor the marks (such as Hindi vowels) that follow one of them."""
+EMOJI = (
+    "\u2300-\u23ff\u25a0-\u2775\u2794-\u27bf\u2b00-\u2bff\U0001f000-\U0001f0ff\U0001f10d-\U0001f1ff"
+    "\U0001f201-\U0001faff"
+)
+"""Characters, for a class, each of which is a word: emoji, stars and the like. In no version of Unicode letters."""
 
-WORD_OF_ITS_OWN = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\pM*"
-"""For RE2: a character of a script that puts no space between words, with its marks."""
+SIGNS = (
+    "#$%&*+<=>@^|~¢-¦©¬®°±×÷\u0e3f\u20a0-\u20cf\u2103\u2109\u2116\u2122\u2190-\u22ff\u2500-\u259f\u27c0-\u2aff"
+    "\u3200-\u321e\u322a-\u3247\u3260-\u327f\u328a-\u32b0\u32c0-\u33ff"
+    "\uff03-\uff06\uff0a\uff0b\uff1c-\uff1e\uff20\uff3e\uff5c\uff5e\uffe0-\uffe6"
+)
+"""Characters, for a class, a run of which is a word, as in C++ and C#: signs, but no punctuation and no quotes."""
+
+FLAG_LETTERS, SKIN_TONES, JOINER = "\U0001f1e6-\U0001f1ff", "\U0001f3fb-\U0001f3ff", "\u200d"
+INVISIBLE_MARKS = f"{JOINER}\U000e0020-\U000e007f"
+"""Characters, for a class, that belong to the one before them as marks do: the joiner, and letters of flags."""
+
+_MARKS = rf"\pM{INVISIBLE_MARKS}"
+_SPACE = r"\t-\r\x20"
+
+TIDY_SIGNS = (
+    (f"([{SIGNS}]{{3}})[{SIGNS}]+|[\ufe0e\ufe0f]", r"\1"),
+    (r"[:;=]['’]?[-^]?\)+", " 🙂 "),
+    (r"[:;=]['’]?[-^]?\(+", " 🙁 "),
+    (r"[:;=][-^][/\\|]", " 😕 "),
+)
+"""Replacements in a text, in order: three signs of a longer run stay, no selectors of emoji, emoji for emoticons."""
+
+SPLIT_WORDS = (
+    (rf"(?:^|[{_SPACE}])[{_MARKS}]+|[^\pL\pN{_MARKS}{_SPACE}{SIGNS}{EMOJI}]+[{_MARKS}]*", " "),
+    (
+        rf"(?:[{FLAG_LETTERS}]{{2}}|[{EMOJI}])(?:[{_MARKS}{SKIN_TONES}]*{JOINER}[{EMOJI}{SIGNS}])*"
+        rf"[{_MARKS}{SKIN_TONES}]*|[{SIGNS}]+[{_MARKS}]*"
+        rf"|[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Thai}}\p{{Lao}}\p{{Khmer}}\p{{Myanmar}}][{_MARKS}]*",
+        r" \0 ",
+    ),
+)
+"""Replacements in a text in lower case, for RE2, after which spaces stand between its words.
+
+The first takes away what is neither letter nor digit of any script, emoji or sign, nor a mark (such as Hindi vowels)
+that follows one of them. The second sets apart emoji with what is joined to them, runs of signs, and the characters
+of scripts that put no space between words.
+"""

@@ -18,6 +18,7 @@ from trainyard.steps.export import signature
 from trainyard.steps.export.on_device import bundle
 from trainyard.steps.export.signature import Border, target_outputs
 from trainyard.storage import storage
+from trainyard.values.patterns import SPLIT_WORDS, TIDY_SIGNS
 
 _NUMBERS = {"mean", "std", "min", "max"}
 
@@ -42,8 +43,9 @@ def write(
     max of a number on the training split, rounded. `files` has the border of each LiteRT and ONNX file. If integers
     stand for real numbers there, real = (integer - zero_point) * scale. `label_separator` stands between the classes of
     one answer, if it may have several. A class with a threshold in `thresholds` is predicted exactly if its probability
-    is above it. In `time_zone` the days and hours of times with an offset are counted. Of single training examples it
-    holds no more than a number's extremes and quantiles and a category's values.
+    is above it. `words` are replacements that split a text into words. In `time_zone` the days and hours of times with
+    an offset are counted. Of single training examples it holds no more than a number's extremes and quantiles and a
+    category's values.
 
     If the transform is known, preprocess.py and predict.py do that on a device.
     """
@@ -55,6 +57,7 @@ def write(
     image, transform = document.image, _transform(document)
     columns = recipe.data.features | recipe.data.inputs
     statistics = Statistics.read(examples).features
+    has_words = any(column.type == "text" and column.separator is None for column in columns.values())
     content = {
         "transform": transform,
         "inputs": [
@@ -98,6 +101,7 @@ def write(
         "skip_rows": recipe.data.skipped_rows,
         "comment": recipe.data.comment,
         "absent_columns": recipe.data.absent_columns,
+        "words": TIDY_SIGNS + SPLIT_WORDS if has_words else None,
         "time_zone": recipe.data.time_zone,
         "files": dict(files),
     }

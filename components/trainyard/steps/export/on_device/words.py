@@ -1,10 +1,12 @@
-"""The words of a text, as `values.patterns.BETWEEN_WORDS` and `WORD_OF_ITS_OWN` cut it, which Python's re cannot."""
+"""The words of a text, as `values.patterns.SPLIT_WORDS` splits it, which Python's re cannot."""
 
 from __future__ import annotations
 
 import bisect
+import re
 import unicodedata
-from collections.abc import Iterator
+
+from trainyard.values import patterns
 
 # Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar in RE2: first and last character of each range.
 # fmt: off
@@ -23,32 +25,65 @@ OWN_LAST = (
 # fmt: on
 
 
+_INVISIBLE_MARK, _EMOJI, _SIGN, _FLAG_LETTER, _SKIN_TONE = (
+    re.compile(f"[{characters}]").match
+    for characters in (
+        *(patterns.INVISIBLE_MARKS, patterns.EMOJI, patterns.SIGNS),
+        *(patterns.FLAG_LETTERS, patterns.SKIN_TONES),
+    )
+)
+_FIRST_OWN = chr(OWN_FIRST[0])
+
+
 def plain_words(text: str) -> list[str]:
     """Return the words of `text` in lower case."""
+    text = text.lower()
+    for pattern, replacement in patterns.TIDY_SIGNS:
+        text = re.sub(pattern, replacement, text)
     words: list[str] = []
-    word, alone = "", False
-    for letter, kind in _kinds(text.lower()):
-        is_own = _has_own_word(letter) and not (kind == "M" and alone)
-        if kind == " " or is_own or (alone and kind != "M"):
-            words += [word] if word else []
-            word, alone = "", is_own
-        word += letter if kind != " " else ""
-    return [*words, word] if word else words
-
-
-def _kinds(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each character with L, N or M (a mark behind one of them), or a space for what stands between words."""
-    before = " "
+    last = ""  # the kind of the word that ends before the letter, if one does
     for letter in text:
-        kind = unicodedata.category(letter)[0]
-        if kind == "C" and _has_own_word(letter):  # newer than this Python's Unicode
-            kind = "L"
-        if kind not in "LN" and (kind != "M" or before == " "):
-            kind = " "
-        before = kind
-        yield letter, kind
+        kind = _kind(letter)
+        if last and kind and _continues(words[-1], last, letter, kind):
+            words[-1] += letter
+            continue
+        if kind == "mark":
+            kind = "own" if last else ""
+        if kind:
+            words.append(letter)
+        last = kind
+    return words
+
+
+def _kind(letter: str) -> str:
+    """Return letter (or digit), own (one that is a word), mark, emoji or sign; '' of what stands between words."""
+    category = unicodedata.category(letter)[0]
+    if category in "LN":
+        return "own" if _has_own_word(letter) else "letter"
+    if letter == " ":
+        return ""
+    if category == "M" or _INVISIBLE_MARK(letter):
+        return "mark"
+    if _EMOJI(letter):
+        return "emoji"
+    if _SIGN(letter):
+        return "sign"
+    return "own" if category == "C" and _has_own_word(letter) else ""  # newer than this Python's Unicode
+
+
+def _continues(word: str, last: str, letter: str, kind: str) -> bool:
+    """Return True if `letter` belongs to the `word` of the kind `last` before it."""
+    if kind == "mark":
+        return last != "letter" or not _has_own_word(letter)
+    if last == "emoji":
+        if word[-1] == patterns.JOINER:
+            return kind in ("emoji", "sign")
+        return bool(_SKIN_TONE(letter) or (_FLAG_LETTER(letter) and _FLAG_LETTER(word) and len(word) == 1))
+    return kind == last == "letter" or (kind == last == "sign" and bool(_SIGN(word[-1])))
 
 
 def _has_own_word(letter: str) -> bool:
+    if letter < _FIRST_OWN:
+        return False
     place = bisect.bisect_right(OWN_FIRST, ord(letter)) - 1
-    return place >= 0 and ord(letter) <= OWN_LAST[place]
+    return ord(letter) <= OWN_LAST[place]

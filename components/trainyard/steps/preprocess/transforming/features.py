@@ -19,7 +19,7 @@ from trainyard.data.values import day_text, days_since_1970, lower_tensor
 from trainyard.spec.columns import Category, Date, Numeric, Text, date_names, indicator_name
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.statistics import Limits
-from trainyard.values.patterns import BETWEEN_WORDS, DATE, TIME_OF_DAY, WORD_OF_ITS_OWN
+from trainyard.values.patterns import DATE, SPLIT_WORDS, TIDY_SIGNS, TIME_OF_DAY
 
 Tensors = dict[str, tf.Tensor]
 MISSING = "[missing]"
@@ -220,8 +220,10 @@ def _word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
 def _plain_words(texts: tf.Tensor) -> tf.RaggedTensor:
     """Return the words of each text in lower case."""
     texts = tf.strings.regex_replace(texts, r"\x00", " ")  # measured: there `lower` ends a text (TensorFlow 2.21)
-    cut = tf.strings.regex_replace(lower_tensor(texts), BETWEEN_WORDS, " ")
-    return tf.strings.split(tf.strings.regex_replace(cut, WORD_OF_ITS_OWN, r" \0 "))
+    texts = lower_tensor(texts)
+    for pattern, replacement in TIDY_SIGNS + SPLIT_WORDS:
+        texts = tf.strings.regex_replace(texts, pattern, replacement)
+    return tf.strings.split(texts)
 
 
 def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
