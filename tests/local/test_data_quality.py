@@ -74,6 +74,21 @@ def test_data_that_cannot_be_judged_are_refused(summary, sentence):
         quality.require_usable(summary, RECIPE)
 
 
+def test_a_class_with_one_example_is_refused_with_what_leaves_it_out():
+    once = collected({"a": 9, "b": 5, "c": 1}, {"a": 9, "b": 5}, {"a": 9, "b": 5})
+    for data, way in (
+        ({"label": "m"}, "leave the class out by data.where: m not in ['c']"),
+        ({"label": "m", "label_separator": ";"}, "drop such classes by data.label_min_count: 2"),
+    ):
+        read = RECIPE.data.model_copy(update={"features": {"x": {"type": "numeric"}}, **data})
+        with pytest.raises(DataError) as error:
+            quality._require_classes(once, read)
+        assert way in str(error.value)
+    kept = quality.without_rare_classes(once, 2)
+    assert quality.class_names(kept) == ["a", "b"] and kept.rare_classes == {"c": 1}
+    assert quality.without_rare_classes(once, 1) is once
+
+
 COLUMNS = {"x": {"type": "numeric"}, "c": {"type": "category"}, "d": {"type": "date"}}
 LABELS = {
     "classification": {"label": "k"},

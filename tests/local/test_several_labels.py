@@ -51,7 +51,8 @@ def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         classes = np.stack([a > 0.3, b > 0.5, a + b > 1], axis=1)
         classes ^= draw.random(classes.shape) < 0.05  # so that the threshold matters
         cells = [";".join(np.array(["rock", "pop", "jazz"])[row]) for row in classes]
-        label = {"label": "genres", "label_separator": ";"}
+        cells[0] = f"{cells[0]};polka"
+        label = {"label": "genres", "label_separator": ";", "label_min_count": 2}
         header = "a,b,genres"
     else:
         cells = [f"{20 * np.exp(x / 4):.3f},{3000 * np.exp(0.3 * y):.1f}" for x, y in zip(a, b, strict=True)]
@@ -120,6 +121,16 @@ def version(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
         for name in (PREPROCESSING, "statistics.json"):
             shutil.copy(exported / name, folder / EXTRA)
     return str(pushed)
+
+
+def test_a_class_below_the_minimum_count_is_dropped_and_named(recipe: Recipe, examples: str) -> None:
+    document = open_examples(examples).document
+    if recipe.task == "multi_label":
+        assert (
+            document.labels == ["jazz", "pop", "rock"]
+            and sum(each.examples for each in document.splits.values()) == ROWS
+        )
+        assert "classes rarer than data.label_min_count are dropped (1 with 1 examples): polka." in document.warnings
 
 
 def test_shards_hold_a_vector_of_labels(recipe: Recipe, examples: str) -> None:

@@ -48,6 +48,9 @@ def test_several_classes_of_a_row_come_as_a_text_or_a_list_and_none_is_a_label_t
     assert kept.tolist() == [True, False, True, True, True] and why == {"unknown class 'fog'": 1}
     assert judged.labels.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0], [1, 1, 0]]
     assert judged.outputs[:, 0].tolist() == [0, 2, 3, 4]
+    dropping = recipe("multi_label", "label: tags, label_separator: ;, label_min_count: 2")
+    judged, kept, why = _judged(pushed, dropping, read, "a.csv")
+    assert kept.all() and not why and judged.labels[1].tolist() == [0, 0, 1]
     lists = answers(2, (3,), tags=[[["sea", "air"], []]])
     judged, _, _ = _judged(pushed, recipe("multi_label", "label: tags, label_separator: ;"), lists, "a.parquet")
     assert judged.labels.tolist() == [[0, 0, 0], [1, 1, 0]]

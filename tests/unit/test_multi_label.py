@@ -38,6 +38,11 @@ def changed(recipe: dict[str, Any], **sections: Any) -> dict[str, Any]:
         (changed(SONGS, data={"label_separator": None}), "data.label_separator: says where the classes of a cell"),
         (changed(SONGS, data={"label_separator": " ;"}), "separator ' ;' has white space around it"),
         (changed(SONGS, task="classification"), "It is for task: multi_label. Leave it out"),
+        (changed(HOUSES, data={"label_min_count": 2}), "several, and the task is regression. Leave it out"),
+        (
+            changed(SONGS, task="classification", data={"label_separator": None, "label_min_count": 2}),
+            "Leave it out, and drop rows by data.where, such as label not in ['rare']",
+        ),
         (changed(SONGS, train={"class_weights": "balanced"}), "an example may have several classes. Leave it out"),
         (changed(SONGS, data={"split": {"by": "class"}}), "and an example may have several classes. Leave it out"),
         (changed(SONGS, evaluate={"slices": ["genres"]}), "evaluate.slices: no feature 'genres'"),

@@ -133,6 +133,13 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         fault = "says where the classes of a cell are cut, as ';' in rock;pop. "
         fault += "Give one" if task == "multi_label" else "It is for task: multi_label. Leave it out"
         yield ("data", "label_separator"), fault
+    if task != "multi_label" and data.label_min_count > 1:
+        fault = f"drops rare classes from rows with several, and the task is {task}. Leave it out"
+        yield (
+            ("data", "label_min_count"),
+            fault
+            + (", and drop rows by data.where, such as label not in ['rare']" if task == "classification" else ""),
+        )
     if data.targets and task != "regression":
         yield ("data", "targets"), f"are several numbers to predict, and the task is {task}. Leave it out"
     elif data.targets and data.label != type(data).model_fields["label"].default:

@@ -143,6 +143,10 @@ class Data(Strict):
         description="multi_label: separator of the classes in a cell, such as ';' in rock;pop. An empty cell has no "
         "class; a Parquet list needs no separator in its values.",
     )
+    label_min_count: Count = Field(
+        1,
+        description="multi_label: minimum count of a class in all rows; rarer classes are dropped, their rows stay.",
+    )
     targets: list[Column] = Field(
         [],
         max_length=100,

@@ -279,7 +279,8 @@ def _judged(
         knows = "numbers"
     else:
         texts = read.texts(names[0], pushed.label_separator)
-        labels, kept, reasons = _classes(texts, pushed.labels, pushed.label_separator)
+        drops = recipe.data.label_min_count > 1
+        labels, kept, reasons = _classes(texts, pushed.labels, pushed.label_separator, drops_unknown=drops)
         first, knows = list(map(repr, texts[:_SHOWN])), f"the classes {listed(list(pushed.labels), _SHOWN)}"
     if recipe.data.weight:
         weights = read.numbers(recipe.data.weight).astype(np.float32)
@@ -300,9 +301,12 @@ def _judged(
 
 
 def _classes(
-    texts: list[str], classes: Sequence[str], separator: str | None
+    texts: list[str], classes: Sequence[str], separator: str | None, *, drops_unknown: bool
 ) -> tuple[NDArray[Any], NDArray[Any], Counter[str]]:
-    """Return the labels as in `SplitPredictions`, a mask of those that are known, and the faults of the rest."""
+    """Return the labels as in `SplitPredictions`, a mask of those that are known, and the faults of the rest.
+
+    drops_unknown: the recipe drops rare classes, so a row with others than `classes` counts without them.
+    """
     import numpy as np
 
     ids, reasons, rows = {name: index for index, name in enumerate(classes)}, Counter[str](), len(texts)
@@ -312,6 +316,8 @@ def _classes(
     kept = np.zeros(rows, np.bool_)
     for row, text in enumerate(texts):
         parts = [text] if separator is None else list(filter(None, text.split(separator)))
+        if drops_unknown:
+            parts = [part for part in parts if part in ids]
         if unknown := [part for part in parts if part not in ids]:
             reasons[f"unknown class {unknown[0][:40]!r}" if unknown[0] else "without a label"] += 1
             continue

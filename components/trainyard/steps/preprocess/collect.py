@@ -57,6 +57,7 @@ class Collected:
     work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
     files that are not of the format. bytes: of the files that are. is_folder: images have the
     class of their folder. deeper_folders: those in class folders. is_split_by_row: equal rows lie in different splits.
+    rare_classes: dropped ones, with their counts.
     """
 
     work: TaskStore
@@ -73,6 +74,7 @@ class Collected:
     conformity: Conformity = field(default_factory=Conformity)
     near: tuple[str, ...] = ()
     is_split_by_row: bool = False
+    rare_classes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

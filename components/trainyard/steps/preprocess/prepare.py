@@ -59,7 +59,7 @@ def _preprocess(
     recipe: Recipe, custom: Preprocessing | None, output: Path, work: AttemptDir, beam_options: str, day: str
 ) -> None:
     start = time.monotonic()
-    collected = _collect(recipe, work, beam_options, day)
+    collected = quality.without_rare_classes(_collect(recipe, work, beam_options, day), recipe.data.label_min_count)
     collected_at = time.monotonic()
     quality.require_usable(collected, recipe)
     quality.require_fitting(collected.conformity, recipe.data)

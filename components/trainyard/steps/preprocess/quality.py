@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.contract.artifacts.preprocess import Anomaly
@@ -28,6 +29,7 @@ from trainyard.quality.findings import (
 )
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.readers.rows import BadRow
+from trainyard.spec import formula
 from trainyard.spec.columns import Date, Numeric, SplitRows
 from trainyard.spec.formula import Call, Cell, parse
 from trainyard.spec.recipe import Data, Recipe
@@ -72,6 +74,26 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
     _require_weights(collected, recipe.data.weight)
     if recipe.task != "regression":
         _require_classes(collected, recipe.data)
+
+
+def without_rare_classes(collected: Collected, minimum: int) -> Collected:
+    """Return `collected` without the classes that fewer than `minimum` examples of all splits have."""
+    totals = _class_counts(collected)
+    rare = {name: count for name, count in totals.items() if count < minimum}
+    splits = {
+        split: summary.model_copy(
+            update={"labels": {name: count for name, count in summary.labels.items() if name not in rare}}
+        )
+        for split, summary in collected.splits.items()
+    }
+    return replace(collected, splits=splits, rare_classes=dict(sorted(rare.items()))) if rare else collected
+
+
+def _class_counts(collected: Collected) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for summary in collected.splits.values():
+        totals.update(summary.labels)
+    return totals
 
 
 def require_fitting(conformity: Conformity, data: Data) -> None:
@@ -126,6 +148,9 @@ def warnings(collected: Collected, data: Data) -> list[str]:
         names = collected.ignored
         why = "hidden, or not of the data's format"
         warnings.append(f"{len(names):,} files are not read ({why}): {listed(names, _SHOWN)}.")
+    if rare := collected.rare_classes:
+        counts = f"{len(rare):,} with {sum(rare.values()):,} examples"
+        warnings.append(f"classes rarer than data.label_min_count are dropped ({counts}): {listed([*rare], _SHOWN)}.")
     labels = dict.fromkeys(name for summary in collected.splits.values() for name in summary.labels)
     if why := alike_names(labels):
         warnings.append(f"classes {why}")
@@ -274,10 +299,18 @@ def _require_weights(collected: Collected, weight: str | None) -> None:
             )
 
 
+def _without(name: str, data: Data) -> str:
+    """Return how a recipe leaves out the class `name`, which has one example."""
+    if data.label_separator:
+        return "drop such classes by data.label_min_count: 2"
+    if data.is_image:
+        return "remove the class"
+    condition = f"{formula.reference(data.label)} not in [{name!r}]"
+    return f"leave the class out by data.where: {condition}"
+
+
 def _require_classes(collected: Collected, data: Data) -> None:
-    totals: Counter[str] = Counter()
-    for summary in collected.splits.values():
-        totals.update(summary.labels)
+    totals = _class_counts(collected)
     if len(totals) < 2:
         only = f"every example has the class '{next(iter(totals))}'" if totals else "no example has a class"
         raise DataError(f"data.label: {only}. At least two are needed.")
@@ -286,10 +319,12 @@ def _require_classes(collected: Collected, data: Data) -> None:
     if single:
         raise DataError(
             f"data.label: the class '{single[0]}' has one example ({len(single)} such classes). "
-            f"A class needs examples in every split. Add examples or remove the class.{hint}"
+            f"A class needs examples in every split. Add examples, or {_without(single[0], data)}.{hint}"
         )
     if data.split.by == "class":
         advice = "By class, three different examples of it suffice while data.fraction is 1. Add examples."
+    elif data.label_separator:
+        advice = "Add examples, give the split a larger fraction, or drop rare classes by data.label_min_count."
     elif data.split.by == "folder":
         advice = "Add examples to its folder, or give data.split.eval a larger share."
     else:

@@ -273,7 +273,7 @@ class _WriteShard:
             return np.array([[float(part) for part in label] for label in texts]).astype(np.float32)
         has = np.zeros((len(texts), len(self._label_ids)), np.int64)
         for row, classes in enumerate(texts):
-            has[row, [self._label_ids[name] for name in classes]] = 1
+            has[row, [self._label_ids[name] for name in classes if name in self._label_ids]] = 1  # others are dropped
         return has
 
 
