@@ -207,12 +207,70 @@ def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: 
     assert list(recipe(tmp_path, text).data.features) == ["age"]
     why = {guess.split()[2]: guess.partition("(")[2] for guess in guesses if guess.startswith("left out")}
     assert why["code"].startswith("an id") and why["review"].startswith("short text; use {type: text}")
-    assert why["day"] == "days not written YYYY-MM-DD, which are read by nothing: 01.03.2024)"
-    assert why["fee"] == "numbers with a comma, which are read by nothing: 0,00)"
+    assert why["day"] == (
+        "days not written YYYY-MM-DD, which are read by nothing, such as 01.03.2024: write them as 2024-03-01)"
+    )
+    assert why["fee"] == (
+        "numbers with a comma, which are read by nothing, such as 0,00: write 1234.5 for 1.234,5, as "
+        "pandas.read_csv(..., thousands='.', decimal=',') reads it)"
+    )
     assert why["built"].startswith("15 cells are no numeric value, such as members.csv:2 'unknown'")
-    assert "'fee' holds numbers with a comma, such as 0,00, which are read as texts." in profile.findings
+    assert any(finding.startswith("'fee' holds numbers with a comma, such as 0,00") for finding in profile.findings)
     ids = [finding for finding in profile.findings if "looks like an id" in finding]
     assert len(ids) == 1 and ids[0].startswith("'code'"), "prose that never repeats is no id"
+
+
+def test_values_that_differ_in_their_writing_alone_and_texts_of_equal_words_are_named(tmp_path: Path) -> None:
+    colors, skills = ("Red", "red ", "RED", "blue"), ("a C lead, it is", "a (c) lead; IT IS", "a C++ lead it is")
+    kept = np.random.default_rng(3).integers(2, size=300)
+    lines = [f'"{colors[row % 4]}","{skills[row % 3]} of team {row % 20}",{kept[row]}' for row in range(300)]
+    (tmp_path / "d.csv").write_text("\n".join(["color,skill,kept", *lines]) + "\n")
+    profile = inspect(str(tmp_path / "d.csv"), "kept")
+    color = "'RED' = 'Red' = 'red' differ in their writing alone, and a category takes them for different values"
+    skill = (
+        "40 different texts give the same words as another one, such as 'a C lead, it is of team 0' and 'a (c) lead; "
+        "IT IS of team 0'"
+    )
+    for name, sentence in (("color", color), ("skill", skill)):
+        assert any(finding.startswith(f"'{name}': {sentence}") for finding in profile.findings), profile.findings
+    text, guesses = draft_recipe("members", "d.csv", profile)
+    assert any(guess.startswith(f"color: {color}") for guess in guesses), guesses
+    assert any(guess.startswith(f"skill: {skill}") for guess in guesses)
+    assert recipe(tmp_path, text).data.features["skill"].type == "text"
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "way"),
+    [
+        (["999.00", "1,234.50", "21,000.00"], "numbers with thousands separators", "thousands=','"),
+        (["12.5"] * 30 + ["1,234.50"], "numbers with thousands separators", "thousands=','"),
+        (["1'200", "999", "1 300"], "numbers with thousands separators", "write 1234.5"),
+        (["1.234,50", "999,00", "7"], "numbers with a comma", "decimal=','"),
+        (["1.234.567", "12"], "numbers with a comma", "decimal=','"),
+        (["12 %", "7.5%", "0"], "percentages", "write the number alone"),
+        (["€ 1,200", "€ 99", "5 EUR"], "amounts of money", "write the number alone"),
+    ],
+)
+def test_numbers_in_another_notation_are_named_with_what_to_do(
+    tmp_path: Path, cells: list[str], kind: str, way: str
+) -> None:
+    kept = np.random.default_rng(3).integers(2, size=300)
+    lines = [f'"{cells[row % len(cells)]}",{row % 13},{kept[row]}' for row in range(300)]
+    (tmp_path / "d.csv").write_text("\n".join(["fee,age,kept", *lines]) + "\n")
+    profile = inspect(str(tmp_path / "d.csv"), "kept")
+    (finding,) = (each for each in profile.findings if each.startswith("'fee'"))
+    assert kind in finding and way in finding
+    text, guesses = draft_recipe("members", "d.csv", profile)
+    left_out = next(guess for guess in guesses if guess.startswith("left out: fee"))
+    assert way in left_out and "fee" not in recipe(tmp_path, text).data.features
+
+
+def test_a_draft_drops_the_rare_ones_of_several_classes_and_says_which(tmp_path: Path) -> None:
+    lines = [f"{row % 7},{'ab'[row % 2]};{'cde'[row % 3]}{';polka' if row == 5 else ''}" for row in range(300)]
+    (tmp_path / "d.csv").write_text("\n".join(["z,tags", *lines]) + "\n")
+    text, guesses = draft_recipe("members", "d.csv", inspect(str(tmp_path / "d.csv"), "tags"))
+    assert recipe(tmp_path, text).data.label_min_count == 20
+    assert "label_min_count: classes with fewer than 20 rows are dropped, their rows stay: 'polka'" in guesses
 
 
 def test_a_rare_class_is_drafted_with_a_split_that_holds_it_and_a_gate_that_sees_it(tmp_path: Path) -> None:

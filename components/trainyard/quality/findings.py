@@ -9,7 +9,7 @@ from trainyard.contract.image_formats import Role, split_of
 from trainyard.errors import listed
 from trainyard.quality.far_values import FarValues
 from trainyard.quality.figures import format_value
-from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.quality.profile import ColumnProfile, Profile, foreign_kind, how_to_write
 from trainyard.spec import formula
 from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
@@ -173,9 +173,33 @@ def layout(profile: Profile) -> Iterator[str]:
 
 def alike_names(classes: Iterable[str]) -> str:
     """Return the end of a sentence about the classes that differ in their writing alone, '' if none do."""
-    groups = [" = ".join(map(repr, group)) for group in alike(classes)]
-    shown = listed(groups, _SHOWN)
-    return f"differ in their writing alone: {shown}. If they are one class, write it in one way." if groups else ""
+    shown = _in_one_way(alike(classes))
+    return f"differ in their writing alone: {shown}. If they are one class, write it in one way." if shown else ""
+
+
+def alike_values(column: ColumnProfile) -> str:
+    """Return the clause about the values of a category that differ in their writing alone, '' if none do."""
+    return (
+        f"{_in_one_way(column.alike)} differ in their writing alone, and a category takes them for different values. "
+        "If they are one value, write it in one way"
+        if column.alike
+        else ""
+    )
+
+
+def same_words(column: ColumnProfile) -> str:
+    """Return the clause about the texts of a column that give the same words as another one, '' if none do."""
+    shown = " and ".join(repr(text[:40]) for text in column.same_words_such_as)
+    return (
+        f"{column.same_words:,} different texts give the same words as another one, such as {shown}: case and "
+        "punctuation are no words. If they say something, write them as a word, or into another column"
+        if column.same_words
+        else ""
+    )
+
+
+def _in_one_way(groups: list[list[str]]) -> str:
+    return listed([" = ".join(repr(name[:40]) for name in group) for group in groups], _SHOWN)
 
 
 def zoned_times(column: str, zoned: int, count: int) -> str:
@@ -291,12 +315,18 @@ def _column(column: ColumnProfile, profile: Profile, data: Data | None) -> Itera
     elif top is not None and top.count >= _ONE_VALUE * count:
         yield f"{name} is nearly constant: {top.value!r} in {top.count / count:.2%} of its cells."
     elif column.foreign:
-        yield f"{name} holds {column.foreign}, such as {column.top[0].value}, which are read as texts."
+        such_as = column.mistyped_such_as or [entry.value for entry in column.top if foreign_kind([entry.value])]
+        fate = "rows that preprocess sets aside" if column.mistyped else "read as texts"
+        yield f"{name} holds {column.foreign}, such as {such_as[0]}, {fate}: {how_to_write(column.foreign)}."
     elif column.name != profile.label and column.is_id:
         yield (
             f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "
             "leave it out."
         )
+    if column.name != profile.label and column.alike:
+        yield f"{name}: {alike_values(column)}."
+    if column.same_words:
+        yield f"{name}: {same_words(column)}."
     numbers = column.statistics
     if numbers.std and not (column.name == profile.label and profile.classes):
         bound = MOST_OF_TARGET if column.name == profile.label else MOST_OF_FEATURE
@@ -308,7 +338,7 @@ def _column(column: ColumnProfile, profile: Profile, data: Data | None) -> Itera
         if column.far.counts or feature is None or not is_bounded(feature):
             role: Literal["feature", "target"] = "target" if column.name in target else "feature"
             yield f"{far_values_text(column.name, column.far, column.statistics.count, column.type, role)}."
-    if column.mistyped:
+    if column.mistyped and not column.foreign:
         yield (
             f"{name} is {_article(column.type)}, but {_count(column.mistyped, 'cell is', 'cells are')} not: "
             f"{', '.join(column.mistyped_such_as)}. Preprocess sets such rows aside."

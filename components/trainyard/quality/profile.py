@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Literal
 
 from trainyard.contract.document import FrozenModel
@@ -19,13 +20,29 @@ ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
 LABEL_SEPARATORS = (";", "|")
 """The separators that are looked for between several classes in a cell."""
 
+_NUMBER = r"[+-]?(\d{1,3}([.,'\u00a0\u202f ]\d{3})+|\d+)([.,]\d+)?"
+_CURRENCY = "([$€£¥₹]|EUR|USD|GBP|CHF)"
 _FOREIGN = {
-    r"[+-]?(\d{1,3}([.'\u00a0]?\d{3})*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)": "numbers with a comma",
-    r"\d{1,2}[./]\d{1,2}[./]\d{4}.*": "days not written YYYY-MM-DD",
-    r"[+-]?\d[\d,.]*\s?%": "percentages",
-    r"[+-]?[$€£¥]\s?[+-]?\d[\d,.]*|[+-]?\d[\d,.]*\s?[$€£¥]": "amounts of money",
-    r"[+-]?\d[\d,.]* (k?g|lbs?|[mck]?m|ft|mi|[mk]?l|[mk]?W|kWh|°?[CF]|min|h|s|ms|[KMG]i?B)": "numbers with a unit",
+    "numbers with thousands separators": (
+        r"[+-]?\d{1,3}((,\d{3})+|(['\u00a0\u202f ]\d{3})+)(\.\d+)?",
+        "write 1234.5 for 1,234.5, as pandas.read_csv(..., thousands=',') reads it",
+    ),
+    "numbers with a comma": (
+        r"[+-]?\d{1,3}([.'\u00a0\u202f ]\d{3})*,\d+|[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3}){2,}",
+        "write 1234.5 for 1.234,5, as pandas.read_csv(..., thousands='.', decimal=',') reads it",
+    ),
+    "days not written YYYY-MM-DD": (r"\d{1,2}[./]\d{1,2}[./]\d{4}.*", "write them as 2024-03-01"),
+    "percentages": (rf"{_NUMBER}\s?%", "write the number alone, with a point, such as 12.5"),
+    "amounts of money": (
+        rf"[+-]?{_CURRENCY}\s?{_NUMBER}|{_NUMBER}\s?{_CURRENCY}",
+        "write the number alone, such as 1234.5, and the currency in another column",
+    ),
+    "numbers with a unit": (
+        r"[+-]?\d[\d,.]* (k?g|lbs?|[mck]?m|ft|mi|[mk]?l|[mk]?W|kWh|°?[CF]|min|h|s|ms|[KMG]i?B)",
+        "write the number alone, all in one unit",
+    ),
 }
+_PLAIN = r"[+-]?(\d+(\.\d*)?|\.\d+)"
 _LISTED = 0.1  # chosen: share of cells with several classes
 _PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
 _FEW = 20  # chosen: fewer values may all differ by chance
@@ -40,7 +57,9 @@ class ColumnProfile(FrozenModel):
     type: what most cells are; mistyped counts those that are something else. distinct is exact up to a million.
     quantiles: of numbers and dates, by share. top: the most frequent texts, of every type. zoned: times
     with an offset from UTC. missing_texts: how often which text, such as NA, stands for a missing number. far: see
-    `FarValues`.
+    `FarValues`. alike: groups of values of a category that differ in their writing alone. same_words: how many
+    different texts give the same words as another, of a sample of the rows, and such_as. mistyped_kind: what
+    `foreign_kind` says of mistyped cells.
     """
 
     name: str
@@ -55,6 +74,10 @@ class ColumnProfile(FrozenModel):
     zoned: int = 0
     missing_texts: dict[str, int] = {}
     far: FarValues | None = None
+    alike: list[list[str]] = []
+    mistyped_kind: str = ""
+    same_words: int = 0
+    same_words_such_as: list[str] = []
 
     def statistics_beside(self, other: FeatureStatistics | None) -> FeatureStatistics:
         """Return the statistics; if `other`, of preprocess, counts texts, not those of numbers or days."""
@@ -102,11 +125,25 @@ class ColumnProfile(FrozenModel):
 
     @property
     def foreign(self) -> str:
-        """The kind of numbers or dates in an unsupported notation that the column seems to hold; '' if none."""
-        if self.type not in ("text", "category") or not self.top:
-            return ""
-        kinds = (kind for like, kind in _FOREIGN.items() if all(re.fullmatch(like, top.value) for top in self.top))
-        return next(kinds, "")
+        """The kind of numbers or dates in an unsupported notation that the column seems to hold; '' if none.
+
+        Numbers in the usual notation may stand between them. Of a column of numbers, what some cells hold instead.
+        """
+        if self.type in ("text", "category"):
+            return foreign_kind(top.value for top in self.top)
+        return self.mistyped_kind
+
+
+def foreign_kind(values: Iterable[str]) -> str:
+    """Return the kind of numbers or dates in an unsupported notation that all `values` are, but for numbers; or ''."""
+    unusual = [value for value in values if not re.fullmatch(_PLAIN, value)]
+    kinds = (kind for kind, (like, _) in _FOREIGN.items() if all(re.fullmatch(like, value) for value in unusual))
+    return next(kinds, "") if unusual else ""
+
+
+def how_to_write(kind: str) -> str:
+    """Return how values of the `kind` that `foreign_kind` gave have to be written."""
+    return _FOREIGN[kind][1]
 
 
 class Repeats(FrozenModel):

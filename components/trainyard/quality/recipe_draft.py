@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +12,15 @@ from trainyard.errors import ConfigurationError, listed
 from trainyard.quality.findings import (
     FEW_LEVELS,
     MAX_BAD,
+    alike_values,
     deeper_folders,
     far_values_text,
     layout,
     likely_white,
+    same_words,
     splits_of,
 )
-from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.quality.profile import ColumnProfile, Profile, foreign_kind, how_to_write
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.quality.tables.tables import why_target
 from trainyard.spec import columns, formula, plain_yaml
@@ -32,6 +35,7 @@ _STEPS = 4000  # chosen: about this number of steps, but 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
 _RARE = 100  # chosen: with this many rows a class misses a split of a tenth once in 40,000 times
 _RARE_IN_A_FIFTH = 48  # chosen: with this many rows a class misses a split of a fifth once in 45,000 times
+_RARE_OF_SEVERAL = 20  # chosen: with this many rows a class misses a split of a fifth once in 87 times
 _EXAMPLES = 3  # that a class needs, one in each split
 _LITTLE = 0.2  # chosen: share of the rows that are left out with their rare classes
 _SMALL = 100  # chosen: of fewer rows a tenth says little
@@ -153,8 +157,9 @@ def _table_content(profile: Profile) -> dict[str, Any]:
     if is_class and not separator and (too_many_classes(label.distinct, profile.rows) or _hardly_repeats(profile)):
         hint = "Name another column by --label."
         if label.foreign:
-            shown = f"It holds {label.foreign}, such as {label.top[0].value}, which are read as texts"
-            hint = f"{shown}: correct them, or n{hint[1:]}"
+            such_as = next((entry.value for entry in label.top if foreign_kind([entry.value])), "")
+            shown = f"It holds {label.foreign}, such as {such_as}, which are read as texts"
+            hint = f"{shown}: {how_to_write(label.foreign)}; or n{hint[1:]}"
         raise ConfigurationError(
             f"{profile.source}: the label '{profile.label}' has {label.distinct:,} different values in "
             f"{profile.rows:,} rows, too many for classes. {hint}"
@@ -204,6 +209,11 @@ def _table_content(profile: Profile) -> dict[str, Any]:
                 if kind == "text" and name in features
             ),
             *(
+                f"{column.name}: {alike_values(column) or same_words(column)}"
+                for column in profile.columns
+                if column.name in features and (column.alike or column.same_words)
+            ),
+            *(
                 _class_guesses(profile)
                 if is_class
                 else [
@@ -248,10 +258,21 @@ def _target_guesses(label: ColumnProfile) -> Iterator[str]:
 
 def _list_content(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
     """Return the draft of a table whose label holds several classes a cell, between them the `separator`."""
-    names = {part.strip() for cell in profile.classes for part in cell.split(separator)} - {""}
+    counts = Counter[str]()
+    for cell, times in profile.classes.items():
+        counts.update(dict.fromkeys({part.strip() for part in cell.split(separator)} - {""}, times))
+    rare = sorted(name for name, count in counts.items() if count < _RARE_OF_SEVERAL)
+    rare = rare if len(counts) - len(rare) >= 2 else []
+    is_small = any(count < _RARE for name, count in counts.items() if name not in rare)
     return {
         "task": "multi_label",
-        "data": {"label": profile.label, "label_separator": separator, "features": features},
+        "data": {
+            "label": profile.label,
+            "label_separator": separator,
+            **({"label_min_count": _RARE_OF_SEVERAL} if rare else {}),
+            "features": features,
+            **({"split": {"train": 0.6, "eval": 0.2, "test": 0.2}} if is_small else {}),
+        },
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
         "evaluate": {
@@ -261,8 +282,17 @@ def _list_content(profile: Profile, separator: str, features: dict[str, Any], ex
             ]
         },
         "guesses": [
-            f"label '{profile.label}': any of {len(names)} classes a row, '{separator}' between them; "
+            f"label '{profile.label}': any of {len(counts)} classes a row, '{separator}' between them; "
             "for one class a cell task: classification",
+            *(
+                [
+                    f"label_min_count: classes with fewer than {_RARE_OF_SEVERAL} rows are dropped, their rows stay: "
+                    f"{listed([repr(name[:40]) for name in rare], _SHOWN)}"
+                ]
+                if rare
+                else []
+            ),
+            *(["split 60 : 20 : 20: a split of a tenth may miss a class"] if is_small else []),
             *excluded,
             "a larger f1 on the test split than the most frequent classes as the answer to everything, beyond the "
             "difference's 95 % interval",
@@ -360,15 +390,17 @@ def _useless(column: ColumnProfile, profile: Profile) -> str:
         return "the same value in nearly every row"
     if column.name in profile.lists:
         return ""
-    if column.foreign:
-        return f"{column.foreign}, which are read by nothing: {column.top[0].value}"
+    if column.foreign and not column.mistyped:
+        such_as = next(entry.value for entry in column.top if foreign_kind([entry.value]))
+        return f"{column.foreign}, which are read by nothing, such as {such_as}: {how_to_write(column.foreign)}"
     if column.is_id:
         return "an id: all of its values differ"
     if column.type == "text" and not column.is_prose:
         return "short text; use {type: text} to learn from its words"
     if column.mistyped > MAX_BAD * profile.rows:
         such_as = column.mistyped_such_as[0]
-        return f"{column.mistyped:,} cells are no {_TYPES[column.type]} value, such as {such_as}: empty or correct them"
+        how = how_to_write(column.foreign) if column.foreign else "empty or correct them"
+        return f"{column.mistyped:,} cells are no {_TYPES[column.type]} value, such as {such_as}: {how}"
     return "missing in most rows" if present < profile.rows / 2 else ""
 
 

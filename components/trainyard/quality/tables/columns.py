@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from trainyard.contract.statistics.drift import EXACT, FeatureStatistics, Histogram, aligned, top_values
 from trainyard.quality.far_values import far_values
 from trainyard.quality.figures import format_value
-from trainyard.quality.profile import ColumnProfile, ColumnType
+from trainyard.quality.profile import ColumnProfile, ColumnType, foreign_kind
 from trainyard.quality.tables import hashes
 from trainyard.quality.tables.cells import Cells
 from trainyard.quality.tables.hashes import Hashes, HashSample
+from trainyard.values.columns import word_texts
 from trainyard.values.patterns import MISSING
-from trainyard.values.text import number
+from trainyard.values.text import alike, number
 
 TOP = 20
 """Most frequent values that are kept of a column. Chosen, as preprocess does."""
@@ -34,6 +35,7 @@ DAY_DIGITS = 7
 
 _KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess does
 _SUCH_AS = 5
+_GROUPS = 20  # chosen, as the most frequent values
 _ZERO_PADDED = r"^0[0-9]+$"
 _LONGEST = max(map(len, MISSING))
 _MOSTLY = 0.9  # chosen: minimum share of cells of a column's type
@@ -116,6 +118,8 @@ class ColumnCounter:
             zoned=self._zoned,
             missing_texts=dict(self._listed),
             far=far,
+            mistyped_kind=foreign_kind(such_as.values()) if mistyped else "",
+            alike=alike(self._texts)[:_GROUPS] if kind == "category" else [],
         )
 
     def most_common(self, limit: int) -> dict[str, int]:
@@ -195,6 +199,19 @@ class ColumnCounter:
             return hashes.hash_numbers(cells.numbers), present
         value_hashes = hashes.hash_texts(values)
         return np.where(is_number, hashes.hash_numbers(cells.numbers), value_hashes[indices]), present
+
+
+def with_same_words(column: ColumnProfile, texts: pa.Array) -> ColumnProfile:
+    """Return the profile of a column of texts with how many of `texts` (n,) give the words of another one."""
+    different = pc.unique(texts)
+    encoded = word_texts(different).dictionary_encode()
+    numbers = np.asarray(encoded.indices)
+    same = np.bincount(numbers, minlength=1)[numbers] > 1
+    if not same.any():
+        return column
+    first = np.flatnonzero(numbers == numbers[same.argmax()])[:2]
+    such_as = [different[int(place)].as_py() for place in first]
+    return column.model_copy(update={"same_words": int(same.sum()), "same_words_such_as": such_as})
 
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:

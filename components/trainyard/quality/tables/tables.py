@@ -20,7 +20,7 @@ from trainyard.quality import findings
 from trainyard.quality.profile import ColumnProfile, Profile, Repeats
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
-from trainyard.quality.tables.columns import ColumnCounter
+from trainyard.quality.tables.columns import ColumnCounter, with_same_words
 from trainyard.quality.tables.formulas import with_derived, without_declared_rows
 from trainyard.quality.tables.hashes import ConflictSample, HashSample, combined, mixed
 from trainyard.readers import formats
@@ -30,6 +30,7 @@ from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.spec.columns import MAX_COLUMNS, TableName, has_name
 from trainyard.spec.recipe import Data, Declared
 from trainyard.values import zones
+from trainyard.values.columns import canonical_texts
 from trainyard.values.patterns import NUMBER
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -108,6 +109,10 @@ def profile_table(
     telling = {name: column for name, column in drawn.items() if name not in ids or name == label_name}
     kinds = nested(source)
     certainty = _find_target_leakage(drawn, label_name, is_number) if label_name else {}
+    texts = _word_columns(columns, data)
+    columns = [
+        with_same_words(column, counts.texts(column.name)) if column.name in texts else column for column in columns
+    ]
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -202,6 +207,11 @@ class _ColumnCounters:
         table = self.sample.table()
         return {name: cells(table[name], self.zone) for name in table.column_names if self._tells(name)}
 
+    def texts(self, name: str) -> pa.Array:
+        """Return the texts of a column in the rows that were drawn."""
+        assert self.sample is not None  # noqa: S101 - there are rows
+        return canonical_texts(self.sample.table()[name])
+
     def label_errors(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
@@ -229,6 +239,13 @@ class _ColumnCounters:
     def _name(self, row: int) -> str:
         """Return the name of the row with an id: the place of its file, and its number there."""
         return f"{self.files[row >> _ROW_BITS]}:{row & ((1 << _ROW_BITS) - 1)}"
+
+
+def _word_columns(columns: list[ColumnProfile], data: Data | None) -> set[str]:
+    """Return the names of the columns of texts that are split into words; without a recipe, those of several words."""
+    if data is None:
+        return {each.name for each in columns if each.type == "text" and any(" " in top.value for top in each.top)}
+    return {name for name, feature in data.features.items() if feature.type == "text" and feature.separator is None}
 
 
 def _texts(batch: Any) -> list[list[str]]:
