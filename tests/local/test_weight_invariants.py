@@ -191,6 +191,8 @@ def test_quantiles_are_symmetric_and_the_nearest_values_inside() -> None:
     assert weighted_quantiles(hundred, None, (0.01, 0.99)) == (1.0, 98.0)
     assert weighted_quantiles(hundred, None, (0.0, 1.0)) == (0.0, 99.0)
     assert weighted_quantiles(np.array([5.0]), None, (0.1, 0.2)) == (5.0, 5.0)
+    some = np.array([0.0, 1.0, 0.0])
+    assert weighted_quantiles(np.array([4.0, 5.0, 6.0]), some, (0.0, 1e-300)) == (5.0, 5.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -243,8 +243,8 @@ class Transform(tf.Module):
     def __init__(self, saved_model: str) -> None:
         super().__init__(name="transform")
         self._loaded = tf.saved_model.load(saved_model)
-        (inputs,), _ = self._loaded.transform_fn.structured_input_signature
-        self._takes_weight = WEIGHT in inputs
+        signature: Any = self._loaded.transform_fn.structured_input_signature
+        self._takes_weight = WEIGHT in signature[0][0]  # a dict is its only argument
 
     def __call__(self, raw: Tensors) -> Tensors:
         """Return the model features (n, ...) of the raw features `raw`, each (n,)."""

@@ -18,7 +18,9 @@ def weighted_quantiles(
     """
     order = np.argsort(values, kind="stable")
     totals = np.ones(len(values)) if weights is None else weights[order].astype(np.float64)
-    low, high = (place(totals, share * totals.sum(), is_low=share == shares[0]) for share in shares)
+    low, high = (
+        place(totals, share * totals.sum(), is_low=is_low) for share, is_low in zip(shares, (True, False), strict=True)
+    )
     return float(values[order[low]]), float(values[order[high]])
 
 
@@ -27,4 +29,5 @@ def place(totals: NDArray[np.floating], rank: float, *, is_low: bool) -> int:
     ends = np.cumsum(totals)
     margin = _ROUNDING * ends[-1]
     found = np.searchsorted(ends, rank + margin, "right") if is_low else np.searchsorted(ends, rank - margin, "left")
-    return int(min(found, np.flatnonzero(totals)[-1]))
+    counted = np.flatnonzero(totals)
+    return int(np.clip(found, counted[0], counted[-1]))

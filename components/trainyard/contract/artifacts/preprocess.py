@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -113,7 +114,7 @@ class SplitFiles(FrozenModel):
     class_weights: list[float] | None = None
 
     @property
-    def class_totals(self) -> list[float] | None:
+    def class_totals(self) -> Sequence[float] | None:
         """The sum of the sample weights of each class, or its examples without weights."""
         return self.class_counts if self.class_weights is None else self.class_weights
 

@@ -306,27 +306,27 @@ def quantiles(
     A column of texts holds days. batches: read four times, 16 bits of the numbers each. weight: the column of sample
     weights.
     """
-    prefixes = {(name, share): np.uint64(0) for name, pair in shares.items() for share in pair}
-    ranks: dict[tuple[str, float], float] = {}
+    ends = {(name, is_low): pair[not is_low] for name, pair in shares.items() for is_low in (True, False)}
+    prefixes, ranks = dict.fromkeys(ends, np.uint64(0)), dict[tuple[str, bool], float]()
     for shift in range(64 - _BITS, -1, -_BITS) if shares else ():
-        totals = {key: np.zeros(1 << _BITS) for key in prefixes}
+        totals = {key: np.zeros(1 << _BITS) for key in ends}
         for rows in batches():
             weights = rows[weight].to_numpy(zero_copy_only=False) if weight else np.ones(len(rows))
             for name in shares:
                 numbers = _as_numbers(rows[name])
                 is_counted = ~np.isnan(numbers) & (weights > 0)
                 keys, counted = _sortable(numbers[is_counted]), weights[is_counted]
-                for share in shares[name]:
-                    is_inside = keys >> np.uint64(shift + _BITS) == prefixes[name, share] if ranks else slice(None)
+                for end in ((name, True), (name, False)):
+                    is_inside = keys >> np.uint64(shift + _BITS) == prefixes[end] if ranks else slice(None)
                     digits = (keys[is_inside] >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
-                    totals[name, share] += np.bincount(digits.astype(np.int64), counted[is_inside], 1 << _BITS)
+                    totals[end] += np.bincount(digits.astype(np.int64), counted[is_inside], 1 << _BITS)
         if not ranks:
-            ranks = {(name, share): share * totals[name, share].sum() for name, share in prefixes}
-        for key, rank in ranks.items():
-            digit = place(totals[key], rank, is_low=key[1] == shares[key[0]][0])
-            ranks[key] = rank - totals[key][:digit].sum()
-            prefixes[key] = prefixes[key] << np.uint64(_BITS) | np.uint64(digit)
-    return {name: (_number(prefixes[name, low]), _number(prefixes[name, high])) for name, (low, high) in shares.items()}
+            ranks = {end: share * totals[end].sum() for end, share in ends.items()}
+        for end, rank in ranks.items():
+            digit = place(totals[end], rank, is_low=end[1])
+            ranks[end] = rank - totals[end][:digit].sum()
+            prefixes[end] = prefixes[end] << np.uint64(_BITS) | np.uint64(digit)
+    return {name: (_number(prefixes[name, True]), _number(prefixes[name, False])) for name in shares}
 
 
 def _as_numbers(column: pa.Array) -> NDArray[np.float64]:

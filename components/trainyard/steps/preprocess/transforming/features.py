@@ -365,17 +365,18 @@ class _Learned:
     def _means(self) -> tf.Tensor:
         if self._weights is None:
             return tft.mean(self._matrix, reduce_instance_dims=False)
-        return self._weighted_mean(self._matrix)
+        return self._mean_by(self._weights, self._matrix)
 
     @cached_property
     def _variances(self) -> tf.Tensor:
         if self._weights is None:
             return tft.var(self._matrix, reduce_instance_dims=False)
-        return self._weighted_mean(tf.square(self._matrix - self._means))
+        return self._mean_by(self._weights, tf.square(self._matrix - self._means))
 
-    def _weighted_mean(self, values: tf.Tensor) -> tf.Tensor:
-        weights = tf.cast(self._weights, tf.float64)[:, tf.newaxis]
-        both = tf.stack([weights * values, tf.broadcast_to(weights, tf.shape(values))], axis=2)
+    @staticmethod
+    def _mean_by(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        exact = tf.cast(weights, tf.float64)[:, tf.newaxis]
+        both = tf.stack([exact * values, exact * tf.ones_like(values)], axis=2)
         known = tf.math.is_finite(values)[:, :, tf.newaxis]
         sums = tft.sum(tf.where(known, both, tf.zeros_like(both)), reduce_instance_dims=False)
         return tf.math.divide_no_nan(sums[:, 0], sums[:, 1])
