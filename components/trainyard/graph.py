@@ -68,7 +68,7 @@ STEPS = {
         reads=("preprocess",),
         argument="model",
         inputs=("checkpoints", "start", "input_workers", "elastic"),
-        keyed_by=("weights",),
+        keyed_by=("weights", "selection"),
         cached=True,
     ),
     "evaluate": StepSpec(

@@ -75,6 +75,7 @@ train:
   accumulation_steps: {accumulation_steps}
   xla: {xla}
   batch_statistics: {batch_statistics}
+  select: {select}
   optimizer: {{name: {optimizer}, learning_rate: 0.02, learning_rate_batch: 32, clip_norm: {clip_norm}}}
   augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
   checkpoints: {{every_steps: {every_steps}}}
@@ -250,6 +251,7 @@ def write_recipe(
     dropout: float = 0.2,
     xla: bool = False,
     batch_statistics: str = "global",
+    select: str = "loss",
 ) -> Path:
     """Leave a recipe in `folder`, which is returned."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -265,6 +267,7 @@ def write_recipe(
         accumulation_steps=accumulation_steps,
         xla=str(xla).lower(),
         batch_statistics=batch_statistics,
+        select=select,
     )
     (folder / "recipe.yaml").write_text(text)
     return folder

@@ -23,7 +23,7 @@ CLIPPED = {"normalization": True, "clip_norm": 0.05}
 IN_PARTS = {"normalization": True, "accumulation_steps": 2}
 OWN_STATISTICS = {"normalization": True, "dropout": 0, "epochs": 1}
 RECIPES = {
-    "plain": {},
+    "plain": {"select": "roc_auc"},
     "clipped": CLIPPED,
     "in_parts": IN_PARTS,
     "lars": {"optimizer": "lars"},
@@ -58,10 +58,10 @@ def test_one_and_two_workers_end_with_the_same_losses_and_weights(
     examples: str, two: dict[str, Trained], tmp_path: Path
 ) -> None:
     """Four are in tests/faults: the gang that loses two of them."""
-    one, both = train_here(tmp_path, examples), two["plain"].training
+    one, both = train_here(tmp_path, examples, select="roc_auc"), two["plain"].training
     assert (both.gang.workers, both.gang.replicas, both.steps) == (2, 2, one.training.steps)
     losses = [
-        [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in training.history]
+        [(epoch.train_loss, epoch.eval_loss, epoch.metric, epoch.selected) for epoch in training.history]
         for training in (both, one.training)
     ]
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)

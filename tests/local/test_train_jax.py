@@ -66,7 +66,9 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
-    gang = start(tmp_path_factory.mktemp("alone"), examples, 1, normalization=True, clip_norm=0.05, **JAX)
+    gang = start(
+        tmp_path_factory.mktemp("alone"), examples, 1, normalization=True, clip_norm=0.05, select="roc_auc", **JAX
+    )
     gang.finish()
     return gang
 
@@ -89,7 +91,7 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(
     examples: str, alone: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
-    two = start(tmp_path, examples, 2, normalization=True, clip_norm=0.05, **JAX)
+    two = start(tmp_path, examples, 2, normalization=True, clip_norm=0.05, select="roc_auc", **JAX)
     two.finish()
     for gang, workers in ((alone, 1), (two, 2)):
         assert (gang.training.gang.workers, gang.training.gang.replicas, gang.training.machine.devices) == (
@@ -101,7 +103,9 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(
             "jax",
             "CPU",
         ) and gang.training.machine.versions["jax"]
-    losses = [[(e.train_loss, e.eval_loss, e.metric) for e in gang.training.history] for gang in (two, alone)]
+    losses = [
+        [(e.train_loss, e.eval_loss, e.metric, e.selected) for e in gang.training.history] for gang in (two, alone)
+    ]
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)
     assert relative_difference(two, alone) < TOLERANCE
     assert two.training.gang.gradient_bytes == 4 * sum(

@@ -285,7 +285,10 @@ model: {name: boosted_trees}
             "train.optimizer.learning_rate=0.1",
             "train.optimizer: is of networks, and boosted_trees has none. Leave it out.",
         ),
-        ("train.batch_size=8", "It has model.trees, train.early_stopping, train.target and train.class_weights"),
+        (
+            "train.batch_size=8",
+            "It has model.trees, train.early_stopping, train.select, train.target and train.class_weights",
+        ),
         ("train.workers=2", "train.workers: is of networks"),
         ("train.checkpoints.keep=9", "train.checkpoints: is of networks"),
         ("train.warm_start=champion", "train.warm_start: is of networks"),

@@ -14,6 +14,7 @@ from trainyard.contract import keys, weights
 from trainyard.contract.provenance import Provenance, provenance
 from trainyard.errors import TrainyardError, listed
 from trainyard.graph import ARGUMENTS
+from trainyard.spec import selection
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -34,13 +35,15 @@ class Origin(BaseModel):
 
     recipe: the parts of the recipe that count. inputs: the models, outputs of other steps and thresholds that were
     read, by argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the
-    digest of those that the training began with. time: when the step began, in UTC.
+    digest of those that the training began with. selection: what a gate adds to the training. time: when the step
+    began, in UTC.
     """
 
     recipe: dict[str, Any]
     inputs: dict[str, str]
     files: dict[str, str] = {}
     weights: str = ""
+    selection: str = ""
     provenance: Provenance
     time: str
 
@@ -51,6 +54,8 @@ class Origin(BaseModel):
         inputs = before.inputs.keys() | self.inputs.keys()
         changed = [name for name in sorted(inputs) if before.inputs.get(name) != self.inputs.get(name)]
         phrases += [f"the {_INPUTS[name]} changed" for name in changed]
+        if self.selection != before.selection:
+            phrases.append("the first gate's metric, which chooses the epoch, changed")
         return phrases + (["the weights that training starts from changed"] if self.weights != before.weights else [])
 
 
@@ -62,6 +67,7 @@ def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
         inputs=inputs,
         files=_files(recipe, str(arguments.get("day", ""))) if step == "preprocess" else {},
         weights=weights.digest(recipe) if step == "train" else "",
+        selection=selection.digest(recipe) if step == "train" else "",
         provenance=provenance(recipe, step),
         time=datetime.now(UTC).isoformat(),
     )

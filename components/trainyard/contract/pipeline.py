@@ -16,6 +16,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.document import Document, FrozenModel
 from trainyard.contract.version import Champion, champion
 from trainyard.graph import OUTPUTS, STEPS
+from trainyard.spec import selection
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -93,6 +94,7 @@ class Pipeline:
 _KEYS: dict[str, Callable[[Pipeline], str]] = {
     "fingerprint": lambda pipeline: keys.fingerprint(pipeline.recipe, pipeline.day),
     "weights": lambda pipeline: weights.digest(pipeline.recipe),
+    "selection": lambda pipeline: selection.digest(pipeline.recipe),
     "champion": lambda pipeline: pipeline.best.digest if pipeline.best else "",
     "destination": lambda pipeline: pipeline.destination,
     "thresholds": lambda pipeline: pipeline.thresholds,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
-from trainyard.spec import columns, command, documents, formula, trees
+from trainyard.spec import columns, command, documents, formula, selection, trees
 from trainyard.spec.gates import (
     BASELINE_CLASS_METRICS,
     BASELINE_METRICS,
@@ -55,6 +55,7 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if recipe.model.name != TREES and recipe.model.trees != type(recipe.model).model_fields["trees"].default:
             yield ("model", "trees"), "are those of boosted_trees. Leave it out, or set model.name: boosted_trees"
     yield from command.faults(recipe)
+    yield from ((("train", "select"), why) for why in selection.faults(recipe))
     yield from _gate_faults(recipe)
     yield from _threshold_faults(recipe)
     yield from _drift_faults(recipe)

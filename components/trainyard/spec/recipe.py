@@ -510,7 +510,11 @@ class Recipe(Strict):
     def named_classes(self) -> dict[str, str | None]:
         """The classes that keys of the recipe name, by the key."""
         named = {f"evaluate.gates.{index}.class": gate.class_name for index, gate in enumerate(self.evaluate.gates)}
-        return named | {"threshold.class": self.threshold.class_name if self.threshold else None}
+        chosen = self.train.selected
+        return named | {
+            "threshold.class": self.threshold.class_name if self.threshold else None,
+            "train.select.class": chosen.class_name if chosen else None,
+        }
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from trainyard.spec import command, documents
 from trainyard.spec.columns import Column, Count, Examples, Quantiles
 from trainyard.spec.command import Argument, FileName, FileText
 from trainyard.spec.documents import Strict
+from trainyard.spec.gates import class_text
 from trainyard.uris import Image, Source
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -119,7 +120,7 @@ class Optimizer(Strict):
 
 
 class EarlyStopping(Strict):
-    """Stop when the eval loss has not improved for `patience` epochs."""
+    """Stop when what `select` names has not improved for `patience` epochs."""
 
     patience: Epochs = Field(description="Number of epochs without improvement before training stops.")
 
@@ -195,6 +196,23 @@ class Target(Strict):
     )
 
 
+LOSS = "loss"
+
+
+class Select(Strict):
+    """A metric of one class or one target that chooses the epoch to keep."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    metric: Annotated[str, Field(max_length=64)] = Field(description="As of select itself, or f1 with class.")
+    class_name: Annotated[str, BeforeValidator(class_text), Field(max_length=512)] | None = Field(
+        None, alias="class", description="Judge this class against the rest: f1, roc_auc, pr_auc."
+    )
+    target: Annotated[str, Field(max_length=256)] | None = Field(
+        None, description="Judge only this one of data.targets."
+    )
+
+
 class Train(Strict):
     """Training. batch_size is the global batch, over all devices."""
 
@@ -243,6 +261,13 @@ class Train(Strict):
         description="Train the first epochs on smaller images, such as [{epochs: 18, size: 128}]; the rest use the "
         "size of the data. For networks with global pooling.",
     )
+    select: Annotated[str, Field(max_length=64)] | Select | None = Field(
+        None,
+        description="Metric of the eval split that chooses the epoch to keep, and ends the training with "
+        "early_stopping. classification: accuracy, top5_accuracy, macro_f1, roc_auc, pr_auc, log_loss. multi_label: "
+        "f1, macro_f1, exact_match, roc_auc, pr_auc, log_loss. regression: mae, rmse, r2. loss: the loss that is "
+        "trained, with class_weights. Default: the metric of the first gate, if it is one of these; otherwise loss.",
+    )
     early_stopping: EarlyStopping | None = Field(None, description="Default: train all epochs.")
     checkpoints: Checkpoints = Checkpoints()
     fine_tune: FineTune | None = Field(None, description="With model.weights: train in two phases. Default: one phase.")
@@ -283,6 +308,11 @@ class Train(Strict):
         if isinstance(files, list) and folder is not None:
             command.require_files(files, folder)
         return files
+
+    @property
+    def selected(self) -> Select | None:
+        """`select` in its long form."""
+        return Select(metric=self.select) if isinstance(self.select, str) else self.select
 
     @model_validator(mode="after")
     def _equal_parts(self) -> Self:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORMATS = ("saved_model", "keras", "litert_float32", "onnx")
 """The formats of boosted trees: in fewer bits, a value near a threshold would take the other branch."""
 
-_MODEL, _TRAIN = {"name", "trees"}, {"class_weights", "early_stopping", "target"}
+_MODEL, _TRAIN = {"name", "trees"}, {"class_weights", "early_stopping", "select", "target"}
 _INSTEAD = {"epochs": "Set model.trees.max_iter", "optimizer": "Set model.trees.learning_rate"}
 
 
@@ -54,7 +54,9 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name in documents.changed(model, _MODEL):
         yield ("model", name), f"is of networks, and {TREES} has none. Leave it out; it has model.trees"
     for name in documents.changed(train, _TRAIN):
-        instead = _INSTEAD.get(name, "It has model.trees, train.early_stopping, train.target and train.class_weights")
+        instead = _INSTEAD.get(
+            name, "It has model.trees, train.early_stopping, train.select, train.target and train.class_weights"
+        )
         yield ("train", name), f"is of networks, and {TREES} has none. Leave it out. {instead}"
     if recipe.evaluate.time_to:
         yield ("evaluate", "time_to"), f"is the time to an accuracy, and {TREES} keeps none. Leave it out"

@@ -14,8 +14,8 @@ from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.events import stderr_hidden
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
-from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.networks import MODEL_FAMILIES
+from trainyard.spec.selection import compared
 from trainyard_control.api.arguments import LOCAL, at_least_one, local_environment, overrides
 from trainyard_control.api.progress import BenchScreen, SweepScreen
 
@@ -129,7 +129,7 @@ def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dim
 
 def run_sweep(sweep: Sweep, pending_limit: float = math.inf) -> Result:
     """Run or resume a sweep. pending_limit: as in `cluster_trials.run`."""
-    with SweepScreen(sweep.count, MAIN_METRIC[sweep.recipe.task]) as screen:
+    with SweepScreen(sweep.count, str(compared(sweep.recipe))) as screen:
         if sweep.environment.target == "local":
             from trainyard_control.search import sweep as sweeps
 

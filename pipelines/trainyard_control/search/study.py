@@ -20,9 +20,9 @@ from trainyard.contract.gang import usd_per_hour
 from trainyard.errors import DataError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.selection import compared
 from trainyard.storage import storage
 from trainyard_control.search.search_space import BlockSpace, Dimension, variant
 from trainyard_control.search.trials import Pruned, Trial
@@ -151,7 +151,7 @@ class Study:
     def require_promising(self, sampled: optuna.Trial, epoch: Epoch) -> None:
         """Report the epoch. Raises `Pruned` if the trial is unlikely to become the best."""
         with self._lock:
-            sampled.report(epoch.metric, epoch.epoch)
+            sampled.report(epoch.compared, epoch.epoch)
             if self.sweep.prune and sampled.should_prune():
                 raise Pruned(f"worse after epoch {epoch.epoch} than the median of the trials before it")
 
@@ -171,7 +171,7 @@ class Study:
     @property
     def best(self) -> Trial | None:
         """The best complete trial; of tied ones, the one with the smaller loss."""
-        sign = -1 if LARGER_MAIN_IS_BETTER[self.sweep.recipe.task] else 1
+        sign = compared(self.sweep.recipe).sign
         complete = [trial for trial in self.trials if trial.metric is not None and trial.state == "complete"]
         return min(complete, key=lambda trial: (sign * (trial.metric or 0), trial.eval_loss or 0), default=None)
 
@@ -225,7 +225,7 @@ def _optuna_study(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     recipe = sweep.recipe
     study = optuna.create_study(
-        direction="maximize" if LARGER_MAIN_IS_BETTER[recipe.task] else "minimize",
+        direction="minimize" if compared(recipe).sign > 0 else "maximize",
         sampler=optuna.samplers.TPESampler(
             seed=recipe.seed + len(done),
             n_startup_trials=max(4, sweep.count // 4),

@@ -20,8 +20,9 @@ from trainyard.errors import ConfigurationError
 from trainyard.measured import metric_text
 from trainyard.report.pages import in_iframe
 from trainyard.report.plots import Figure, Mark, chart, page
-from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
+from trainyard.spec.gates import METRIC_TITLES
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.selection import compared
 from trainyard.storage import storage
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.search.search_space import BlockSpace, Dimension
@@ -30,10 +31,10 @@ from trainyard_control.search.search_space import BlockSpace, Dimension
 class Trial(FrozenModel):
     """A trained variant. values: by key of the recipe.
 
-    metric: the main one on the eval split, of the best epoch. epochs: the metric of each epoch. operations: of a
-    training step per example. milliseconds: of a prediction on one core of this machine, None if not measured. dollars:
-    None without a price. why: why it failed, was pruned or was skipped. draws: samples that the latency budget excluded
-    before it.
+    metric: that which chose the epoch on the eval split, or the main one if the loss did, of the best epoch. epochs:
+    the metric of each epoch. operations: of a training step per example. milliseconds: of a prediction on one core of
+    this machine, None if not measured. dollars: None without a price. why: why it failed, was pruned or was skipped.
+    draws: samples that the latency budget excluded before it.
     """
 
     number: int
@@ -103,7 +104,7 @@ def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, judge: Cal
 
 def as_pruned(trial: Trial, epochs: list[Epoch], seconds: float, pruned: Pruned) -> Trial:
     """Return the trial as pruned after `epochs`."""
-    metrics = [epoch.metric for epoch in epochs]
+    metrics = [epoch.compared for epoch in epochs]
     return trial.model_copy(
         update={"state": "pruned", "epochs": metrics, "seconds": round(seconds, 2), "why": str(pruned)}
     )
@@ -120,10 +121,10 @@ def with_training(trial: Trial, recipe: str, model: str, trained: Training) -> T
     return trial.model_copy(
         update={
             "state": "complete",
-            "metric": best.metric,
+            "metric": best.compared,
             "eval_loss": best.eval_loss,
             "best_epoch": best.epoch,
-            "epochs": [epoch.metric for epoch in trained.history],
+            "epochs": [epoch.compared for epoch in trained.history],
             "seconds": round(sum(trained.seconds.values()), 2),
             "examples_per_second": trained.speed.examples_per_second,
             "parameters": trained.parameters,
@@ -159,12 +160,12 @@ class Result:
     @property
     def metric(self) -> str:
         """The name of the metric that selects."""
-        return MAIN_METRIC[self.recipe.task]
+        return str(compared(self.recipe))
 
     @property
     def larger_is_better(self) -> bool:
         """True if a larger metric is better."""
-        return LARGER_MAIN_IS_BETTER[self.recipe.task]
+        return compared(self.recipe).sign < 0
 
     @property
     def skipped(self) -> int:
@@ -176,7 +177,7 @@ class Result:
 
     def page(self) -> str:
         """Render the result as a page of HTML."""
-        metric = f"eval {METRIC_TITLES[self.metric]}"
+        metric = f"eval {METRIC_TITLES.get(self.metric, self.metric)}"
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
         charts = {**dict(_costs(self, done, metric)), "The search": _history(self, done, metric)}
         dimensions = [dimension for dimension in self.dimensions if isinstance(dimension, Dimension)]

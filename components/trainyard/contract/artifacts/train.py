@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from trainyard.contract.document import Document, FrozenModel
 from trainyard.spec.networks import TREES
+from trainyard.spec.selection import BY_LOSS, Selection
 
 TARGET_UNIT = "target_unit"
 """The name of the layer of model.keras that gives a regression's answers in the units of the learned targets."""
@@ -17,9 +19,11 @@ TARGET_INVERSE = ("target_exponential", "target_offset")
 class Epoch(FrozenModel):
     """Evidence of one epoch. `metric` is the eval split's main metric, `spec.gates.MAIN_METRIC`.
 
-    top5_accuracy: of the eval split too, None unless there are more than five classes. elapsed_seconds: on the clock
-    from the first byte of the examples to the end of this epoch's evaluation, with all that came between, such as
-    compiling, checkpoints, and the pause before a resume; None if a program of the recipe's own trained.
+    The losses count by class weights, the metric does not. top5_accuracy: of the eval split too, None unless there are
+    more than five classes. selected: the metric that chooses the epoch to keep, None if the eval loss does.
+    elapsed_seconds: on the clock from the first byte of the examples to the end of this epoch's evaluation, with all
+    that came between, such as compiling, checkpoints, and the pause before a resume; None if a program of the recipe's
+    own trained.
     """
 
     epoch: int
@@ -31,7 +35,18 @@ class Epoch(FrozenModel):
     examples_per_second: float
     seconds: float
     top5_accuracy: float | None = None
+    selected: float | None = None
     elapsed_seconds: float | None = None
+
+    @property
+    def compared(self) -> float:
+        """The metric by which a search compares trainings."""
+        return self.metric if self.selected is None else self.selected
+
+
+def best_first(history: Iterable[Epoch], selection: Selection) -> list[Epoch]:
+    """Return the epochs by what `selection` names, then by the eval loss, the first of ties first."""
+    return sorted(history, key=lambda epoch: (selection.sign * (epoch.selected or 0.0), epoch.eval_loss))
 
 
 class Rollback(FrozenModel):
@@ -220,11 +235,11 @@ class Training(Document):
 
     The model takes a dict by feature name and gives logits (batch, classes), or for regression (batch, targets).
 
-    seconds splits the wall time by what it was spent on. goodput: None if the steps of a program were not told.
-    finished: ISO time. xla: whether XLA compiled the steps.
-    command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
-    rest of what it left is in files/. With train.result: folder its folder is model/ instead of model.keras, and
-    metrics is what it says of it.
+    selection: what chose the best epoch, the loss for a program of the recipe's own. seconds splits the wall time by
+    what it was spent on. goodput: None if the steps of a program were not told. finished: ISO time. xla: whether XLA
+    compiled the steps. command: the program of the recipe's own that trained, if one did. What it did not tell is 0
+    then, or empty; the rest of what it left is in files/. With train.result: folder its folder is model/ instead of
+    model.keras, and metrics is what it says of it.
 
     Of boosted_trees, epochs, steps and history count iterations of the boosting, and there is no
     examples_per_second.
@@ -238,6 +253,7 @@ class Training(Document):
     steps: int
     epochs: int
     best_epoch: int
+    selection: Selection = BY_LOSS
     precision: str
     history: list[Epoch]
     rollbacks: list[Rollback] = []
@@ -252,6 +268,15 @@ class Training(Document):
     costs: ExampleCosts = ExampleCosts()
     start: TrainingStart = TrainingStart()
     goodput: Goodput | None = None
+
+    @property
+    def ranking(self) -> list[Epoch]:
+        """The epochs by what chose the best one."""
+        return best_first(self.history, self.selection)
+
+    def chosen_by(self, epoch: Epoch) -> float:
+        """Return the value by which `epoch` was compared with the others."""
+        return epoch.eval_loss if epoch.selected is None else epoch.selected
 
     @property
     def is_trees(self) -> bool:

@@ -11,6 +11,7 @@ from trainyard import events
 from trainyard.contract import weights
 from trainyard.contract.artifacts.train import Training
 from trainyard.graph import STEPS
+from trainyard.spec import selection
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
@@ -97,4 +98,6 @@ def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
     The number of workers is left out because it changes no batch.
     """
     sections = recipe.model_dump_json(include=set(STEPS["train"].sections), exclude={"train": {"workers"}})
-    return hashlib.sha256("\0".join([sections, examples.digest, weights.digest(recipe)]).encode()).hexdigest()
+    return hashlib.sha256(
+        "\0".join([sections, examples.digest, weights.digest(recipe), selection.digest(recipe)]).encode()
+    ).hexdigest()

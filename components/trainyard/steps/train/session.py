@@ -16,6 +16,7 @@ import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it
 
 # isort: split
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainyard import events
@@ -36,6 +37,7 @@ from trainyard.models.costs.cost import cost
 from trainyard.models.weights import load_weights
 from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.selection import BY_LOSS, selection
 from trainyard.steps.train.engines import engine as engines
 from trainyard.steps.train.engines import pushed_models
 from trainyard.steps.train.engines.engine import Engine
@@ -47,7 +49,9 @@ from trainyard.steps.train.engines.objective import (
     class_weights,
     learned_targets,
     objective,
+    target_moments,
 )
+from trainyard.steps.train.engines.scores import score_of
 from trainyard.steps.train.engines.steps import Steps
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
@@ -107,7 +111,8 @@ def train(
         seconds["build"] = time.perf_counter() - start
         _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
         writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-        saved = CheckpointFolder(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
+        keep, chosen = recipe.train.checkpoints.keep, selection(recipe)
+        saved = CheckpointFolder(checkpoints, identity, keep, rank.chief, chosen)
         loop = Loop(recipe.train, steps, data, saved, partial(write_summary, writer), rank, past, watchdog)
         try:
             loop.run()
@@ -188,7 +193,9 @@ def prepare(
     weights = class_weights(recipe, document.labels, document.splits["train"].class_totals)
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)
-    minimized = objective(document, recipe.train.label_smoothing, targets[1], target)
+    spread = target_moments(folder.labels("eval"), folder.weights("eval"))[1] if document.task == "regression" else 1.0
+    score = score_of(selection(recipe), document, np.atleast_1d(spread))
+    minimized = objective(document, recipe.train.label_smoothing, targets[1], target, score, weights)
     # Resets the numbering of layers, so that their names do not depend on earlier models.
     keras.utils.clear_session(free_memory=False)
 
@@ -229,6 +236,7 @@ def _finish(
         steps=loop.history[-1].step,
         epochs=len(loop.history),
         best_epoch=best.epoch,
+        selection=BY_LOSS if best.selected is None else loop.checkpoints.selection,
         precision=precision,
         history=loop.history,
         rollbacks=loop.rollbacks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard import events, memory
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Epoch, Machine, Training, TrainingSpeed
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples, reading
@@ -24,8 +26,21 @@ from trainyard.models.build import family_of
 from trainyard.spec.gates import require_classes
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.selection import BY_LOSS, selection
 from trainyard.steps.train.engines.network import in_original_units, in_target_units
-from trainyard.steps.train.engines.objective import UNSCALED, Moments, TargetScale, class_weights, learned_targets
+from trainyard.steps.train.engines.objective import (
+    UNSCALED,
+    Evaluated,
+    Moments,
+    TargetScale,
+    class_weights,
+    eval_sums,
+    has_top5,
+    learned_targets,
+    objective,
+    target_moments,
+)
+from trainyard.steps.train.engines.scores import score_of
 from trainyard.steps.train.engines.target_mean import predicting_means
 from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.summary import write_summary
@@ -42,7 +57,7 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
     """Write model.keras and tensorboard/ to `output` and return the training record, without the seconds of imports.
 
     An iteration of the boosting is an epoch of the record, because it passes once over the training split. The model
-    is that of the iteration with the smallest loss on the eval split.
+    is that of the best iteration on the eval split, by what the recipe selects.
     """
     with reading(examples):
         start = time.perf_counter()
@@ -61,6 +76,11 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         else:
             limited = train_rows._replace(labels=np.asarray(target.limited(train_rows.labels)))
             weighted, judged = (_standardized(rows, target, targets) for rows in (limited, eval_rows))
+    chosen = selection(recipe)
+    judge = None
+    if not chosen.is_loss:
+        rows = judged if is_class else eval_rows
+        judge = _Judge(recipe, document, rows, np.unique(train_rows.labels) if is_class else None, (target, targets))
     read = time.perf_counter()
     settings, patience = recipe.model.trees, recipe.train.early_stopping
     events.emit(
@@ -70,14 +90,19 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         settings,
         columns,
         weighted,
-        judged,
+        _weighted(recipe, folder, judged) if is_class else judged,
         patience.patience if patience else None,
         recipe.seed,
         lambda done: events.progress(done, settings.max_iter, "iterations"),
+        judge,
     )
     grown = time.perf_counter()
     history = _history(recipe, trees, judged, (target, targets), grown - read)
-    best = best_epoch(history)
+    if judge is not None:
+        history = [
+            epoch.model_copy(update={"selected": value}) for epoch, value in zip(history, judge.values, strict=True)
+        ]
+    best = best_epoch(history, chosen)
     assert best is not None  # noqa: S101 - one iteration at the least
     measured = time.perf_counter()
     model = trees.model(document.features, document.outputs, best.epoch)
@@ -99,6 +124,7 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
         steps=len(history),
         epochs=len(history),
         best_epoch=best.epoch,
+        selection=BY_LOSS if best.selected is None else chosen,
         precision="float32",
         history=history,
         seconds={name: round(value, 3) for name, value in seconds.items()},
@@ -147,7 +173,7 @@ def _rows(
 
 
 def _weighted(recipe: Recipe, folder: ExampleFolder, rows: boosted_trees.Rows) -> boosted_trees.Rows:
-    """Return the training rows with their sample weights times their class weights."""
+    """Return `rows` with their sample weights times their class weights."""
     document = folder.document
     by_class = class_weights(recipe, document.labels, document.splits["train"].class_totals)
     if by_class is None:
@@ -177,6 +203,55 @@ def _standardized(rows: boosted_trees.Rows, target: TargetScale, targets: Moment
 def _in_units(standardized: np.ndarray, target: TargetScale, targets: Moments) -> np.ndarray:
     mean, deviation = targets
     return np.asarray(target.original(standardized * np.asarray(deviation) + mean))
+
+
+class _Judge:
+    """Computes what the recipe selects on the eval split after each iteration, and ends the growing without progress.
+
+    rows: of the eval split, with labels in their units. seen: the class ids of the training split, None for regression.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        document: Examples,
+        rows: boosted_trees.Rows,
+        seen: np.ndarray | None,
+        scale: tuple[TargetScale, Moments],
+    ) -> None:
+        self.values: list[float | None] = []
+        self._losses: list[float] = []
+        self._selection, self._seen, (target, self._targets) = selection(recipe), seen, scale
+        self._outputs, self._has_top5 = document.outputs, has_top5(document)
+        self._labels = rows.labels
+        self._weights = np.ones(len(rows.labels)) if rows.weights is None else rows.weights
+        spread = target_moments(rows.labels, rows.weights)[1] if seen is None else 1.0
+        score = score_of(self._selection, document, np.atleast_1d(spread))
+        self._objective = objective(document, 0.0, self._targets[1], target, score)
+        early = recipe.train.early_stopping
+        self._patience = early.patience if early else math.inf
+
+    def __call__(self, raw: np.ndarray, loss: float) -> bool:
+        """Return True to stop after this iteration; raw: the answers of scikit-learn (n, answers)."""
+        labels, weights = tf.constant(self._labels), tf.constant(self._weights, tf.float32)
+        sums = eval_sums(self._objective, tf.constant(self._answers(raw), tf.float32), labels, weights)
+        evaluated = Evaluated.from_sums(
+            sums.numpy(), self._objective.score, self._selection, top5_counts=self._has_top5
+        )
+        self.values.append(evaluated.selected)
+        self._losses.append(loss)
+        keys = [
+            (self._selection.sign * (value or 0.0), loss) for value, loss in zip(self.values, self._losses, strict=True)
+        ]
+        return len(keys) - 1 - keys.index(min(keys)) >= self._patience
+
+    def _answers(self, raw: np.ndarray) -> np.ndarray:
+        if self._seen is None:
+            mean, deviation = self._targets
+            return np.asarray(raw * np.asarray(deviation) + mean)
+        logits = np.full((len(raw), self._outputs), -50.0)  # of a class that the training split lacks
+        logits[:, self._seen] = np.column_stack([np.zeros(len(raw)), raw]) if raw.shape[1] == 1 else raw
+        return logits
 
 
 def _history(

@@ -163,7 +163,7 @@ def _show(result: Result) -> None:
         shares = ", ".join(f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.items())
         console.print(f"importance: {markup(shares)}", soft_wrap=True)
     if result.test:
-        name = result.metric
+        name = result.metric if result.metric in result.test.metrics else result.test.main_metric
         bounds = result.test.intervals.get(name)
         interval = f" (95 %: {metric_text(bounds.low)} to {metric_text(bounds.high)})" if bounds else ""
         console.print(

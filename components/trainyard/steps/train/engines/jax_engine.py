@@ -32,7 +32,7 @@ from trainyard.steps.train.devices import (
     report,
     visible_devices,
 )
-from trainyard.steps.train.engines.objective import Objective
+from trainyard.steps.train.engines.objective import Objective, eval_sums
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer, phases
 from trainyard.steps.train.engines.pushed_models import TeacherModel
 from trainyard.steps.train.engines.resizing import Resizing
@@ -414,11 +414,11 @@ class JaxSteps(Steps):
         return self.teacher.loss(self.objective, outputs, labels, answers)
 
     def _evaluate_batch(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:
-        """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight summed over the batch."""
+        """Return `totals`, float32 (n,), plus `objective.eval_sums` of the batch."""
         features, labels, weights = batch
         trained, layer_state = ([state[name] for name in names] for names in (self._trainable, self._non_trainable))
         outputs, _ = self.model.stateless_call(trained, layer_state, on_device.as_floats(features), training=False)
-        return totals + self.eval_sums(outputs, labels, weights)
+        return totals + eval_sums(self.objective, outputs, labels, weights)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ All that is judged is in the original units of the targets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from keras import ops
@@ -19,7 +20,9 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.selection import Selection
 from trainyard.spec.train import Target
+from trainyard.steps.train.engines.scores import Score
 from trainyard.values.numbers import MOST_OF_TARGET, coarse
 from trainyard.values.quantiles import weighted_quantiles
 from trainyard.values.text import canonical
@@ -135,8 +138,16 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """score: the metric that chooses the epoch, None if another one of its metrics does. class_weights: (classes,)."""
+
+    score: Score | None = None
+    class_weights: NDArray[np.float32] | None = None
+
+
 @dataclass(frozen=True)
-class Classification:
+class Classification(_Judged):
     """Cross-entropy over `classes`; the metric is the accuracy. Labels are int64 (batch,).
 
     Labels of mixed training images are targets, float32 (batch, classes).
@@ -175,7 +186,7 @@ class Classification:
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(_Judged):
     """Binary cross-entropy, averaged over the classes; the metric is each example's F1.
 
     Labels are bool (batch, classes). The mean over classes, as in Keras, keeps a learning rate suitable for any number
@@ -211,7 +222,7 @@ class MultiLabel:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(_Judged):
     """Squared error in units of the training targets' variance; the metric is the absolute error in the targets' unit.
 
     Outputs are on the scale of `target`, labels in the targets' unit. With several targets, labels are float32 (batch,
@@ -244,6 +255,55 @@ class Regression:
 
 Objective = Classification | MultiLabel | Regression
 
+EVAL_SUMS = 5
+"""The sums of `eval_sums` before those of the score."""
+
+
+class Evaluated(NamedTuple):
+    """Of the eval split: mean loss, mean metric, top-5 accuracy, and the metric that chooses the epoch.
+
+    top5: None unless it counts. selected: None if the loss chooses, or these examples do not define the metric.
+    """
+
+    loss: float
+    metric: float
+    top5: float | None
+    selected: float | None
+
+    @classmethod
+    def from_sums(
+        cls, sums: NDArray[np.float32], score: Score | None, selection: Selection, *, top5_counts: bool
+    ) -> Evaluated:
+        """Return it from the `eval_sums` of the whole split."""
+        loss, loss_weight, metric, top5, weight = (float(value) for value in sums[:EVAL_SUMS])
+        hits = top5 / weight if top5_counts else None
+        selected = None
+        if score is not None:
+            selected = score.value(sums[EVAL_SUMS:].astype(np.float64))
+        elif not selection.is_loss:
+            selected = hits if selection.metric == "top5_accuracy" else metric / weight
+        defined = None if selected is None or not math.isfinite(selected) else selected
+        return cls(loss / loss_weight if loss_weight else 0.0, metric / weight, hits, defined)
+
+
+def eval_sums(objective: Objective, outputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return float32 sums over the examples: loss, loss weight, metric, top-5 hits and weight, and those of the score.
+
+    The loss counts by sample and class weights, the rest by `weights`, the sample weights (batch,).
+    """
+    outputs = ops.cast(outputs, "float32")
+    loss_weights = weights
+    if objective.class_weights is not None:
+        loss_weights = weights * ops.take(objective.class_weights, labels)
+    losses, metrics = objective.eval_loss(outputs, labels), objective.metric(outputs, labels)
+    hits = top5(objective, outputs, labels)
+    parts = [loss_weights * losses, loss_weights, weights * metrics, weights * hits, weights]
+    stacked = ops.stack([ops.sum(part) for part in parts])
+    if objective.score is None:
+        return stacked
+    answers = objective.target.original(outputs) if isinstance(objective, Regression) else outputs
+    return ops.concatenate([stacked, objective.score.sums(answers, labels, weights)])
+
 
 def has_top5(document: Examples) -> bool:
     """Return True if top-5 accuracy is meaningful: for more than five classes."""
@@ -265,14 +325,19 @@ def top5(objective: Objective, outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def objective(
-    document: Examples, smoothing: float, deviation: float | list[float], target: TargetScale = UNSCALED
+    document: Examples,
+    smoothing: float,
+    deviation: float | list[float],
+    target: TargetScale = UNSCALED,
+    score: Score | None = None,
+    class_weights: NDArray[np.float32] | None = None,
 ) -> Objective:
     """Return the loss and metric for the task of `document`; deviation: standard deviation of its learned targets."""
     if document.task == "classification":
-        return Classification(document.outputs, smoothing)
+        return Classification(document.outputs, smoothing, score=score, class_weights=class_weights)
     if document.task == "multi_label":
-        return MultiLabel(smoothing)
-    return Regression(np.asarray(deviation, np.float32), target)
+        return MultiLabel(smoothing, score=score)
+    return Regression(np.asarray(deviation, np.float32), target, score=score)
 
 
 def class_weights(recipe: Recipe, labels: Sequence[str] | None, totals: Sequence[float] | None) -> np.ndarray | None:
@@ -288,7 +353,7 @@ def class_weights(recipe: Recipe, labels: Sequence[str] | None, totals: Sequence
     if chosen == "balanced":
         sums = np.asarray(totals, np.float64)
         each = sums.sum() / np.count_nonzero(sums)
-        return np.divide(each, sums, out=np.ones_like(sums), where=sums > 0).astype(np.float32)
+        return np.asarray(np.divide(each, sums, out=np.ones_like(sums), where=sums > 0), np.float32)
     chosen = {canonical(name): weight for name, weight in chosen.items()}
     unknown = [name for name in chosen if name not in labels]
     if unknown:

@@ -13,10 +13,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from trainyard.spec.train import Train
-from trainyard.steps.train.engines.objective import Objective, Tensor, top5
+from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import Phases
 from trainyard.steps.train.engines.pushed_models import TeacherModel
 from trainyard.steps.train.engines.resizing import Resizing
@@ -88,7 +87,7 @@ class Steps(ABC):
 
     @abstractmethod
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight over the next `count` batches."""
+        """Return `totals`, float32 (n,), plus `objective.eval_sums` over the next `count` batches."""
 
     @abstractmethod
     def mean(self, worker_values: Sequence[float]) -> list[float]:
@@ -136,10 +135,3 @@ class Steps(ABC):
         names = {f"model/{i:04d}/{v.path}": v for i, v in enumerate(self.model.variables)}
         variables = [variable for optimizer in self.phases.optimizers for variable in optimizer.variables]
         return names | {f"optimizer/{i:04d}/{v.path}": v for i, v in enumerate(variables)} | {SCALE: self.phases.scale}
-
-    def eval_sums(self, outputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        """Return float32 (4,): loss, metric, top-5 hits and weight, each summed over the examples by `weights`."""
-        losses = self.objective.eval_loss(outputs, labels)
-        metrics = self.objective.metric(outputs, labels)
-        hits = top5(self.objective, outputs, labels)
-        return ops.stack([ops.sum(weights * values) for values in (losses, metrics, hits)] + [ops.sum(weights)])

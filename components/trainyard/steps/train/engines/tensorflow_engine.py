@@ -28,7 +28,7 @@ from trainyard.steps.train.devices import (
     visible_devices,
 )
 from trainyard.steps.train.engines import engine, strategy
-from trainyard.steps.train.engines.objective import Objective
+from trainyard.steps.train.engines.objective import Objective, eval_sums
 from trainyard.steps.train.engines.optimizer import optimizer, phases
 from trainyard.steps.train.engines.pushed_models import TeacherModel
 from trainyard.steps.train.engines.resizing import Resizing
@@ -421,7 +421,7 @@ class TensorFlowSteps(Steps):
         """Return float32 (4,): loss, metric, top-5 hits and weight summed over this replica's examples."""
         features, labels, weights = batch
         outputs = self.model(on_device.as_floats(features), training=False)
-        return self.eval_sums(outputs, labels, weights)
+        return eval_sums(self.objective, outputs, labels, weights)
 
 
 def _repeat(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Epoch, Rollback
+from trainyard.contract.artifacts.train import Epoch, Rollback, best_first
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.graph import producer
+from trainyard.spec.selection import BY_LOSS, Selection
 from trainyard.spec.train import Checkpoints
 from trainyard.storage import storage
 
@@ -54,12 +55,13 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class CheckpointFolder:
-    """The checkpoints of one run below the folder `uri`: the last `keep` and the best one."""
+    """The checkpoints of one run below the folder `uri`: the last `keep` and the best one by `selection`."""
 
     uri: str
     identity: str
     keep: int
     writes: bool = True
+    selection: Selection = BY_LOSS
 
     def __post_init__(self) -> None:
         if self.writes:
@@ -73,7 +75,7 @@ class CheckpointFolder:
             np.savez(folder / _STATE, **arrays)  # type: ignore[arg-type]
             progress.write(folder)
         steps = self.steps()
-        best = best_epoch([epoch for epoch in progress.history if epoch.step in steps])
+        best = best_epoch((epoch for epoch in progress.history if epoch.step in steps), self.selection)
         retained = {*steps[-self.keep :], best.step if best else step}
         for other in steps:
             if other not in retained:
@@ -108,7 +110,7 @@ class CheckpointFolder:
 
     def _check_best(self, history: list[Epoch]) -> None:
         """Warn if the best epoch's checkpoint is lost; remove a damaged one, so that another is kept instead."""
-        best = best_epoch(history)
+        best = best_epoch(history, self.selection)
         if best is None or not self.writes:
             return
         path = self._path(best.step)
@@ -135,9 +137,9 @@ class CheckpointFolder:
         return storage.join(self.uri, f"ckpt-{step}")
 
 
-def best_epoch(history: list[Epoch]) -> Epoch | None:
-    """Return the epoch with the smallest eval loss, the first of ties, or None without epochs."""
-    return min(history, key=lambda epoch: epoch.eval_loss, default=None)
+def best_epoch(history: Iterable[Epoch], selection: Selection = BY_LOSS) -> Epoch | None:
+    """Return the first of `best_first`, None without epochs."""
+    return next(iter(best_first(history, selection)), None)
 
 
 def lost_best_message(best: Epoch) -> str:

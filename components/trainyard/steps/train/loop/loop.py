@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard import events
-from trainyard.contract.artifacts.train import Epoch, Rollback
+from trainyard.contract.artifacts.train import Epoch, Rollback, best_first
 from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted, TrainyardError
 from trainyard.signals import on_sigterm
 from trainyard.spec.train import Train
-from trainyard.steps.train.engines.objective import has_top5
+from trainyard.steps.train.engines.objective import EVAL_SUMS, Evaluated, has_top5
 from trainyard.steps.train.engines.steps import Steps
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.loop.checkpoint import (
@@ -143,15 +143,15 @@ class Loop:
             return (time.perf_counter() - start) / count
 
     def restore_best(self) -> Epoch:
-        """Load the complete checkpoint with the smallest eval loss and return its epoch."""
+        """Load the best complete checkpoint and return its epoch."""
         with self._clock("checkpoint"):
-            best = best_epoch(self.history)
-            for epoch in sorted(self.history, key=lambda epoch: epoch.eval_loss):
+            epochs = best_first(self.history, self.checkpoints.selection)
+            for epoch in epochs:
                 try:
                     self.steps.load(self.checkpoints.read(epoch.step).arrays)
                     return epoch
                 except DataError as error:
-                    if epoch is best and self.rank.chief:
+                    if epoch is epochs[0] and self.rank.chief:
                         events.emit("warning", message=f"{lost_best_message(epoch)} ({error})")
         raise DataError(f"{self.checkpoints.uri}: no whole checkpoint of any epoch is left. Remove it and train again.")
 
@@ -204,7 +204,8 @@ class Loop:
     def _finished(self) -> bool:
         # Only the epochs of the last phase: otherwise the training could end before the backbone learns.
         fine_tune, patience = self.settings.fine_tune, self.settings.early_stopping
-        best = best_epoch(self.history[fine_tune.head_epochs if fine_tune else 0 :])
+        last_phase = self.history[fine_tune.head_epochs if fine_tune else 0 :]
+        best = best_epoch(last_phase, self.checkpoints.selection)
         if best and patience and len(self.history) - best.epoch >= patience.patience:
             return True
         return len(self.history) == self.settings.epochs
@@ -289,8 +290,8 @@ class Loop:
             ) from error
 
     def _end_epoch(self, step: int) -> None:
-        loss, metric, top5 = self._evaluate(step)
-        if not math.isfinite(loss):
+        evaluated = self._evaluate(step)
+        if not math.isfinite(evaluated.loss):
             self._roll_back("eval loss")
             return
         number = len(self.history) + 1
@@ -302,11 +303,12 @@ class Loop:
             step=step,
             learning_rate=self.steps.learning_rate,
             train_loss=self.steps.loss_sum / self.data.steps_per_epoch,
-            eval_loss=loss,
-            metric=metric,
+            eval_loss=evaluated.loss,
+            metric=evaluated.metric,
             examples_per_second=rate,
             seconds=seconds,
-            top5_accuracy=top5,
+            top5_accuracy=evaluated.top5,
+            selected=evaluated.selected,
             elapsed_seconds=round(time.time() - self.began, 3),
         )
         self.steps.loss_sum = 0.0
@@ -314,21 +316,22 @@ class Loop:
         if self._save(step):
             self._note_epoch(epoch)
 
-    def _evaluate(self, step: int) -> tuple[float, float, float | None]:
-        """Return mean loss, mean metric and (for more than five classes) top-5 accuracy of the eval split."""
+    def _evaluate(self, step: int) -> Evaluated:
+        """Return the losses and metrics of the model on the eval split."""
         with self._clock("eval"):
             if self._evaluation is None:
                 self._evaluation = self.steps.distributed(self.data.evaluation())
             batches, remaining = iter(self._evaluation), self.data.evaluation_steps
-            totals = np.zeros(4, np.float32)
+            score = self.steps.objective.score
+            totals = np.zeros(EVAL_SUMS + (score.count if score else 0), np.float32)
             while remaining:
                 count = min(remaining, self._call_steps)
                 with self.watchdog.call("evaluate"):
                     totals = self.steps.evaluate(batches, count, totals)
                 remaining -= count
                 self._report_progress(step)
-            loss, metric, top5, weight = (float(value) for value in totals)
-        return loss / weight, metric / weight, top5 / weight if has_top5(self.data.folder.document) else None
+        top5_counts = has_top5(self.data.folder.document)
+        return Evaluated.from_sums(totals, score, self.checkpoints.selection, top5_counts=top5_counts)
 
     def _save(self, step: int) -> bool:
         """Start to write a checkpoint of `step`; return False after a rollback because a variable is not finite."""
