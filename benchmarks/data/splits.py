@@ -37,7 +37,7 @@ Splits = Callable[[int], NDArray[np.int8]]
 
 
 def repeats_of(features: Draws, wholes: Draws) -> Repeats:
-    """Return what preprocess counts of a table whose features and whole rows have these hashes."""
+    """Return the repeats that preprocess counts in a table whose features and whole rows have these hashes."""
     _, places, counts = np.unique(features, return_inverse=True, return_counts=True)
     kinds = np.unique(np.stack([features, wholes]), axis=1)[0]
     labels = np.unique(kinds, return_counts=True)[1]

@@ -158,10 +158,6 @@ REFUSED = {
         table({"rownames": index, "y": YES_NO}),
         r"no column to learn from is left \(left out: rownames .+\)\. To learn from one of them",
     ),
-    "a remark above the header": (
-        "# made by a program\n" + table({"z": drawn(), "y": YES_NO}),
-        r"no row can be read, such as table.csv:2 \(2 cells, the header has 1\)",
-    ),
     "a name twice": (table({"z": drawn(), "y": YES_NO}).replace("z", "y", 1), "names column 'y' twice"),
     "no header": ("1.5,2\n2.5,1\n", "holds numbers alone"),
 }

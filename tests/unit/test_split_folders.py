@@ -15,7 +15,7 @@ from trainyard.quality.recipe_draft import draft_recipe
 from trainyard.spec.recipe import Recipe, load
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.official import with_official
-from trainyard.steps.preprocess.split import _splits
+from trainyard.steps.preprocess.split import _numbers, identity_draws
 
 
 def images(root: Path, *folders: str, each: int = 4) -> Path:
@@ -66,7 +66,8 @@ def test_an_eval_folder_keeps_all_of_train_for_training(tmp_path):
     recipe, _ = drafted(images(tmp_path / "pets", *below("train", "val", "test")))
     parts = ["all_train", "eval", "test"] * 50
     batch = pa.RecordBatch.from_pydict({"split_by": parts, "content": [bytes([row] * 32) for row in range(150)]})
-    assert _splits(batch, 1, recipe.data.split) == ["train", "eval", "test"] * 50
+    draws = identity_draws(1, batch["content"].to_pylist())
+    assert _numbers(batch, draws, recipe.data.split).tolist() == [0, 1, 2] * 50
     share = recipe.data.model_copy(update={"split": recipe.data.split.model_copy(update={"eval": 0.3})})
     with pytest.raises(DataError, match=r"eval: 0\.3 is a share of train, and the folder val is the eval split"):
         with_official(find_files(share, str(tmp_path / "pets")), share)

@@ -158,7 +158,7 @@ def deeper_folders(folders: Sequence[str]) -> str:
 
 
 def layout(profile: Profile) -> Iterator[str]:
-    """Yield what the files of a table show of how they are read, as settings of a recipe."""
+    """Yield the settings of a recipe that the files of a table need to be read."""
     if profile.encoding != "utf-8":
         yield f"encoding {profile.encoding}: the first file is not UTF-8; look at letters with accents"
     if profile.skip_rows:

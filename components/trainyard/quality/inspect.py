@@ -11,6 +11,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
+from trainyard import uris
 from trainyard.contract import version, window
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
@@ -156,7 +157,7 @@ def _separator(old: Profile | Statistics, new: Profile | Statistics) -> str:
 def _computed(name: str) -> set[str]:
     """Return the features that the preprocess output or the pushed version at `name` computed of others."""
     place = Path(name)
-    for folder in (place, place.parent):
+    for folder in (place, place.parent) if not uris.path_error(name) else ():
         with suppress(OSError, ValidationError):
             examples = Examples.model_validate_json((folder / Examples.file).read_bytes())
             return {feature.name for feature in examples.computed_features}
@@ -168,7 +169,7 @@ def _computed(name: str) -> set[str]:
 def _declared(name: str) -> Declared:
     """Return the values that the recipe of the pushed version at `name` declares as missing."""
     place = Path(name)
-    for folder in (place, place.parent):
+    for folder in (place, place.parent) if not uris.path_error(name) else ():
         with suppress(OSError, DataError):
             features = version.record(str(folder)).recipe.get("data", {}).get("features", {})
             return {

@@ -142,7 +142,7 @@ def foreign_kind(values: Iterable[str]) -> str:
 
 
 def how_to_write(kind: str) -> str:
-    """Return how values of the `kind` that `foreign_kind` gave have to be written."""
+    """Return the advice on writing values of a `kind` of `foreign_kind`."""
     return _FOREIGN[kind][1]
 
 

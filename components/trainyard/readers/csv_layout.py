@@ -97,7 +97,7 @@ def _cells(dialect: Dialect, lines: Sequence[str]) -> list[list[str]]:
 
 
 def _above(rows: Sequence[Sequence[str]]) -> int:
-    """Return how many rows stand above the header: they have other numbers of cells than it and the rows below it."""
+    """Return the number of rows above the header: they have other numbers of cells than it and the rows below it."""
     counts = Counter(len(row) for row in rows)
     usual = max((count for count in counts if count > 1), key=lambda count: counts[count], default=0)
     above = next((index for index, row in enumerate(rows) if len(row) == usual), 0)

@@ -152,7 +152,12 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _file_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield the settings of files that the format does not have."""
     data, why = recipe.data, {"encoding": "Parquet and TFRecord hold UTF-8, and images no text"}
-    formats = {"encoding": ["csv"], "skip_rows": ["csv"], "comment": ["csv"], "absent_columns": ["csv", "parquet"]}
+    formats = {
+        "encoding": ["csv"],
+        "skip_rows": ["csv"],
+        "comment": ["csv"],
+        "absent_columns": [name for name in columns.ENDINGS if name != "tfrecord"],
+    }
     why["absent_columns"] = "a feature that an example lacks is missing" if data.format == "tfrecord" else ""
     for name in documents.changed(data):
         if name in formats and data.format not in formats[name]:

@@ -300,7 +300,7 @@ def _require_weights(collected: Collected, weight: str | None) -> None:
 
 
 def _without(name: str, data: Data) -> str:
-    """Return how a recipe leaves out the class `name`, which has one example."""
+    """Return the advice on leaving out the class `name`, which has one example."""
     if data.label_separator:
         return "drop such classes by data.label_min_count: 2"
     if data.is_image:
