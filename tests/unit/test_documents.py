@@ -49,7 +49,11 @@ TABLE = {
         },
     },
     "model": {"name": "wide_deep"},
-    "train": {"class_weights": {"yes": 2.0}, "early_stopping": {"patience": 3}},
+    "train": {
+        "class_weights": {"yes": 2.0},
+        "early_stopping": {"patience": 3},
+        "select": {"metric": "pr_auc", "class": "yes"},
+    },
     "evaluate": {"slices": ["Türen"], "gates": [{"metric": "accuracy", "min": 0.5, "slice": "Türen=two"}]},
     "drift": {
         "refuse": False,
@@ -78,7 +82,11 @@ RIDES = {
     "model": {"name": "mlp"},
     "drift": {"features": {"fare": {"max_mean_shift": 1.0}}},
 }
-ENERGY = {**HOUSES, "evaluate": {"gates": [{"metric": "mae", "max": 2, "target": "cooling"}]}}
+ENERGY = {
+    **HOUSES,
+    "train": {"select": {"metric": "mae", "target": "cooling"}},
+    "evaluate": {"gates": [{"metric": "mae", "max": 2, "target": "cooling"}]},
+}
 IMAGES = {
     "name": "pets",
     "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},

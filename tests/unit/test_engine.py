@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from trainyard.errors import ConfigurationError
-from trainyard.steps.train.engines import engine
+from trainyard.steps.train.engines import engine, peer_loss
 
 
 def test_tensorflow_trains_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,4 +54,4 @@ def test_an_unknown_engine_and_one_that_is_not_installed_are_refused(monkeypatch
 def test_an_error_is_of_a_lost_peer_by_its_status_or_if_it_speaks_of_a_connection(
     status: str, message: str, expected: bool
 ) -> None:
-    assert engine.is_peer_loss(status, message) == expected
+    assert peer_loss.is_peer_loss(status, message) == expected

@@ -16,7 +16,7 @@ from trainyard.contract import version, window
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import EXTRA
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images import profile_images
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source
@@ -161,7 +161,7 @@ def _computed(name: str) -> set[str]:
         with suppress(OSError, ValidationError):
             examples = Examples.model_validate_json((folder / Examples.file).read_bytes())
             return {feature.name for feature in examples.computed_features}
-        with suppress(OSError, DataError):
+        with suppress(DataError, InfrastructureError):
             return {*version.record(str(folder)).recipe.get("data", {}).get("derive", {})}
     return set()
 
@@ -170,7 +170,7 @@ def _declared(name: str) -> Declared:
     """Return the values that the recipe of the pushed version at `name` declares as missing."""
     place = Path(name)
     for folder in (place, place.parent) if not uris.path_error(name) else ():
-        with suppress(OSError, DataError):
+        with suppress(DataError, InfrastructureError):
             features = version.record(str(folder)).recipe.get("data", {}).get("features", {})
             return {
                 column: (feature["type"], feature["missing"])

@@ -251,7 +251,7 @@ def _no_truth(value: Any) -> Any:
 
 
 _Single = Annotated[float, Field(ge=-MAX_FLOAT32, le=MAX_FLOAT32)]
-Sentinel = Annotated[_Single | Annotated[str, Field(max_length=200)], BeforeValidator(_no_truth)]
+Sentinel = Annotated[_Single | Annotated[str, Field(max_length=400)], BeforeValidator(_no_truth)]
 _MISSING = "Values that stand for a missing one"
 
 

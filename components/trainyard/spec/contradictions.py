@@ -152,7 +152,7 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _file_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield the settings of files that the format does not have."""
     data, why = recipe.data, {"encoding": "Parquet and TFRecord hold UTF-8, and images no text"}
-    formats = {
+    formats: dict[str, list[str]] = {
         "encoding": ["csv"],
         "skip_rows": ["csv"],
         "comment": ["csv"],

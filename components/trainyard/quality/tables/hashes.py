@@ -136,7 +136,7 @@ def mixed(hashes: Hashes) -> Hashes:
     return hashes ^ (hashes >> np.uint64(31))
 
 
-def combined(hashes: Hashes, second: Hashes) -> Hashes:
+def combined(hashes: Hashes, second: Hashes | np.uint64) -> Hashes:
     """Return hashes of the pairs, in their order."""
     return mixed(hashes * np.uint64(0x9E3779B97F4A7C15) + second)
 

@@ -60,9 +60,9 @@ def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch
     batch = batch.drop_columns([name for name in (ROW_HASH, WHOLE_HASH, "split_by") if name in batch.schema.names])
     orders = order_keys(batch["content"].to_pylist(), batch["source"].to_pylist(), seed)
     batch = batch.append_column("order", pa.array(orders, pa.binary(16)))
-    if by in ("content", "class", "group"):
+    if split_draws is not None and by in ("content", "class", "group"):
         batch = batch.append_column(_DRAW, pa.array(split_draws))
-    if data.fraction < 1:
+    if drawn is not None and data.fraction < 1:
         batch = batch.append_column(_ROW_DRAW, pa.array(drawn))
     if hashes is not None:
         batch = batch.append_column(WHOLE_HASH, hashes)
@@ -106,7 +106,7 @@ def _numbers(batch: pa.RecordBatch, draws: Draws | None, split: SplitRows) -> Nu
         ]
         return np.where(part_numbers < 0, _uniform(draws) < split.eval, part_numbers).astype(np.int8)  # train has both
     numbers = np.array([SPLITS.index(_split_of(value, split)) for value in values], np.int8)
-    return numbers[encoded.indices.to_numpy()]
+    return np.take(numbers, encoded.indices.to_numpy())
 
 
 def _split_of(value: str, split: SplitRows) -> Split:
@@ -180,7 +180,7 @@ def final_splits(
         splits = {part.name: split_by_class(_labels(part, work), draws_of(part, _DRAW), limits) for part in parts}
     elif split.by in ("content", "group"):
         splits = {part.name: numbers_of(draws_of(part, _DRAW), split) for part in parts}
-        counts = np.sum([np.bincount(numbers, minlength=len(SPLITS)) for numbers in splits.values()] or [0], axis=0)
+        counts = np.sum([np.bincount(numbers, minlength=len(SPLITS)) for numbers in splits.values()], axis=0)
         if misses_share(counts, split):
             splits = _by_part(by_rows(np.concatenate([draws_of(part, _DRAW) for part in parts]), split), parts)
     if data.fraction < 1:
@@ -297,8 +297,9 @@ def split_by_class(labels: pa.Array, draws: Draws, limits: Limits) -> Numbers:
     """Return the number of the split of each row."""
     encoded = labels.dictionary_encode()
     class_limits = np.array([limits[name] for name in encoded.dictionary.to_pylist()], np.uint64).reshape(-1, 2)
-    row_limits = class_limits[encoded.indices.to_numpy()]
-    return (draws[:, None] > row_limits).sum(axis=1).astype(np.int8)
+    row_limits = np.take(class_limits, encoded.indices.to_numpy(), axis=0)
+    numbers: Numbers = (draws[:, None] > row_limits).sum(axis=1).astype(np.int8)
+    return numbers
 
 
 def cut(draws: Draws, split: SplitRows) -> tuple[int, int]:

@@ -51,6 +51,7 @@ from trainyard.steps.train.engines.objective import (
     objective,
     target_moments,
 )
+from trainyard.steps.train.engines.peer_loss import is_peer_loss
 from trainyard.steps.train.engines.scores import score_of
 from trainyard.steps.train.engines.steps import Steps
 from trainyard.steps.train.input.input import Input, LocalReplicas
@@ -132,7 +133,7 @@ def _peer_losses(engine: Engine, rank: Rank) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if rank.workers == 1 or not engines.is_peer_loss(engine.status(error), str(error)):
+        if rank.workers == 1 or not is_peer_loss(engine.status(error), str(error)):
             raise
         raise PeerLost(
             f"worker {rank.index} of {rank.workers}: lost another worker after {time.perf_counter() - start:.1f} s "

@@ -7,7 +7,6 @@ checkpoints, schedule, gang, records, and a model.keras that evaluation and expo
 from __future__ import annotations
 
 import os
-import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias, assert_never, cast, get_args
 
@@ -17,17 +16,6 @@ from trainyard.spec.hardware.pools import ENGINE_VARIABLE, EngineName
 if TYPE_CHECKING:
     from trainyard.steps.train.engines.jax_engine import JaxEngine
     from trainyard.steps.train.engines.tensorflow_engine import TensorFlowEngine
-
-_LOST = ("UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED")
-_PERHAPS_LOST = ("INTERNAL", "UNKNOWN", "FAILED_PRECONDITION")
-PEER_STATUSES = (*_LOST, *_PERHAPS_LOST)
-"""The statuses of errors that a lost worker causes; a bug causes only the last three."""
-# Seen when workers were killed; `PeerLost` is the ring's own error, which TensorFlow passes on.
-_CONNECTION = re.compile(
-    r"PeerLost|connection|connect failed|socket|stream removed|rst_stream|heartbeat|coordination service|gloo"
-    r"|remote process|network error|incarnation",
-    re.IGNORECASE,
-)
 
 Engine: TypeAlias = "TensorFlowEngine | JaxEngine"
 """The devices of the gang, as one framework drives them."""
@@ -46,15 +34,6 @@ def engine_name() -> EngineName:
     if name not in get_args(EngineName):
         raise ConfigurationError(f"{ENGINE_VARIABLE}: no engine '{name}'. Known: {', '.join(get_args(EngineName))}.")
     return cast(EngineName, name)
-
-
-def is_peer_loss(status: str, message: str) -> bool:
-    """Return True if an error of this `status` and `message` says that another worker, or its connection, is lost.
-
-    An error that says neither may still be a consequence: see `Rendezvous`, which knows whether a worker is lost.
-    """
-    said = "\n".join(line for line in message.splitlines() if not line.startswith("  "))  # and no line of a traceback
-    return status in _LOST or (status in _PERHAPS_LOST and _CONNECTION.search(said) is not None)
 
 
 def prepare() -> list[str]:

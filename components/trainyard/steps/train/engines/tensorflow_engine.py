@@ -27,9 +27,10 @@ from trainyard.steps.train.devices import (
     report,
     visible_devices,
 )
-from trainyard.steps.train.engines import engine, strategy
+from trainyard.steps.train.engines import strategy
 from trainyard.steps.train.engines.objective import Objective, eval_sums
 from trainyard.steps.train.engines.optimizer import optimizer, phases
+from trainyard.steps.train.engines.peer_loss import PEER_STATUSES
 from trainyard.steps.train.engines.pushed_models import TeacherModel
 from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.steps import LOSS_SUM, STEP, Steps
@@ -37,7 +38,7 @@ from trainyard.steps.train.engines.strategy import AllReduce, synchronize_layers
 from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
 
-_STATUSES = {getattr(tf.errors, status): status for status in engine.PEER_STATUSES}
+_STATUSES = {getattr(tf.errors, status): status for status in PEER_STATUSES}
 GRADIENT_BUCKET_BYTES = 4 << 20
 """Chosen: size up to which gradients are collected for an all-reduce."""
 
