@@ -25,7 +25,14 @@ from trainyard.contract.version import EXTRA, PREPROCESSING, PRODUCER
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.spec.recipe import DEFAULT_FORMATS, Recipe
-from trainyard.steps.train.engines.objective import MultiLabel, Regression, TargetScale, require_above
+from trainyard.spec.train import Target
+from trainyard.steps.train.engines.objective import (
+    MultiLabel,
+    Regression,
+    TargetScale,
+    learned_targets,
+    require_above,
+)
 from trainyard.storage import storage
 
 ROWS = 700
@@ -139,6 +146,8 @@ def test_shards_hold_a_vector_of_labels(recipe: Recipe, examples: str) -> None:
     if recipe.task == "regression":
         assert labels.dtype == np.float32 and folder.document.targets == ["heating", "cooling"]
         np.testing.assert_allclose(labels.mean(axis=0), [20, 3000], rtol=0.05)
+        _, moments = learned_targets(Target(), folder.at("/nowhere"))  # preprocess knows them
+        np.testing.assert_allclose(moments, [labels.mean(0, np.float64), labels.std(0, np.float64)], rtol=1e-5)
     else:
         assert labels.dtype == np.bool_ and folder.document.labels == ["jazz", "pop", "rock"]
         assert labels.sum(axis=0).tolist() == folder.document.splits["train"].class_counts

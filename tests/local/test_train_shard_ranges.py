@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from object_stores import Store
 
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.train import Target
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input import shard_ranges
 from trainyard.steps.train.input.input import Input, LocalReplicas
@@ -119,6 +121,21 @@ def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, t
     assert training_input.needed_files(recipe(16), uri, Rank(0, 1)) is None, (
         "a worker alone reads, and shares, the whole"
     )
+
+
+@pytest.mark.parametrize(("target", "own"), [({}, True), ({"scale": "log"}, False), ({"clip": [0.01, 0.99]}, False)])
+def test_a_regression_fetches_all_shards_only_for_the_moments_of_targets_on_another_scale(
+    target: dict[str, Any], own: bool, tmp_path: Path
+) -> None:
+    uri = train_folders.table(tmp_path / "examples", 160, shards=4)
+    settings = recipe(16)
+    settings = settings.model_copy(
+        update={"train": settings.train.model_copy(update={"target": Target.model_validate(target)})}
+    )
+    needed = training_input.needed_files(settings, uri, Rank(1, 2))
+    names = [f"examples/train-{number:05}-of-00004.tfrecord" for number in range(4)]
+    assert [needed is None or needed(name) for name in names] == ([False, False, True, True] if own else [True] * 4)
+    assert bool(training_input.streamed_files(settings, uri, Rank(1, 2))) == own
 
 
 def test_an_epoch_begins_anywhere_in_a_lane_of_one_file(tmp_path: Path) -> None:

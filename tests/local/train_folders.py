@@ -45,7 +45,7 @@ def digits(
     return _commit(uri, _dealt(rows, shards), [feature], [str(label) for label in classes], image)
 
 
-def table(uri: Path, examples: int = 300) -> str:
+def table(uri: Path | str, examples: int = 300, shards: int = 1) -> str:
     """Write a regression: y = 100 + 20 a - 10 b + 5 [c = 1] + noise of deviation 1."""
     draw = np.random.default_rng(7)
     a, b = draw.normal(size=(2, examples))
@@ -65,7 +65,7 @@ def table(uri: Path, examples: int = 300) -> str:
         Feature(name="numbers", dtype="float32", shape=(2,)),
         Feature(name="c", dtype="int64", shape=(), vocabulary_size=4),
     ]
-    return _commit(uri, _dealt(rows, 1), features, None, None)
+    return _commit(uri, _dealt(rows, shards), features, None, None)
 
 
 def numbers(uri: Path | str, shards: list[int]) -> str:
@@ -103,9 +103,11 @@ def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, 
             splits[split] = SplitFiles(
                 examples=sum(shard_rows), files=names, shard_examples=shard_rows, class_counts=counts
             )
+        targets = [row["label"].float_list.value[0] for rows in shards["train"] for row in rows] if not labels else []
         Examples(
             task="classification" if labels else "regression",
             label="label",
+            target_moments=[(float(np.mean(targets)), float(np.std(targets)))] if targets else [],
             labels=labels,
             splits=splits,
             features=features,

@@ -195,6 +195,11 @@ class Target(Strict):
         "The factor is learned on the training split, and part of every exported file.",
     )
 
+    @property
+    def is_plain(self) -> bool:
+        """True if the model learns the targets as they are."""
+        return self.scale == "none" and self.clip is None
+
 
 LOSS = "loss"
 

@@ -146,6 +146,7 @@ class Examples(Document):
     label: str
     labels: list[str] | None
     targets: list[str] = []
+    target_moments: list[tuple[float, float]] = []  # mean and standard deviation of each in the training split
     splits: dict[Split, SplitFiles]
     features: list[Feature]
     raw_features: list[RawFeature]

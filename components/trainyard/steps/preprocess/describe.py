@@ -51,6 +51,7 @@ def write_description(
         task=recipe.task,
         label=", ".join(recipe.data.labels),
         targets=recipe.data.targets,
+        target_moments=_target_moments(recipe, collected),
         labels=labels,
         splits={split: _split_files(split, collected, settings, labels) for split in SPLITS},
         features=_features(recipe, settings, columns, output),
@@ -80,6 +81,14 @@ def write_description(
     bad = [{"source": item.key, "reason": item.reason, "detail": item.detail} for item in collected.bad]
     lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in bad)
     (output / "quarantine.jsonl").write_text(lines, encoding="utf-8")
+
+
+def _target_moments(recipe: Recipe, collected: Collected) -> list[tuple[float, float]]:
+    """Return mean and standard deviation (1 for constant ones) of each target of a regression without weights."""
+    if recipe.task != "regression" or recipe.data.weight:
+        return []
+    columns = [collected.splits["train"].statistics[name] for name in recipe.data.labels]
+    return [(column["mean"], column["std"] if column["max"] > column["min"] else 1.0) for column in columns]
 
 
 def _without_words(columns: dict[str, Column], output: Path) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard import events, memory
-from trainyard.contract.artifacts.preprocess import WEIGHT
+from trainyard.contract.artifacts.preprocess import WEIGHT, Examples
 from trainyard.contract.document import Split
 from trainyard.contract.epochs import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
@@ -412,13 +412,18 @@ def _prefetch(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
 def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
     """Return the files of the preprocess output `examples` that the worker `rank` streams.
 
-    Empty for a regression, because the mean of its targets needs all examples.
+    Empty if the moments of targets on another scale need all examples.
     """
     folder = ExampleFolder(examples)
-    if folder.document.task == "regression":
+    if _reads_targets(recipe, folder.document):
         return set()
     data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
     return {path.removeprefix(storage.join(examples, "")) for path in data.streamed_shards()}
+
+
+def _reads_targets(recipe: Recipe, document: Examples) -> bool:
+    """Return True if the moments of a regression's targets need all examples: see `learned_targets`."""
+    return document.task == "regression" and not (recipe.train.target.is_plain and document.target_moments)
 
 
 def needed_files(
@@ -430,7 +435,7 @@ def needed_files(
     """
     folder = ExampleFolder(examples)
     alone = rank.workers == 1 and not served
-    if not streamed and (alone or folder.document.task == "regression"):  # the mean of its targets needs all examples
+    if not streamed and (alone or _reads_targets(recipe, folder.document)):
         return None
     data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
     shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
