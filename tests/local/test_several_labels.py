@@ -145,7 +145,7 @@ def test_shards_hold_a_vector_of_labels(recipe: Recipe, examples: str) -> None:
     labels = folder.labels("train")
     if recipe.task == "regression":
         assert labels.dtype == np.float32 and folder.document.targets == ["heating", "cooling"]
-        np.testing.assert_allclose(labels.mean(axis=0), [20, 3000], rtol=0.05)
+        np.testing.assert_allclose(labels.mean(axis=0), [20, 3000], rtol=0.1)
         _, moments = learned_targets(Target(), folder.at("/nowhere"))  # preprocess knows them
         np.testing.assert_allclose(moments, [labels.mean(0, np.float64), labels.std(0, np.float64)], rtol=1e-5)
     else:
