@@ -1,4 +1,4 @@
-"""Which errors of a framework say that another worker is lost."""
+"""Errors of a framework that say that another worker is lost."""
 
 from __future__ import annotations
 
