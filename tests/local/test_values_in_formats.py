@@ -155,12 +155,8 @@ def trained_on(path: Path, format: str) -> tuple[list[dict], list]:
     raw = {name: as_column(assigned[name]) for name in assigned.schema.names if name.startswith("raw/")}
     summary = Summary.from_rows(assigned, [], recipe.data.prose).document({})
     made = [assigned["split"].to_pylist(), digests, [*encode_examples(raw)], summary]
-    made += [
-        each
-        for other in judged(path, recipe_of_one(format))
-        for name in (ROW_HASH, WHOLE_HASH)
-        for each in other[name].to_pylist()
-    ]
+    batches = list(judged(path, recipe_of_one(format)))
+    made += [each for name in (ROW_HASH, WHOLE_HASH) for other in batches for each in other[name].to_pylist()]
     return batch.drop_columns("source").to_pylist(), made
 
 

@@ -243,8 +243,9 @@ class Transform(tf.Module):
     def __init__(self, saved_model: str) -> None:
         super().__init__(name="transform")
         self._loaded = tf.saved_model.load(saved_model)
-        signature: Any = self._loaded.transform_fn.structured_input_signature
-        self._takes_weight = WEIGHT in signature[0][0]  # a dict is its only argument
+        function: Any = self._loaded.transform_fn
+        (concrete,) = getattr(function, "concrete_functions", [function])  # tf.Transform itself saves a concrete one
+        self._takes_weight = WEIGHT in concrete.structured_input_signature[0][0]  # a dict is its only argument
 
     def __call__(self, raw: Tensors) -> Tensors:
         """Return the model features (n, ...) of the raw features `raw`, each (n,)."""
