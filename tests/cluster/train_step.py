@@ -267,7 +267,8 @@ class Run:
 
     @property
     def output(self) -> str:
-        return keys.labeled(keys.output_uri(self.location.storage, self.recipe, "train", self.examples), self.label)
+        pipeline = Pipeline(self.location.storage, self.recipe, outputs={"preprocess": self.examples})
+        return keys.labeled(pipeline.place("train").output, self.label)
 
 
 def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:

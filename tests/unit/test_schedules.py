@@ -212,7 +212,7 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     assert due(When(champion_older_than="48h")) == (True, "version 1 was pushed 72 h ago, more than 48h")
     assert due(always)[0]
     examples = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-    model = keys.output_uri(root, recipe, "train", examples)
+    model = Pipeline(root, recipe, outputs={"preprocess": examples}).place("train").output
     with storage.stage(model, producer="test"):
         pass
     left = (True, "the newest model is trained, and was neither refused nor pushed")
@@ -289,7 +289,7 @@ def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trai
     assert due()[1] == (
         "the data have drifted from those of version 1: age: mean 40 before, 41 now (standard deviation 2)"
     )
-    model = keys.output_uri(root, recipe, "train", examples)
+    model = Pipeline(root, recipe, outputs={"preprocess": examples}).place("train").output
     with storage.stage(model, producer="test"):
         pass
     with storage.stage(keys.output_uri(root, recipe, "evaluate", examples, model, "d"), producer="test") as folder:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from trainyard.contract.keys import again_record, code_digest, output_uri
+from trainyard.contract.pipeline import Pipeline
 from trainyard.errors import DataError
 from trainyard.runtime import step, task
 from trainyard.spec import recipe as recipes
@@ -28,7 +29,8 @@ def failure(path: Path) -> dict[str, object]:
 
 def test_a_task_finds_the_folder_that_every_other_way_of_running_the_step_finds(tmp_path: Path) -> None:
     with task.opened("train", TEXT, str(tmp_path), code_digest()) as this:
-        assert this.place(examples="examples") == output_uri(str(tmp_path), RECIPE, "train", "examples")
+        pipeline = Pipeline(str(tmp_path), RECIPE, outputs={"preprocess": "examples"})
+        assert this.place(examples="examples") == pipeline.place("train").output
 
 
 def test_a_relative_storage_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

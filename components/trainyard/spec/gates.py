@@ -40,7 +40,7 @@ class MetricSpec:
     tasks: those whose models it judges over all examples. per_class: of a classification or multi_label, it judges one
     class, too, which a gate names. low, high: its range. best: the best value, if neither more nor less is better.
     judges_probabilities: it does not depend on the predicted classes. average: how the values of classes become one.
-    title: as prose names it.
+    title: as prose names it. best_of_useless: the useless model for which it is best; instead: what to select by then.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -52,6 +52,8 @@ class MetricSpec:
     judges_probabilities: bool = False
     average: str = ""
     title: str = ""
+    best_of_useless: str = ""
+    instead: str = "f1 or pr_auc of the class"
 
 
 _CLASSES = "mean over the classes"
@@ -68,15 +70,28 @@ METRIC_SPECS: dict[MetricName, MetricSpec] = {
     "pr_auc": MetricSpec(
         ("classification", "multi_label"), per_class=True, judges_probabilities=True, average=_CLASSES
     ),
-    "precision": MetricSpec(per_class=True),
-    "recall": MetricSpec(per_class=True),
+    "precision": MetricSpec(per_class=True, best_of_useless="finds the class once, and is right"),
+    "recall": MetricSpec(per_class=True, best_of_useless="gives every example the class"),
     "log_loss": MetricSpec(
         ("classification", "multi_label"), high=math.inf, smaller_is_better=True, judges_probabilities=True
     ),
-    "calibration_error": MetricSpec(("classification",), smaller_is_better=True, judges_probabilities=True),
+    "calibration_error": MetricSpec(
+        ("classification",),
+        smaller_is_better=True,
+        judges_probabilities=True,
+        best_of_useless="gives every example the frequencies of the classes",
+        instead="log_loss",
+    ),
     "rmse": MetricSpec(("regression",), high=math.inf, smaller_is_better=True),
     "r2": MetricSpec(("regression",), low=-math.inf),
-    "mean_ratio": MetricSpec(("regression",), low=-math.inf, high=math.inf, best=1.0),
+    "mean_ratio": MetricSpec(
+        ("regression",),
+        low=-math.inf,
+        high=math.inf,
+        best=1.0,
+        best_of_useless="gives every example the mean",
+        instead="rmse",
+    ),
 }
 METRICS: dict[Task, tuple[MetricName, ...]] = {
     task: tuple(name for name, spec in METRIC_SPECS.items() if task in spec.tasks) for task in get_args(Task)

@@ -14,13 +14,7 @@ from trainyard.spec.train import LOSS
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Recipe
 
-_ONE_SIDED = {
-    "precision": "is best for a model that finds the class once, and is right",
-    "recall": "is best for a model that gives every example the class",
-    "mean_ratio": "is best for a model that gives every example the mean",
-    "calibration_error": "is best for a model that gives every example the frequencies of the classes",
-}
-_DECIDED = {"accuracy", "f1", "macro_f1", "exact_match"}  # by the predicted classes, not by the probabilities
+_ONE_SIDED = {name for name, spec in METRIC_SPECS.items() if spec.best_of_useless}
 
 
 class Selection(BaseModel):
@@ -99,8 +93,8 @@ def _faults(recipe: Recipe, chosen: Selection) -> Iterator[str]:
         named = "pr_auc" if metric in _ONE_SIDED else metric
         yield f"'{metric}' is of one class. Write {{metric: {named}, class: NAME}}, or {MAIN_METRIC[task]}"
     elif metric in _ONE_SIDED and (chosen.class_name is not None or metric in METRICS[task]):
-        nearest = {"calibration_error": "log_loss", "mean_ratio": "rmse"}.get(metric, "f1 or pr_auc of the class")
-        yield f"'{metric}' {_ONE_SIDED[metric]}. Write {nearest}"
+        spec = METRIC_SPECS[metric]
+        yield f"'{metric}' is best for a model that {spec.best_of_useless}. Write {spec.instead}"
     elif chosen.class_name is not None and metric not in CLASS_METRICS:
         classes = [name for name in CLASS_METRICS if name not in _ONE_SIDED]
         yield f"'{metric}' is over all classes. One class has {', '.join(classes)}"
@@ -109,6 +103,6 @@ def _faults(recipe: Recipe, chosen: Selection) -> Iterator[str]:
     elif chosen.target is not None and chosen.target not in targets:
         near = did_you_mean(chosen.target, targets)
         yield f"'{chosen.target}' is not in data.targets.{near} Name one, or leave it out"
-    elif recipe.threshold is not None and metric in _DECIDED:
+    elif recipe.threshold is not None and not METRIC_SPECS[metric].judges_probabilities:
         scope = "" if chosen.class_name is None else " of the class"
         yield f"'{metric}' depends on the threshold, which is chosen after the training. Write pr_auc{scope}"
