@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.models.build import column_inputs
 from trainyard.spec.model import Trees
 
-Estimator = HistGradientBoostingClassifier | HistGradientBoostingRegressor
+Estimator: TypeAlias = HistGradientBoostingClassifier | HistGradientBoostingRegressor
 Floats = NDArray[np.float32]
 
 _MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count as numbers
@@ -261,7 +261,7 @@ def _judged(kind: Any, judge: Callable[[NDArray[np.float64], float], bool]) -> A
     below has the answers already (1.9, gradient_boosting.py).
     """
 
-    class Judged(kind):  # type: ignore[misc]
+    class Judged(kind):
         def _check_early_stopping_loss(self, **arguments: Any) -> bool:
             super()._check_early_stopping_loss(**arguments)
             is_start = len(self.validation_score_) == 1  # before the first tree

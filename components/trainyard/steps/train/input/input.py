@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -70,7 +70,7 @@ Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
 _Key = tuple[tf.Tensor, tf.Tensor]  # micro-batch number, replica
 _KeyedBatch = tuple[tf.Tensor, tf.Tensor, Tensors, tf.Tensor, tf.Tensor]
 _Load = Callable[[tf.Tensor], tuple[Tensors, tf.Tensor]]
-_Rows = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
+_Rows: TypeAlias = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
 
 
 @dataclass(frozen=True)

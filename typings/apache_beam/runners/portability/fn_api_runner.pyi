@@ -1,3 +1,0 @@
-from apache_beam.runners.runner import PipelineRunner
-
-class FnApiRunner(PipelineRunner): ...

@@ -1,1 +1,0 @@
-from tensorflow.data.experimental import service as service

@@ -1,3 +1,0 @@
-from tensorflow import Operation, Tensor
-
-def assert_equal(x: Tensor, y: Tensor, message: str | None = None) -> Operation: ...

@@ -1,6 +1,0 @@
-from collections.abc import Sequence
-
-from tensorflow import DType, RaggedTensor, Tensor
-
-def boolean_mask(data: RaggedTensor | Tensor, mask: RaggedTensor | Tensor) -> RaggedTensor: ...
-def constant(pylist: Sequence[object], dtype: DType, ragged_rank: int, inner_shape: tuple[int, ...]) -> Tensor: ...

@@ -1,3 +1,0 @@
-from tensorflow import SparseTensor, Tensor
-
-def to_dense(sp_input: SparseTensor, default_value: int) -> Tensor: ...
