@@ -160,7 +160,7 @@ def fingerprint_of(files: list[tuple[str, int, str]]) -> str:
 def source_files(recipe: Recipe, day: str = "") -> list[tuple[str, int, str]]:
     """Return the name, the size and what else changes with the content of each file of the recipe's `data.path`.
 
-    day, errors: as of `fingerprint`.
+    day: as of `fingerprint`, and so are the errors.
     """
     path = recipe.data.path or ""
     if recipe.data.window_days is None:

@@ -21,7 +21,7 @@ def load_preprocessing(module: str | None) -> Preprocessing | None:
     """Return the `preprocessing_fn` of the Python file `module`, or None if it has none.
 
     It takes the raw features, and the types of the columns that only the label is made of. The function may read
-    those, too: what it computes from them is left out. Its other outputs become float32 and int64. Raises
+    the latter, but an output that it computes from them is dropped. Other outputs become float32 and int64. Raises
     `ConfigurationError` if the file or the function fails, if an output is no dense tensor of numbers, or if an
     analyzer learns from the label.
     """
