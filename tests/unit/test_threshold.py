@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,12 @@ def by_search(labels: np.ndarray, outputs: np.ndarray, weights: np.ndarray | Non
     }
 
 
+@cache
+def all_by_search(several: bool, weighed: bool) -> list[dict[str, float]]:
+    labels, outputs, weights = answers(weighed, several)
+    return [by_search(labels, outputs, weights, value) for value in np.linspace(0.005, 0.995, 100)]
+
+
 @pytest.mark.parametrize("weighed", [False, True])
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("wanted", [{"maximize": "f1"}, {"recall": 0.9}, {"precision": 0.75}])
@@ -52,7 +59,7 @@ def test_a_threshold_is_the_best_of_all(wanted: dict[str, Any], several: bool, w
     (chosen,) = choose_thresholds(aim(**wanted, **{"class": "b"}), NAMES, labels, outputs, weights)
     found = by_search(labels, outputs, weights, chosen.value)
     assert (chosen.precision, chosen.recall, chosen.f1) == pytest.approx(tuple(found.values()))
-    every = [by_search(labels, outputs, weights, value) for value in np.linspace(0.005, 0.995, 100)]
+    every = all_by_search(several, weighed)
     if "maximize" in wanted:
         assert found["f1"] == pytest.approx(max(each["f1"] for each in every))
     else:
