@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,43 +86,3 @@ def test_the_help_of_every_command_uses_standard_terms() -> None:
 def test_the_description_of_every_key_uses_standard_terms() -> None:
     for model in (Recipe, Environment, Schedule, TableSchema, ImageSchema):
         assert faults(descriptions(model.model_json_schema(by_alias=True), model.__name__)) == []
-
-
-# Names that are no nouns or verbs of the field, each with the kind of name to use instead.
-NOT_NAMES = {
-    r"where|its|others|taken|most": "the thing's name, limit",
-    r"of(_\w+)?": "from_x, or a noun",
-    r"(\w+_)?pictures?(_\w+)?": "image",
-    r"yardsticks?": "baseline",
-    r"facts": "statistics, fields",
-    r"lanes?|helpers?": "shard range, slot, worker process",
-    r"what": "subject, kind, problem",
-    r"looks|suspects?": "perceptual hashes, label errors",
-    r"receivers?|columnjudge": "sink, column validator",
-}
-NAME = re.compile(rf"_*({'|'.join(NOT_NAMES)})", re.IGNORECASE)
-MAY_DEFINE = re.compile(rf"(?<![\w'\"]){NAME.pattern}\b( in\b|\s*[=:,()\]])", re.IGNORECASE)
-# Keys of recipes and of written documents.
-KEYS = {("recipe.py", "where"), ("train.py", "what"), ("trials.py", "what")}
-
-
-def identifiers(module: ast.Module) -> Iterator[str]:
-    """Yield the names that a module defines."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-
-
-def test_identifiers_are_nouns_and_verbs_of_the_field() -> None:
-    roots = ("benchmarks", "components", "images", "k8s", "pipelines", "tests")
-    files = [file for root in roots for file in (ROOT / root).rglob("*.py")]
-    assert [file for file in files if any(map(NAME.fullmatch, file.relative_to(ROOT).with_suffix("").parts))] == []
-    texts = [(file, text) for file in files if MAY_DEFINE.search(text := file.read_text(encoding="utf-8"))]
-    named = {(str(file), name) for file, text in texts for name in identifiers(ast.parse(text)) if NAME.fullmatch(name)}
-    assert sorted(item for item in named if (Path(item[0]).name, item[1]) not in KEYS) == []
