@@ -94,6 +94,7 @@ IMAGES = {
     "train": {"augment": {"crop": {"scale": [0.5, 1.0], "ratio": [0.8, 1.25]}, "rand_augment": {"operations": 1}}},
     "evaluate": {"time_to": {"metric": "accuracy", "reach": 0.9}},
 }
+LABELLED = {**IMAGES, "data": {**IMAGES["data"], "labels": "labels.csv", "encoding": "cp1252"}}
 CLASSES = {
     "name": "rare",
     "data": {
@@ -197,6 +198,7 @@ MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
             ENERGY,
             SONGS,
             IMAGES,
+            LABELLED,
             CLASSES,
             WINDOW,
             SCALED,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.errors import DataError
+from trainyard.quality.decoding import PixelForm
+from trainyard.readers.rows import BadRow
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard_control.api.evaluation import LabelledEvaluation, _judged, _Read
+from trainyard.steps.predict.source import InputBatch
+from trainyard_control.api.evaluation import LabelledEvaluation, _items, _judged, _Read
 from trainyard_control.api.versions import Version
 from trainyard_control.cli.verbs.predict import _show_evaluation
 
@@ -99,3 +105,22 @@ def test_a_slice_shows_the_main_metric_in_whatever_order_the_metrics_come(capsys
     assert "x=1" in (shown := capsys.readouterr().out) and "*" not in shown, (
         "nothing is marked, so no mark is explained"
     )
+
+
+def test_images_are_labelled_by_the_file_beside_them_and_those_without_a_row_are_left_out(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.png", "d.png"):
+        Image.new("L", (8, 8), 40).save(tmp_path / name)
+    rows = ["file,tags", "a.png,sea;sun", "b.png,", "d.png,sea", "d.png,sun", "gone.png,sea"]
+    (tmp_path / "labels.csv").write_text("\n".join(rows) + "\n")
+    data = "{format: image_folder, path: x, labels: labels.csv, label: tags, label_separator: ;}"
+    text = f"{{name: t, task: multi_label, data: {data}, model: {{name: cnn_small}}}}"
+    pushed = model(labels=("sea", "sun"), label_separator=";", pixels=PixelForm(1, None))
+    items = list(_items(pushed, documents.parse(text, Recipe, name="recipe.yaml"), str(tmp_path)))
+    (batch,) = [item for item in items if isinstance(item, InputBatch)]
+    assert batch.keys.to_pylist() == ["a.png", "b.png"]
+    assert batch.extras["tags"].to_pylist() == ["sea;sun", ""], "an empty cell is an image without a class"
+    assert [(item.key, item.reason) for item in items if isinstance(item, BadRow)] == [
+        ("labels.csv:6", "missing_image"),
+        ("c.png", "missing_label"),
+        ("d.png", "contradicting_labels"),
+    ]

@@ -19,7 +19,7 @@ from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.quality.images import profile_images
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile
-from trainyard.quality.source import Kind, SourceFiles, find_source
+from trainyard.quality.source import Kind, SourceFiles, find_source, with_labels
 from trainyard.quality.tables.tables import profile_table
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.recipe import Data, Declared, Recipe
@@ -45,12 +45,13 @@ def inspect(
     column is named `label`.
     """
     block_pandas_import()
-    source = find_source(path)
+    source = find_source(path, label=label)
     if source.is_table:
         return profile_table(source, label, requires_label=requires_label, time_zone=time_zone, declared=declared)
-    if label is not None:
+    if label is not None and not source.labels:
         raise ConfigurationError(
-            f"--label {label}: {path} holds images, whose class is the folder that they lie in. Leave --label out."
+            f"--label {label}: {path} holds images, and no CSV file beside them has this column and their names. Leave "
+            "--label out if their class is the folder that they lie in."
         )
     return profile_images(source)
 
@@ -86,6 +87,8 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     has_splits = kind == "image_folder" and data.split.by == "folder"
     path = data.path if data.window_days is None else _latest_day(data)
     source = find_source(path, kind, limit=limit, has_splits=has_splits)
+    if data.labels_file is not None:
+        return with_labels(source, data.labels_file, data.label, Dialect.from_data(data))
     return replace(source, dialect=replace(Dialect.from_data(data), delimiter=None), may_lack=data.may_lack)
 
 

@@ -201,6 +201,7 @@ class Profile(FrozenModel):
     and the likely class, the surest first. time_zone: in which the days of times with an offset are counted.
     findings: what is worth a look, a sentence each. hidden: the images that are hidden, or in hidden folders.
     splits: the role of the folders above the class folders. deeper_folders: those in class folders.
+    labels_file: the CSV file with the labels of images.
     """
 
     source: str
@@ -230,6 +231,7 @@ class Profile(FrozenModel):
     other_files: list[str]
     hidden: list[str] = []
     splits: dict[str, Role] = {}
+    labels_file: str = ""
     deeper_folders: list[str] = []
     time_zone: str = DEFAULT_ZONE
 

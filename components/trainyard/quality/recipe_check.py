@@ -162,16 +162,29 @@ def _class_faults(recipe: Recipe, classes: Collection[str], is_whole: bool) -> I
 
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     labels = {source.label(file.name) for file in source.files if not file.reason}
-    classes = {label for label in labels if label is not None}
+    separator, listed_in = recipe.data.label_separator, recipe.data.labels_file
+    cells = {label for label in labels if label is not None}
+    classes = {part.strip() for cell in cells for part in (cell.split(separator) if separator else [cell])} - {""}
     faults = _lacking_splits(source) if recipe.data.split.by == "folder" else []
-    if len(classes) < 2:
+    if listed_in and len(classes) < 2:
+        faults.append(
+            f"data.labels: {listed_in} names {len(classes)} classes in '{recipe.data.label}'. Name two or more."
+        )
+    elif len(classes) < 2:
         faults.append(
             f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
             "its own, and at least two beside each other."
         )
-    if recipe.data.split.by != "folder" and (why := like_splits(classes)):
+    if not listed_in and recipe.data.split.by != "folder" and (why := like_splits(classes)):
         faults.append(f"data.split: {why}")
     faults += _class_faults(recipe, classes, source.is_whole)
+    unnamed = [file.name for file in source.files if source.labels and source.labels.fault(file.name)]
+    if len(unnamed) > recipe.data.max_bad_fraction * len(source.files):
+        shown = ", ".join(unnamed[:_SUCH_AS])
+        parts = f"{len(unnamed):,} of {len(source.files):,} images"
+        faults.append(
+            f"data.labels: {parts} have no row in {listed_in}, or rows that differ, such as {shown}. Add them."
+        )
     step = max(1, len(source.files) // _IMAGES)
     files = list(islice(source.files, 0, None, step))[:_IMAGES]
     measured = [(file.name, measure(source, file)) for file in files]

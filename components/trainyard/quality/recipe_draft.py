@@ -50,6 +50,10 @@ _TREES_TOO = (
 _ONE_SIDED = 0.7  # chosen: with two classes a useful model then hardly has a larger accuracy; see _rare_class
 _FEW_OTHERS = 0.9  # chosen: the same with more classes
 _WELL_TESTED = 500  # chosen: with this many rows of a rare class a test split of a tenth holds 50
+_LIST_GATES = [
+    {"metric": "f1", "min_difference": _MORE, "against": "baseline", "confidence": 0.95},
+    {"metric": "f1", "min_difference": -0.02},
+]
 
 
 def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]]:
@@ -85,7 +89,12 @@ def _layout(profile: Profile) -> dict[str, Any]:
 
 
 def _image_content(profile: Profile) -> dict[str, Any]:
-    if profile.classes and all(map(split_of, profile.classes)):
+    if profile.labels_file and too_many_classes(len(profile.classes), profile.rows) and not profile.label_separator:
+        raise ConfigurationError(
+            f"{profile.source}: '{profile.label}' of {profile.labels_file} has {len(profile.classes):,} different "
+            f"values for {profile.rows:,} images, too many for classes. Numbers of images are not predicted."
+        )
+    if not profile.labels_file and profile.classes and all(map(split_of, profile.classes)):
         shown = " and ".join(sorted(profile.classes)[:_SHOWN])
         raise ConfigurationError(
             f"{profile.source}: its folders {shown} are named like splits, and not all of their images lie in class "
@@ -95,32 +104,55 @@ def _image_content(profile: Profile) -> dict[str, Any]:
     if len(profile.classes) < 2:
         raise ConfigurationError(
             f"{profile.source}: the images lie in {len(profile.classes)} class folders, and a classifier needs two "
-            "or more. Put the images of each class into a separate folder."
+            "or more. Put the images of each class into a separate folder, or write their names and labels into a CSV "
+            "file beside them, with the columns file and label."
         )
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
     network = suggested(side)
     gray = profile.images is not None and set(profile.images.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
     level = profile.images.level if profile.images else -1
+    separator = profile.label_separator if profile.labels_file else ""
+    listed_labels = {"labels": profile.labels_file, "label": profile.label} if profile.labels_file else {}
+    listed_labels |= {"label_separator": separator} if separator else {}
     white = {"white_level": likely_white(level)} if 0 <= level <= FEW_LEVELS else {}
     return {
-        "task": "classification",
-        "data": {"image_size": [side, side], **({"channels": 1} if gray else {}), **white, **_split(profile)},
+        "task": "multi_label" if separator else "classification",
+        "data": {
+            **listed_labels,
+            "image_size": [side, side],
+            **({"channels": 1} if gray else {}),
+            **white,
+            **({} if separator else _split(profile)),
+        },
         "model": {"name": network},
-        "train": {**_train(profile.rows), **_class_weights(profile), "augment": {"flip": True, "shift": 0.1}},
-        "evaluate": {"gates": _gates(profile, True)},
-        **_threshold(profile),
+        "train": {
+            **_train(profile.rows),
+            **({} if separator else _class_weights(profile)),
+            "augment": {"flip": True, "shift": 0.1},
+        },
+        "evaluate": {"gates": _LIST_GATES if separator else _gates(profile, True)},
+        **({} if separator else _threshold(profile)),
         "guesses": [
-            f"{len(profile.classes)} classes, by the folders: {listed(sorted(profile.classes), _SHOWN)}",
+            _why_image_classes(profile, separator),
             *([deeper_folders(profile.deeper_folders)[:-1]] if profile.deeper_folders else []),
             f"image_size {side}: the median image has {sides['height']:g} x {sides['width']:g} pixels",
             *(f"white_level {value}: 16 bits a channel, of which few are used" for value in white.values()),
             "flip: the mirror image of an image has the same class; of letters and digits it has not",
             *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
-            *_split_guesses(profile),
-            *_class_guesses(profile),
+            *([] if separator else [*_split_guesses(profile), *_class_guesses(profile)]),
         ],
     }
+
+
+def _why_image_classes(profile: Profile, separator: str) -> str:
+    names = {part.strip() for cell in profile.classes for part in (cell.split(separator) if separator else [cell])}
+    shown = f"{len(names)} classes, by the folders: {listed(sorted(names), _SHOWN)}"
+    if not profile.labels_file:
+        return shown
+    more = f", any of them an image, '{separator}' between them" if separator else ""
+    shown = shown.replace("by the folders", f"by '{profile.label}' of {profile.labels_file}")
+    return f"{shown}{more}; a file beside the images, which has nearly all of their names"
 
 
 def _table_content(profile: Profile) -> dict[str, Any]:
@@ -276,10 +308,7 @@ def _list_content(profile: Profile, separator: str, features: dict[str, Any], ex
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
         "evaluate": {
-            "gates": [
-                {"metric": "f1", "min_difference": _MORE, "against": "baseline", "confidence": 0.95},
-                {"metric": "f1", "min_difference": -0.02},
-            ]
+            "gates": _LIST_GATES,
         },
         "guesses": [
             f"label '{profile.label}': any of {len(counts)} classes a row, '{separator}' between them; "

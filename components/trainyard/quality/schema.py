@@ -106,6 +106,8 @@ def _content(profile: Profile) -> dict[str, Any]:
     if profile.kind == "image_folder":
         if not profile.classes:
             raise ConfigurationError(f"{profile.source}: the images lie in no class folders, so there are no classes.")
+        if profile.labels_file and profile.label_separator:
+            raise ConfigurationError(f"{profile.source}: a schema of images has one class an image, and these several.")
         sizes = {column.name: column.statistics for column in profile.columns}
         sides = [sizes["height"], sizes["width"]]
         return {

@@ -12,7 +12,10 @@ from trainyard import uris
 from trainyard.contract import image_formats
 from trainyard.contract.image_formats import Role
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.readers import formats
 from trainyard.readers.csv_layout import likely_dialect
+from trainyard.readers.csv_rows import find_delimiter
+from trainyard.readers.image_labels import ImageLabels, file_column, read_labels
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.columns import ENDINGS, TableName, hint, holds_rows, table_of
 from trainyard.storage import listing, tar
@@ -22,6 +25,8 @@ from trainyard.values.text import canonical
 Kind = Literal[TableName, "image_folder"]
 
 _SHOWN = 5
+_NEARLY_ALL = 0.9  # chosen: of the images are in the file of their labels
+_LABELS = ("label", "labels", "class", "target", "category", "tags")  # chosen: names that say it
 _MOST_IN_BUCKET = 48  # headers of an archive, each a request; chosen: a second or two
 
 
@@ -41,6 +46,7 @@ class SourceFiles:
     dialect: of CSV files; each says its delimiter. may_lack: the columns that a file may lack.
     count: how many files there are, an estimate if not `is_whole`, that is if
     not all members of archives were listed. splits: the role of each first folder that is a split, not a class.
+    labels: of images, from a CSV file among them.
     """
 
     path: str
@@ -54,6 +60,7 @@ class SourceFiles:
     count: int = 0
     is_whole: bool = True
     splits: dict[str, Role] = field(default_factory=dict)
+    labels: ImageLabels | None = None
     _archives: tar.Archives = field(default_factory=tar.Archives, compare=False, repr=False)
 
     @property
@@ -79,13 +86,17 @@ class SourceFiles:
         return f"{self.root.rstrip('/')}/{file.name}"
 
     def label(self, name: str) -> str | None:
-        """Return the class of the image `name`, the first folder that it lies in; None if it lies in none."""
+        """Return the label of the image `name`: in `labels`, otherwise the first folder; None if it has none."""
+        if self.labels is not None:
+            return canonical(self.labels.cells.get(name, ("",))[0]) or None
         folder, slash, _ = self._in_split(name).partition("/")
         return canonical(folder) if slash else None
 
     @property
     def deeper_folders(self) -> list[str]:
         """The folders in class folders, which say nothing of the class, in order."""
+        if self.labels is not None:
+            return []
         found = (self._in_split(file.name).split("/")[:-1] for file in self.files)
         return sorted({"/".join(folders[:2]) for folders in found if len(folders) > 1})
 
@@ -95,13 +106,19 @@ class SourceFiles:
 
 
 def find_source(
-    path: str, kind: Kind | None = None, *, limit: int | None = None, has_splits: bool | None = None
+    path: str,
+    kind: Kind | None = None,
+    *,
+    limit: int | None = None,
+    has_splits: bool | None = None,
+    label: str | None = None,
 ) -> SourceFiles:
     """Return the files of `path`: a folder, a file or a glob, local, gs:// or s3://; of archives their members.
 
     Without `kind` the one that most of the files have is taken. limit: headers that are read of all archives, by
     default each. has_splits: the first folders are splits, and what lies in no such folder or archive is of no kind;
-    by default they are if all images lie in class folders below them. Raises `DataError` if there are none of the kind.
+    by default they are if all images lie in class folders below them. label: the column of a CSV file with the labels
+    of images, by default the likely one. Raises `DataError` if there are none of the kind.
     """
     if why := uris.path_error(path):
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
@@ -134,7 +151,37 @@ def find_source(
     if source.is_table:
         return source
     source = _unpacked(replace(source, hidden=listed.hidden_files(image_formats.ENDINGS)), limit)
-    return source if has_splits is False else _with_splits(source, is_asked=has_splits is True)
+    source = source if has_splits is False else _with_splits(source, is_asked=has_splits is True)
+    return _with_likely_labels(source, label) if kind is None and not source.splits else source
+
+
+def with_labels(source: SourceFiles, name: str, column: str, dialect: Dialect) -> SourceFiles:
+    """Return `source` with the labels of the images in the `column` of its CSV file `name`. Raises `DataError`."""
+    images = [file.archive if isinstance(file, ArchivedFile) else file.name for file in source.files]
+    labels = read_labels(source.root, name, [column], [*images, *source.other_files], dialect)
+    ignored = [file for file in source.other_files if file != name]
+    return replace(source, labels=labels, other_files=ignored, dialect=dialect)
+
+
+def _with_likely_labels(source: SourceFiles, label: str | None) -> SourceFiles:
+    """Return `source` with the labels of a CSV file beside the images if it has nearly all of their names."""
+    for name in (name for name in source.other_files if name.lower().endswith((".csv", ".tsv")) and "/" not in name):
+        file = TableFile(f"{source.root.rstrip('/')}/{name}", name, dialect=Dialect(None))
+        try:
+            file = replace(file, dialect=likely_dialect(file))
+            file = replace(file, dialect=replace(file.dialect, delimiter=find_delimiter(file)))
+            header = formats.columns("csv", file)
+            named = [column for column in header if column != file_column(header)]
+            likely = [label] if label else [*_LABELS, *(named if len(named) == 1 else [])]
+            column = next((each for each in likely if each in named), "")
+            if file_column(header) is None or not column:
+                continue
+            labelled = with_labels(source, name, column, file.dialect)
+        except DataError:
+            continue
+        if labelled.labels and len(labelled.labels.cells) >= _NEARLY_ALL * len(source.files):
+            return labelled
+    return source
 
 
 def _with_splits(source: SourceFiles, *, is_asked: bool) -> SourceFiles:

@@ -34,7 +34,7 @@ from trainyard.storage import storage
 QUARANTINE_ROWS = 20
 """Quarantined records that are listed; quarantine.jsonl holds all. Chosen."""
 
-_QUOTING = frozenset({"mistyped_value", "unknown_label", "unknown_split", "bad_weight"})
+_QUOTING = frozenset({"contradicting_labels", "mistyped_value", "unknown_label", "unknown_split", "bad_weight"})
 """The reasons whose detail quotes up to 40 characters of a cell."""
 
 BARS = 32

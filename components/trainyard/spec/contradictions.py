@@ -128,8 +128,10 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("train", "target", "mean"), f"{why}. Leave it out, or set scale: log or log1p"
     if task == "regression" and data.is_image:
         yield ("task",), "regression takes columns, not images"
-    if task == "multi_label" and data.format in ("image_folder", "tfds"):
-        yield ("task",), f"{data.format} has one class an example. Name columns, or images in format tfrecord"
+    if task == "multi_label" and data.format in ("image_folder", "tfds") and data.labels_file is None:
+        yield ("task",), f"{data.format} has one class an example. Name columns, data.labels, or images in tfrecord"
+    if task in classes and data.is_image and data.schema_ is not None:
+        yield ("data", "schema"), f"of images names the class of each, and {classes[task]}. Leave it out"
     if (task == "multi_label") != (data.label_separator is not None):
         fault = "says where the classes of a cell are cut, as ';' in rock;pop. "
         fault += "Give one" if task == "multi_label" else "It is for task: multi_label. Leave it out"
@@ -152,10 +154,11 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 def _file_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield the settings of files that the format does not have."""
     data, why = recipe.data, {"encoding": "Parquet and TFRecord hold UTF-8, and images no text"}
+    with_csv = ["csv", "image_folder"] if data.labels_file else ["csv"]
     formats: dict[str, list[str]] = {
-        "encoding": ["csv"],
-        "skip_rows": ["csv"],
-        "comment": ["csv"],
+        "encoding": with_csv,
+        "skip_rows": with_csv,
+        "comment": with_csv,
         "absent_columns": [name for name in columns.ENDINGS if name != "tfrecord"],
     }
     why["absent_columns"] = "a feature that an example lacks is missing" if data.format == "tfrecord" else ""
@@ -163,6 +166,14 @@ def _file_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if name in formats and data.format not in formats[name]:
             reason = f": {why[name]}" if why.get(name) else ""
             yield ("data", name), f"is for {' and '.join(formats[name])}, not for {data.format}{reason}. Leave it out"
+    if data.labels_file is not None:
+        if data.format != "image_folder":
+            yield ("data", "labels"), f"is a file beside images of format image_folder, not {data.format}. Leave it out"
+        elif data.window_days is not None or data.split.by == "folder":
+            key = "window_days" if data.window_days is not None else "split: by: folder"
+            yield ("data", "labels"), f"is one file of all images, and {key} has several folders. Leave one out"
+        elif ".." in data.labels_file.split("/"):
+            yield ("data", "labels"), f"'{data.labels_file}' leads out of data.path. Put the file there"
     if data.comment is not None and data.comment[0] in (data.delimiter, data.quote):
         yield ("data", "comment"), f"{data.comment!r} begins with data.delimiter or data.quote. Name another"
 
@@ -179,7 +190,7 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         for name in ("derive", "where", "weight"):
             if getattr(data, name):
                 yield ("data", name), "is of the columns of a table, and these are images. Leave it out"
-        if data.split.column:
+        if data.split.column and data.labels_file is None:
             yield (
                 ("data", "split"),
                 f"by: {data.split.by} goes by a column, and these are images. Leave it out",

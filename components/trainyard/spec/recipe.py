@@ -59,6 +59,7 @@ from trainyard.values.zones import DEFAULT_ZONE, time_zone
 # holds it. If no note says otherwise the greatest are chosen, far beyond what was ever of use.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Pixels = Annotated[int, Field(ge=1, le=8192)]
+LabelsFile = Annotated[str, Field(max_length=1024, pattern=r"^[^/\x00-\x1f][^\x00-\x1f]*\.[ct]sv$")]
 ImageStore = Literal["original", "training_size", "raw"]
 NAME = r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$"
 """The form of a recipe's name."""
@@ -136,6 +137,12 @@ class Data(Strict):
         "refused",
         description="csv and parquet: how a file is read that lacks a column of other files. missing: its rows have no "
         "value there; label, weight and split.column are always required.",
+    )
+    labels_file: LabelsFile | None = Field(
+        None,
+        alias="labels",
+        description="image_folder: CSV file in path with a row for each image: its name in the column file, and its "
+        "label; instead of class folders. It is read by delimiter, quote, encoding, skip_rows and comment.",
     )
     label: Column = Field("label", description="Column or feature to predict, or one of derive.")
     label_separator: Separator | None = Field(
@@ -294,6 +301,11 @@ class Data(Strict):
     def hashes_rows(self) -> bool:
         """True if the rows of a table decide what split, or what fraction of it, they are in."""
         return not self.is_image and (not self.split.by_value or self.fraction < 1)
+
+    @property
+    def listed_columns(self) -> list[str]:
+        """The columns to read in the file `labels`: what is predicted, and the column of the split."""
+        return list(dict.fromkeys([*self.labels, *([self.split.column] if self.split.column else [])]))
 
     @property
     def labels(self) -> list[str]:

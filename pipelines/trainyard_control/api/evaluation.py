@@ -251,13 +251,27 @@ def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
 
     import pyarrow as pa
 
+    from trainyard.readers.image_labels import read_labels
     from trainyard.readers.rows import BadRow
+    from trainyard.readers.table_file import Dialect
     from trainyard.steps.predict.inputs import source_items
 
+    data, labels = recipe.data, None
+    if data.labels_file is not None:
+        names = [file.name for file in source.files]
+        labels = read_labels(source.root, data.labels_file, data.labels, names, Dialect.from_data(data))
+        faults = {name: labels.fault(name) for name in names if name != data.labels_file}
+        yield from (*labels.bad, *filter(None, faults.values()))
+        source = replace(source, files=[file for file in source.files if faults.get(file.name, labels) is None])
     for item in source_items(source, pushed, None):
         if not isinstance(item, BadRow):
-            classes = [key.rpartition("/")[0].partition("/")[0] or None for key in item.keys.to_pylist()]
-            item = replace(item, extras={recipe.data.label: pa.array(classes, pa.string())})
+            keys = item.keys.to_pylist()
+            if labels is None:
+                columns = [[key.rpartition("/")[0].partition("/")[0] or None for key in keys]]
+            else:
+                columns = [[labels.cells[key][index] for key in keys] for index in range(len(data.labels))]
+            arrays = (pa.array(column, pa.string()) for column in columns)
+            item = replace(item, extras=dict(zip(data.labels, arrays, strict=True)))
         yield item
 
 
@@ -291,7 +305,8 @@ def _judged(
     else:
         judged = SplitPredictions(labels[kept], read.outputs[kept], thresholds=dict(pushed.thresholds))
     if not len(judged) or (judged.weights is not None and not judged.weights.any()):
-        by_folder = "Name a folder with a folder of images per class."
+        listed_in = recipe.data.labels_file
+        by_folder = f"Name a folder with {listed_in or 'a folder of images per class'}."
         advice = "Name the column of the label by --label." if pushed.pixels is None else by_folder
         raise DataError(
             f"{path}: no label in '{', '.join(names)}' that the model knows, the first are {', '.join(first)}. "

@@ -95,7 +95,10 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
 
 
 def _images(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
-    """Count the images in folders and archives, by the first headers of archives; None if there are none."""
+    """Count the images in folders and archives, by the first headers of archives; None if there are none.
+
+    The classes in a file of labels are not counted.
+    """
     roots = [path]
     if recipe.data.split.by == "folder" and path.is_dir():
         roots = [folder for folder in path.iterdir() if image_formats.split_of(tar.as_folder(folder.name)) == "train"]
@@ -114,7 +117,7 @@ def _images(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
             classes |= _class_folders(folder + member.name for member in look.members if not member.reason)
             if origin != "estimated from archives":
                 origin = "members of archives counted" if look.is_whole else "estimated from archives"
-    return (total, len(classes), origin) if total else None
+    return (total, 2 if recipe.data.labels_file else len(classes), origin) if total else None
 
 
 def _class_folders(names: Iterable[str]) -> set[str]:

@@ -135,7 +135,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
         results = _split_again(recipe, splits, parts, name, space, beam_options, files.bytes)
         parts = [part for result in results for part in result.parts]
         repeated = find_repeated(parts, work)
-    is_folder = recipe.data.format == "image_folder"
+    is_folder = recipe.data.format == "image_folder" and recipe.data.labels_file is None
     return Collected(
         work=work,
         name=name,
@@ -291,6 +291,9 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
     alone = [(path, size) for path, (_, size) in files.states.items() if is_alone(path)]
     tasks += [_Task([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
     about: object = dataclasses.asdict(dataset) if dataset else None
+    if files.labels:
+        labels = json.dumps(dataclasses.asdict(files.labels), sort_keys=True)
+        about = [about, hashlib.sha256(labels.encode()).hexdigest()]
     if files.official:
         official = json.dumps(dataclasses.asdict(files.official), sort_keys=True)
         about = [about, hashlib.sha256(official.encode()).hexdigest()]

@@ -18,7 +18,7 @@ from trainyard.steps.preprocess.attempt_dir import AttemptDir, workspace
 from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
 from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
-from trainyard.steps.preprocess.readers.files import find_files
+from trainyard.steps.preprocess.readers.files import find_files, with_listed_labels
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
@@ -117,6 +117,8 @@ def _collect(recipe: Recipe, work: AttemptDir, beam_options: str, day: str) -> C
     files = find_files(recipe.data, path, day)
     if recipe.data.split.by == "folder":
         files = with_official(files, recipe.data)
+    if recipe.data.labels_file is not None:
+        files = with_listed_labels(files, recipe.data)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
     collected = collect(recipe, files, dataset, work, beam_options)

@@ -13,7 +13,9 @@ from typing import IO, Literal
 from trainyard.contract import image_formats, window
 from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import DataError, listed
+from trainyard.readers.image_labels import ImageLabels, read_labels
 from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece
+from trainyard.readers.table_file import Dialect
 from trainyard.spec.columns import ENDINGS, TableName, hint, holds_rows
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord
@@ -69,7 +71,7 @@ class Files:
 
     states: by path, what changes whenever its content does, and its bytes. bad: the images that must not be opened,
     and why. ignored: the names of other files and of hidden images, which are not read. official: of `data.split` by
-    folder.
+    folder. labels: of `data.labels`.
     """
 
     root: str
@@ -79,6 +81,7 @@ class Files:
     bad: tuple[BadRow, ...] = ()
     ignored: tuple[str, ...] = ()
     official: Official | None = None
+    labels: ImageLabels | None = None
 
     @property
     def paths(self) -> list[str]:
@@ -132,6 +135,15 @@ def find_files(data: Data, path: str, day: str = "") -> Files:
             "Correct data.path in the recipe."
         )
     return files
+
+
+def with_listed_labels(files: Files, data: Data) -> Files:
+    """Return the images of `files` with the labels of `data.labels`. Raises as `read_labels`."""
+    file = data.labels_file or ""
+    names = [*map(files.name, files.paths), *(item.file for item in files.bad)]
+    labels = read_labels(files.root, file, data.listed_columns, names, Dialect.from_data(data))
+    states = {path: state for path, state in files.states.items() if files.name(path) != file}
+    return replace(files, states=states, labels=replace(labels, bad=()), bad=(*files.bad, *labels.bad))
 
 
 def _in_window(data: Data, day: str) -> Files:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from trainyard.beam import progress
 from trainyard.errors import DataError
 from trainyard.readers.formats import FORMATS
+from trainyard.readers.image_labels import ImageLabels
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
@@ -27,8 +28,8 @@ from trainyard.steps.preprocess.readers.files import (
     too_many_bytes,
 )
 from trainyard.steps.preprocess.readers.images import image_limits, image_record
-from trainyard.steps.preprocess.readers.records import BadRecord, Record, in_batches
-from trainyard.steps.preprocess.readers.tables import judged_rows, typed_label
+from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, in_batches
+from trainyard.steps.preprocess.readers.tables import judged_rows, split_by, typed_label
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source
@@ -108,7 +109,11 @@ class Reader:
     def _judged(self, source: str, name: str, read: Callable[[], bytes]) -> Record | BadRow:
         """Return the image that `read` reads; name: its own, with archives as folders, which says its class."""
         official, recipe = self._root.official, self._recipe
+        label: str | None
         try:
+            if self._root.labels is not None:
+                label, by = self._listed(self._root.labels, name)
+                return image_record(read(), label, source, self._limits, by)
             if official is None:
                 folder, slash, _ = name.partition("/")
                 label, split = folder if slash else None, ""
@@ -120,6 +125,15 @@ class Reader:
             return image_record(read(), label, source, self._limits, split)
         except BadRecord as error:
             return BadRow(source, None, error.reason, error.detail)
+
+    def _listed(self, labels: ImageLabels, name: str) -> tuple[str, str]:
+        """Return the label of the image `name` in the recipe's file of labels, and what splits go by."""
+        data = self._recipe.data
+        if fault := labels.fault(name):
+            raise BadRecord(fault.reason, fault.detail)
+        cells = dict(zip(labels.columns, labels.cells[name], strict=True))
+        label = LABELS_APART.join(typed_label(cells[each], each, data, self._recipe.task) for each in data.labels)
+        return label, split_by(cells[data.split.column], data) if data.split.column else ""
 
     def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | BadRow]:
         recipe, dataset = self._recipe, self._dataset
