@@ -24,6 +24,8 @@ from trainyard.storage import cache, storage
 from trainyard.storage.buckets import objects
 
 __all__ = ["streamed"]
+# What streams asks both protocols alike; test_buckets.py holds them to the same behaviour.
+GS, S3 = (pytest.mark.parametrize("served", [kind], indirect=True) for kind in ("gs", "s3"))
 BATCH = 16  # of as many shard ranges
 
 
@@ -62,6 +64,7 @@ def is_shard(request: Request, split: str = "train") -> bool:
     return request.method == "GET" and f"{split}-000" in request.path and "manifest" not in request.path
 
 
+@GS
 def test_the_first_batch_comes_before_the_last_shard(store: Store, uri: str) -> None:
     asked: list[str] = []
     late: list[str] = []
@@ -85,12 +88,14 @@ def test_the_first_batch_comes_before_the_last_shard(store: Store, uri: str) -> 
     assert [list(first), *rest] == labels(Input(recipe(BATCH), local, None))
 
 
+@S3
 def test_a_run_that_goes_on_in_the_middle_sees_what_it_would_have_seen(uri: str) -> None:
     with fed(uri) as data:
         whole = labels(data)
         assert labels(data, 30) == whole[30:]
 
 
+@GS
 def test_the_bound_holds_and_shards_come_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = storage.require(uri, "preprocess").files
     shard = max(file.bytes for name, file in files.items() if name.endswith(".tfrecord"))
@@ -107,6 +112,7 @@ def test_the_bound_holds_and_shards_come_again(uri: str, monkeypatch: pytest.Mon
     assert batches == labels(Input(recipe(BATCH, epochs=4), local, None))
 
 
+@S3
 def test_a_shard_that_is_damaged_gone_or_out_of_reach_ends_the_training_as_ever(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +135,7 @@ def test_a_shard_that_is_damaged_gone_or_out_of_reach_ends_the_training_as_ever(
         assert len(labels(data)) == 48
 
 
+@GS
 def test_a_whole_training_streams_and_says_what_it_has_fetched(
     store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
