@@ -67,9 +67,15 @@ def put(root: str, name: str, content: bytes) -> None:
     objects.open_store(bucket).write(prefix, content)
 
 
-@pytest.mark.parametrize(("data", "source"), [(IMAGES, "pets"), (TABLE, "table"), (TABLE, "table/rows.csv.gz")])
+@pytest.mark.parametrize(
+    ("served", "data", "source"),
+    [("gs", IMAGES, "pets"), ("s3", IMAGES, "pets"), ("gs", TABLE, "table"), ("s3", TABLE, "table/rows.csv.gz")],
+    indirect=["served"],
+)
 def test_a_bucket_gives_the_same_files_as_a_folder(data, source, filled, folder, tmp_path):
-    local = preprocess(recipe(data, folder / source), tmp_path / "local")
+    local = str(folder / "local" / source.replace("/", "-"))
+    if not Path(local).exists():
+        preprocess(recipe(data, folder / source), Path(local))
     remote = preprocess(recipe(data, f"{filled}/{source}"), tmp_path / "remote")
     here, there = (storage.require(output, "preprocess").files for output in (local, remote))
     # TensorFlow numbers the functions of a graph by how many the process traced before.
@@ -148,6 +154,7 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(fill
         assert names[0] == names[1] != []
 
 
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
 def test_archives_in_a_bucket_give_the_examples_of_archives_in_a_folder(bucket, tmp_path, monkeypatch):
     from trainyard.steps.preprocess.readers import files
 
