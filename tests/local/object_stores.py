@@ -182,8 +182,9 @@ def forget_clients() -> None:
     """Have this process make its clients anew, by the environment of that time."""
     from trainyard.storage.buckets import gcs, objects, s3
 
-    for cached in (objects.open_store, gcs._client, s3._client):
+    for cached in (objects.open_store, gcs._client, s3._made_client):
         cached.cache_clear()
+    s3.access_by(s3.Access)
 
 
 @contextmanager

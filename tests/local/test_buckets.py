@@ -261,7 +261,7 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (0.4, 0.4))
     from trainyard.storage.buckets import gcs, s3
 
-    for cached in (objects.open_store, gcs._client, s3._client):
+    for cached in (objects.open_store, gcs._client, s3._made_client):
         cached.cache_clear()
     store.fault = lambda request: fault
     start = time.monotonic()

@@ -152,7 +152,7 @@ def test_the_package_carries_the_whole_recipe_and_the_code_it_was_made_with() ->
         ({"push": {"path": "/models"}}, "digits: push.path: '/models' is on this machine"),
         (
             {"model": {"name": "cnn_small", "weights": "/w.keras"}},
-            "digits: model.weights: '/w.keras' is on this machine. Copy it to a bucket",
+            "digits: model.weights: '/w.keras' is on this machine. Upload it by",
         ),
         ({"data": {"format": "image_folder", "path": "/data"}}, "digits: data.path: '/data' is on this machine"),
     ],

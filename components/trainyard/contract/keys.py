@@ -27,6 +27,8 @@ _CHECKPOINTS, _PARTS, _FAILURE, _MAKER, _AGAIN = COMPANIONS = (
     ".again",
 )
 """Suffixes of the files and folders beside an output."""
+REPORT = "report.html"
+"""The report's file in a run's folder."""
 _READ_BY_STEPS = frozenset((".binpb", ".css", ".j2", ".js", ".json", ".py", ".yaml"))
 
 

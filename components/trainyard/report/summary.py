@@ -58,7 +58,7 @@ def write(
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
     failed = ended["failure"] is not None
-    uri = storage.join(keys.run_folder(root, recipe.name, run_id), "report.html")
+    uri = storage.join(keys.run_folder(root, recipe.name, run_id), keys.REPORT)
     page = ""
     try:
         outputs = read(folders, skip_unreadable=failed)

@@ -12,9 +12,9 @@ from typing import Any
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import OUTPUTS
-from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import BUNDLED
+from trainyard_control.cluster import environments
 
 LOCAL = "local"  # the default environment
 _SUFFIXES = (".yaml", ".yml")

@@ -14,7 +14,6 @@ import yaml
 
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec import documents
-from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import BUNDLED, Environment
 from trainyard.spec.networks import MODEL_FAMILIES, Network
@@ -22,6 +21,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, overrides
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
+from trainyard_control.cluster import environments
 from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.hardware import THIS_MACHINE, ExampleCost

@@ -20,12 +20,12 @@ from trainyard.measured import metric_text
 from trainyard.quality.source import require_libraries
 from trainyard.report import local_runs
 from trainyard.spec import documents
-from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.drawing import Console, as_html, markup, plain_table
+from trainyard_control.cluster import environments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,6 +157,7 @@ def model_uri(model: str, environment: str) -> str:
 
     Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run, or an impossible URI.
     """
+    loaded = environments.load(environment)  # first, because it says how a bucket is reached
     base, name = split_name(model)
     why = uris.path_error(base)
     is_run = bool(local_runs.begun(model)) or _is_run_folder(model)
@@ -164,12 +165,12 @@ def model_uri(model: str, environment: str) -> str:
         raise ConfigurationError(f"{uris.without_secrets(model)}: {why}.")
     if not is_run and any(_is_folder(name) and not _is_other_folder(name) for name in (model, base)):
         return model.rstrip("/")
+    root = environments.readable_storage(loaded)
     if is_run:
-        run = local_runs.find(environments.load(environment).storage, model)
+        run = local_runs.find(root, model)
         if pushed := run.record.get("pushed"):
             return str(pushed["path"])
         raise DataError(f"{run.name}: pushed no model, it is {run.state}. {run.reason}".rstrip())
-    root = environments.load(environment).storage
     try:
         recipe = recipes.load(base)
     except ConfigurationError as error:

@@ -13,10 +13,12 @@ from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
 from trainyard.report import local_runs
 from trainyard.spec import documents
-from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import with_training_on
 from trainyard.storage import storage
+from trainyard_control.api import uploads
 from trainyard_control.api.arguments import LOCAL, known_step, overrides
+from trainyard_control.cluster import environments
 
 if TYPE_CHECKING:
     from trainyard.contract.artifacts.predict import Predicted
@@ -68,10 +70,13 @@ def submit(
     name: str | None = None,
     day: str = "",
     from_step: str | None = None,
+    upload_limit: str = uploads.LIMIT,
     set_: Sequence[str] = (),
     **settings: Any,
 ) -> Submitted:
     """Compile a recipe, upload it and run it on Kubeflow Pipelines or Vertex AI.
+
+    Data, weights and a teacher on this machine are uploaded first, at most `upload_limit` in all.
 
     name: the run's name; submitting it twice gives one run. from_step: recompute this step and the later ones. day,
     settings, set_: as in `run`. Raises `ConfigurationError` if the environment is local, and `TransientError` or
@@ -80,13 +85,15 @@ def submit(
     >>> import trainyard as ty
     >>> ty.submit("digits", environment="kind").run_id  # doctest: +SKIP
     """
-    return send(prepare(recipe, environment, overrides(set_, settings), name, day, from_step))
+    submission = prepare(recipe, environment, overrides(set_, settings), name, day, from_step)
+    uploads.send(submission.uploads, upload_limit)
+    return send(submission)
 
 
 def prepare(
     recipe: str, environment: str, sets: list[str], name: str | None, day: str, from_step: str | None
 ) -> Submission:
-    """Build the submission of `submit` without sending it."""
+    """Build the submission of `submit` without sending it. Local files are read, to name their place in the storage."""
     from trainyard_control.compiler import compilation
     from trainyard_control.compiler.compilation import compiled
     from trainyard_control.planning.expectation import expect
@@ -94,12 +101,13 @@ def prepare(
     loaded_environment = _cluster(environment, "Use `trainyard run`")
     loaded = recipes.load(recipe, sets)
     run = name or _run_name(loaded.name)
-    placed = compiled(loaded, loaded_environment, day=day, again=known_step(from_step) or "")
+    remote, uploaded = uploads.with_uploads(loaded, loaded_environment)
+    placed = compiled(remote, loaded_environment, day=day, again=known_step(from_step) or "")
     submission = compilation.submission(loaded.name, loaded_environment, placed, run)
-    if loaded_environment.target != "kubeflow":
-        return submission
-    metadata = replace(submission.metadata, expected=expect(loaded, loaded_environment))
-    return replace(submission, metadata=metadata)
+    paths = {key: upload.path for key, upload in uploaded.items()}
+    expected = expect(loaded, loaded_environment) if loaded_environment.target == "kubeflow" else None
+    metadata = replace(submission.metadata, expected=expected, uploads=paths)
+    return replace(submission, metadata=metadata, uploads=uploaded)
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def prepare_benchmarks(
         raise ConfigurationError(f"--pools: '{repeated[0]}' is named twice. Name each pool once.")
     runs, name = {}, name or _run_name(loaded.name)
     for pool in pools:
-        run, placed = f"{name}-{pool}", environments.with_training_on(loaded_environment, pool)
+        run, placed = f"{name}-{pool}", with_training_on(loaded_environment, pool)
         require_memory(loaded, loaded_environment, pool)
         package = compiled_benchmark(loaded, placed, label=run)
         submission = compilation.submission(loaded.name, placed, package, run, trains_on=pool)

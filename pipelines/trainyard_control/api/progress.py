@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import copy
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from trainyard.graph import OUTPUTS
 from trainyard.measured import duration_text, metric_text
@@ -113,6 +124,22 @@ class Screen:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
+
+
+@contextmanager
+def transfer_bar(name: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar for `size` bytes on a terminal, and yield the function that advances it."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(markup(name)),
+        BarColumn(bar_width=24),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=size)
+        yield lambda done: bar.advance(task, done)
 
 
 class TrialScreen(Screen):

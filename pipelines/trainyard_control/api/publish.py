@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment
 from trainyard.steps.predict.pushed_model import open_model
 from trainyard_control.api.model import default_name
 from trainyard_control.api.versions import Version, find_one
+from trainyard_control.cluster import environments
 from trainyard_control.search.comparison import flattened
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.events import stderr_hidden
-from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.networks import MODEL_FAMILIES
 from trainyard.spec.selection import compared
 from trainyard_control.api.arguments import LOCAL, at_least_one, local_environment, overrides
 from trainyard_control.api.progress import BenchScreen, SweepScreen
+from trainyard_control.cluster import environments
 
 if TYPE_CHECKING:
     import keras

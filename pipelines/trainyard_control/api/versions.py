@@ -25,7 +25,6 @@ from trainyard.contract.version import PRODUCER
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text
 from trainyard.report import index
-from trainyard.spec import environment as environments
 from trainyard.steps.push.versions import Rollback
 from trainyard.steps.push.versions import rollback as roll_back
 from trainyard.storage import disk, manifest, storage
@@ -34,6 +33,7 @@ from trainyard.storage.storage import Manifest
 from trainyard.uris import is_bucket, path_error, without_secrets
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import Model, load, model_uri
+from trainyard_control.cluster import environments
 from trainyard_control.search.comparison import MISSING, Row, export_rows, metric_rows, settings_rows
 
 
@@ -249,6 +249,6 @@ def _new_folder(name: str) -> Path:
 
 def all_versions(environment: str) -> list[Versions]:
     """Return the versions of every recipe in the environment's storage that has some."""
-    root = environments.load(environment).storage
+    root = environments.readable_storage(environments.load(environment))
     found = (Versions(storage.join(root, recipe, "models")) for recipe in storage.children(root))
     return [versions for versions in found if versions]

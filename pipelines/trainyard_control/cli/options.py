@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -57,6 +58,7 @@ PendingLimit = Annotated[
 ModelName = Annotated[
     str | None, typer.Option("--model-name", help="Model name on the server. Default: the recipe's or the folder's.")
 ]
+UploadLimit = Annotated[str, typer.Option("--upload-limit", help="Ask before more is uploaded, such as 20Gi.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 HtmlPage = Annotated[Path | None, typer.Option("--html", help="Also write an HTML page.")]
@@ -69,6 +71,11 @@ def print_answer(output: Output, document: Any, show: Callable[[], None]) -> Non
     else:
         dump = getattr(document, "model_dump_json", None)
         print(dump() if dump else json.dumps(document))
+
+
+def confirm(text: str) -> bool:
+    """Ask for consent to `text` on the terminal; False without a terminal."""
+    return sys.stdin.isatty() and typer.confirm(f"{text}. Go ahead?", err=True)
 
 
 def say(line: object, err: bool = False) -> None:

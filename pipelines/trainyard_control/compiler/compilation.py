@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
+from trainyard.storage.uploads import Upload
+from trainyard.uris import is_bucket
 from trainyard_control.compiler.placement import GANG, PlacedSpec, place
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.history import Estimate
@@ -159,16 +161,13 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
         return
     faults = []
     if recipe.data.path and not reachable(recipe.data.path, environment):
-        faults.append(
-            f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket, or to the environment's "
-            "volume, and name its place there."
-        )
+        faults.append(f"data.path: '{recipe.data.path}' is on this machine. {_upload(environment)}")
     weights = recipe.model.weights
     if weights and weights != IMAGENET and not reachable(weights, environment):
-        faults.append(f"model.weights: '{weights}' is on this machine. Copy it to a bucket, and name its place there.")
+        faults.append(f"model.weights: '{weights}' is on this machine. {_upload(environment)}")
     teacher = recipe.train.teacher
     if teacher and not reachable(teacher.model, environment):
-        faults.append(f"train.teacher: '{teacher.model}' is on this machine. Name a version in a bucket.")
+        faults.append(f"train.teacher: '{teacher.model}' is on this machine. {_upload(environment)}")
     if recipe.module:
         faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
     if recipe.push.path and not reachable(recipe.push.path, environment):
@@ -176,6 +175,13 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     if faults:
         reason = f"{environment.name}: the steps of target {environment.target} run elsewhere"
         raise ConfigurationError(*(f"{recipe.name}: {fault} ({reason})" for fault in faults))
+
+
+def _upload(environment: Environment) -> str:
+    """Return the advice for a path that only this machine has."""
+    if is_bucket(environment.storage):
+        return "Upload it by `trainyard data upload PATH -e ENVIRONMENT`, and name the URI that this prints."
+    return "Copy it to a bucket, or to the environment's volume, and name its place there."
 
 
 def reachable(path: str, environment: Environment) -> bool:
@@ -218,7 +224,10 @@ _BlockDumper.add_representer(str, _text)
 
 @dataclass(frozen=True)
 class Submission:
-    """A run to create: the package, the names of pipeline, version and run, the environment and the metadata."""
+    """A run to create: the package, the names of pipeline, version and run, the environment and the metadata.
+
+    uploads: what has to be in the storage before it starts, by recipe key.
+    """
 
     pipeline: str
     version: str
@@ -226,6 +235,7 @@ class Submission:
     run: str
     environment: Environment
     metadata: RunMetadata
+    uploads: dict[str, Upload] = field(default_factory=dict)
 
 
 def submission(
@@ -271,7 +281,8 @@ def request(submission: Submission, experiment: str, pipeline: str, version: str
 class RunMetadata:
     """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training.
 
-    trains_on: the pool of train if a benchmark chose it, and not the environment.
+    trains_on: the pool of train if a benchmark chose it, and not the environment. uploads: the paths on the submitting
+    machine of what it uploaded, by recipe key.
     """
 
     recipe: str
@@ -279,6 +290,7 @@ class RunMetadata:
     expected: Expectation | None = None
     schedule: str = ""
     trains_on: str = ""
+    uploads: dict[str, str] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, str]:
         """Return the pipeline parameter that `metadata_from_run` reads."""

@@ -14,12 +14,13 @@ from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import LISTED, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
+from trainyard.storage.buckets import s3
 from trainyard_control.cluster import argo, checks
 from trainyard_control.cluster.checks import Check, Quotas, admission, bad, good, pod_integration, pool_pod, unknown
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
-_ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
+_ACCESS = ("GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
 
 
 def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
@@ -58,6 +59,12 @@ def _storage(environment: Environment) -> Iterator[Check]:
     if environment.volume and not storage.is_bucket(root):
         yield unknown("storage", f"{root} is on the volume '{environment.volume.claim}', which is not mounted here")
         return
+    if root.startswith("s3://"):
+        try:
+            s3.connect()
+        except TrainyardError as error:
+            yield unknown("storage", f"{root} cannot be checked from here: {str(error).rstrip('.')}")
+            return
     access = [name for name in (*environment.variables, *environment.secrets) if name.startswith(_ACCESS)]
     if storage.is_bucket(root) and (missing := [name for name in access if name not in os.environ]):
         yield unknown(

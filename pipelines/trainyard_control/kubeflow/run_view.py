@@ -14,7 +14,7 @@ that waits for a gang.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -105,7 +105,8 @@ class RunView:
     """A run. record: its run.json, None if it does not exist yet or cannot be read from here.
 
     overdue: the deadline in seconds that ended it, None if none did. expected: the plan's forecast of its training.
-    stuck: why the run makes no progress although no step says so, '' if unknown.
+    stuck: why the run makes no progress although no step says so, '' if unknown. uploads: the paths that were uploaded
+    for it, by recipe key.
     """
 
     run_id: str
@@ -121,6 +122,7 @@ class RunView:
     overdue: int | None = None
     stuck: str = ""
     expected: Expectation | None = None
+    uploads: dict[str, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:

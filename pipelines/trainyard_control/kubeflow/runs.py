@@ -38,6 +38,7 @@ from trainyard.spec.environment import LISTED, TRAIN, Environment
 from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
+from trainyard_control.cluster.environments import readable_storage
 from trainyard_control.cluster.explanation import Evidence, Finding, explain, refused
 from trainyard_control.compiler import compilation
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -164,6 +165,13 @@ class KubeflowRuns:
                     ended.add(run_id)
         return ended
 
+    def report(self, run_id: str) -> tuple[str, str]:
+        """Return the name of the run, and the URI of its report, which may not be written yet."""
+        readable_storage(self.environment)
+        run = self.server.run(run_id)
+        folder = self._folder(compilation.metadata_from_run(run).recipe, run_id)
+        return str(run.display_name), storage.join(folder, keys.REPORT)
+
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; of a gang, that of worker 0.
 
@@ -274,6 +282,7 @@ class KubeflowRuns:
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
             expected=metadata.expected,
+            uploads=metadata.uploads,
         )
 
     def _priced(self, run: Any, views: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:

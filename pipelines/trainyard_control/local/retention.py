@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -16,7 +17,7 @@ from trainyard.contract.version import champion, digest, record
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.report import local_runs
-from trainyard.storage import storage
+from trainyard.storage import storage, uploads
 from trainyard.storage.manifest import ATTEMPTS, STAGING
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
@@ -34,7 +35,8 @@ Over = Callable[[list[str]], Collection[str]]
 class Removal:
     """One folder that goes, with its companions.
 
-    kind: 'run', 'output', or 'attempt', the half-written files of an output that stays.
+    kind: 'run', 'output', 'attempt', the half-written files of an output that stays, or 'upload', of the recipe
+    'uploads'.
     """
 
     kind: str
@@ -74,13 +76,41 @@ def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, ov
         _Store(root, name, now or datetime.now(UTC), over).plan(keep) for name in ([recipe] if recipe else recipes)
     ]
     removals = [removal for pruning in plans for removal in pruning.removals]
+    if not recipe:
+        removals += _unused_uploads(root, removals, now or datetime.now(UTC))
     return Pruning(removals, [note for pruning in plans for note in pruning.notes])
+
+
+def _unused_uploads(root: str, removals: list[Removal], now: datetime) -> Iterator[Removal]:
+    """Yield the uploads that no output names after `removals` and no submission has used for `RUNNING_DAYS`."""
+    sizes: dict[str, int] = defaultdict(int)
+    for name, size in storage.sizes(storage.join(root, uploads.FOLDER)).items():
+        sizes[name.partition("/")[0]] += size
+    known = [name for name in sorted(sizes) if re.fullmatch(uploads.NAME, name)]
+    used = {name: uploads.last_used(storage.join(root, uploads.FOLDER, name)) for name in known}
+    stale = now - timedelta(days=RUNNING_DAYS)
+    if not (old := [name for name, time in used.items() if time and time < stale]):
+        return
+    gone = {(removal.recipe, removal.name) for removal in removals if removal.kind == "output"}
+    named = "".join(_origins(root, gone))
+    for name in old:
+        if f"/{uploads.FOLDER}/{name}/" not in named:
+            yield Removal("upload", uploads.FOLDER, name, sizes[name])
+
+
+def _origins(root: str, gone: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield the recorded origins of the outputs below `root` as JSON, except those that are `gone`."""
+    for recipe, step in ((recipe, step) for recipe in storage.children(root) for step in OUTPUTS):
+        for key in storage.children(storage.join(root, recipe, step)):
+            if (recipe, f"{step}/{key}") not in gone:
+                manifest = storage.committed(storage.join(root, recipe, step, key))
+                yield json.dumps(manifest.origin if manifest else {})
 
 
 def remove(root: str, removal: Removal) -> str:
     """Remove it, and return '', or why it stays: another process holds it."""
     uri = removal.uri(root)
-    if removal.kind == "run":
+    if removal.kind in ("run", "upload"):
         storage.remove(uri)
         return ""
     checkpoints = storage.lease(keys.checkpoints(uri)) if removal.has_checkpoints else nullcontext()

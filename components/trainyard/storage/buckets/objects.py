@@ -169,6 +169,16 @@ class ObjectStore(ABC):
         """
         self._retried_write(name, lambda: self._upload(name, path, file))
 
+    def upload_in_parts(self, name: str, path: Path, file: File, progress: Callable[[int], None]) -> None:
+        """Upload as `upload`, several parts at a time. If the store keeps the parts of a cut upload, it is resumed.
+
+        progress: called with the bytes of each part that is done.
+        """
+        if measure(path) != file:  # the store's refusal of a part looks like one of a damaged part, which is repeated
+            raise InfrastructureError(f"{path}: was changed while it was uploaded. Run the same command again.")
+        self.upload(name, path, file)
+        progress(file.bytes)
+
     def list(self, prefix: str, deep: bool = True) -> Page:
         """Return all objects whose names start with `prefix`, or the objects and folders of one level.
 

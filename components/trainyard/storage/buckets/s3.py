@@ -1,24 +1,38 @@
 """Amazon S3 and compatible servers (MinIO, SeaweedFS, Ceph …) as an `ObjectStore`: versions are ETags.
 
-Region, endpoint and credentials are boto3's own: AWS_REGION, AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID …, ~/.aws, or the
-role of the pod. Every upload carries its CRC32C. A server that supports it refuses other content and returns it;
-otherwise the ETag must be the content's MD5, or the content is read back.
+Unless `access_by` names others, region, endpoint and credentials are boto3's own: AWS_REGION, AWS_ENDPOINT_URL_S3,
+AWS_ACCESS_KEY_ID …, ~/.aws, or the role of the pod. Every upload carries its CRC32C. A server that supports it refuses
+other content and returns it; otherwise the ETag must be the content's MD5, or the content is read back.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 
-from trainyard.errors import InfrastructureError
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.storage.buckets import objects
-from trainyard.storage.buckets.objects import ABSENT, Changed, Kind, Object, ObjectStore, Page, StoreFault, one_line
+from trainyard.storage.buckets.objects import (
+    ABSENT,
+    Changed,
+    Kind,
+    Missing,
+    Object,
+    ObjectStore,
+    Page,
+    StoreFault,
+    one_line,
+)
 from trainyard.storage.manifest import MAX_TEXT_BYTES, File, too_large
 
 PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
@@ -27,6 +41,43 @@ _MISSING = ("NoSuchKey", "404", "NotFound", "NoSuchUpload")
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException", "RequestExpired")
 # Source: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _RETRIED = ("SlowDown", "RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch", "ConditionalRequestConflict")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Endpoint and keys of this process's client; for an empty one boto3's own."""
+
+    endpoint: str = ""
+    region: str = ""
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+_find_access: Callable[[], Access] = Access
+_lock = threading.RLock()
+
+
+def access_by(find: Callable[[], Access]) -> None:
+    """Let `find` choose the access of this process's client. It is called once, at the first request.
+
+    Raises `ConfigurationError` if the client exists already and reaches its store in another way.
+    """
+    global _find_access  # a process has one client, as it has one set of AWS variables
+    with _lock:
+        if find == _find_access:
+            return
+        if _made_client.cache_info().currsize:
+            raise ConfigurationError(
+                "storage: this process reaches an S3 store by another environment already. Use one environment with "
+                "S3 storage in a process."
+            )
+        _find_access = find
+
+
+def connect() -> None:
+    """Create the client, without a request to the store. Raises the errors of the function given to `access_by`."""
+    _client()
 
 
 class S3(ObjectStore):
@@ -137,6 +188,63 @@ class S3(ObjectStore):
                 _client().abort_multipart_upload(**target, UploadId=upload)
             raise
 
+    def upload_in_parts(self, name: str, path: Path, file: File, progress: Callable[[int], None]) -> None:
+        """Upload several parts at a time; complete parts of an unfinished upload of this name are not sent again."""
+        target = {"Bucket": self.bucket, "Key": name}
+        size = max(PART_BYTES, -(-file.bytes // _MAX_PARTS))
+        upload, stored = self.retried(name, "write", partial(self._begun, target))
+        slots = threading.BoundedSemaphore(objects.THREADS)  # so that few parts are in memory
+
+        def send(number: int, content: bytes) -> dict[str, Any]:
+            try:
+                if not (part := _same_part(stored.get(number), content)):
+                    part = self.retried(name, "write", partial(self._upload_part, target, upload, number, content))
+                progress(len(content))
+                return part
+            finally:
+                slots.release()
+
+        total = google_crc32c.Checksum()
+        with path.open("rb") as stream, ThreadPoolExecutor(objects.THREADS, "transfer") as pool:
+            sent: list[Future[dict[str, Any]]] = []
+            while content := stream.read(size):
+                slots.acquire()
+                if any(part.done() and part.exception() for part in sent):
+                    slots.release()
+                    break
+                total.update(content)
+                sent.append(pool.submit(send, len(sent) + 1, content))
+        parts = [part.result() for part in sent]
+        if total.hexdigest().decode() != file.crc32c:
+            with suppress(*self.errors()):
+                _client().abort_multipart_upload(**target, UploadId=upload)
+            raise _was_changed(path)
+        self._complete(name, upload, parts, file)
+
+    def _complete(self, name: str, upload: str, parts: list[dict[str, Any]], file: File) -> None:
+        """Put the parts together, unless another process that used the same parts has done it."""
+        whole = {"Bucket": self.bucket, "Key": name, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+        try:
+            answer = self.retried(name, "write", lambda: _client().complete_multipart_upload(**whole))
+            if "ETag" in answer:  # S3 may answer 200 with an error in it
+                return
+        except Missing:
+            pass
+        if not any(item.name == name and item.bytes == file.bytes for item in self.list(name).objects):
+            raise TransientError(f"{self.root}/{name}: its parts were not put together. Run the same command again.")
+
+    def _begun(self, target: dict[str, str]) -> tuple[str, dict[int, dict[str, Any]]]:
+        """Return the id of an unfinished upload of the object and its parts by number, or those of a new one."""
+        with suppress(*self.errors()):  # it may be forbidden to list them
+            pages = _client().get_paginator("list_multipart_uploads")
+            begun = pages.paginate(Bucket=self.bucket, Prefix=target["Key"])
+            for upload in (upload for page in begun for upload in page.get("Uploads", [])):
+                if upload["Key"] == target["Key"]:
+                    listed = _client().get_paginator("list_parts").paginate(**target, UploadId=upload["UploadId"])
+                    parts = [part for page in listed for part in page.get("Parts", [])]
+                    return upload["UploadId"], {part["PartNumber"]: part for part in parts}
+        return _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C")["UploadId"], {}
+
     def _upload_part(self, target: dict[str, str], upload: str, number: int, content: bytes) -> dict[str, Any]:
         checksum = _base64_crc32c(content)
         answer = _client().upload_part(
@@ -176,8 +284,13 @@ class S3(ObjectStore):
         _client().delete_object(Bucket=self.bucket, Key=name, IfMatch=version)
 
 
-@cache
 def _client() -> Any:
+    with _lock:  # several threads may need the first one
+        return _made_client()
+
+
+@cache
+def _made_client() -> Any:
     """Return the process's client. Servers other than Amazon's are addressed by `host/bucket`, not by `bucket.host`."""
     import boto3
     from botocore.config import Config
@@ -192,10 +305,18 @@ def _client() -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    client = boto3.client("s3", config=settings)
+    access = _find_access()
+    options = {
+        "endpoint_url": access.endpoint or None,
+        "region_name": access.region or None,
+        "aws_access_key_id": access.access_key or None,
+        "aws_secret_access_key": access.secret_key or None,
+        "aws_session_token": access.session_token or None,
+    }
+    client = boto3.client("s3", config=settings, **options)
     if ".amazonaws.com" in client.meta.endpoint_url:
         return client
-    return boto3.client("s3", config=settings.merge(Config(s3={"addressing_style": "path"})))
+    return boto3.client("s3", config=settings.merge(Config(s3={"addressing_style": "path"})), **options)
 
 
 def _kind(answer: dict[str, Any]) -> Kind:
@@ -210,6 +331,18 @@ def _kind(answer: dict[str, Any]) -> Kind:
     if status in (412, 416):
         return Kind.CHANGED if status == 412 else Kind.PAST_END
     return Kind.EXPIRED if code in _EXPIRED else Kind.REFUSED
+
+
+def _same_part(stored: dict[str, Any] | None, content: bytes) -> dict[str, Any]:
+    """Return the `stored` part as a completed upload lists it; empty if it differs from `content`."""
+    if stored is None or stored["Size"] != len(content):
+        return {}
+    checksum = stored.get("ChecksumCRC32C")
+    if (checksum != _base64_crc32c(content)) if checksum else (stored["ETag"].strip('"') != _md5(content)):
+        return {}
+    return {"PartNumber": stored["PartNumber"], "ETag": stored["ETag"]} | (
+        {"ChecksumCRC32C": checksum} if checksum else {}
+    )
 
 
 def _was_changed(path: Path) -> InfrastructureError:

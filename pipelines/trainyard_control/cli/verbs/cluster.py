@@ -23,7 +23,9 @@ from trainyard_control.cli.options import (
     RecipeName,
     RunName,
     Step,
+    UploadLimit,
     Wait,
+    confirm,
     print_answer,
     print_lines,
     say,
@@ -48,16 +50,30 @@ def submit(
     dry_run: DryRun = False,
     wait: Wait = False,
     pending_limit: PendingLimit = 3600,
+    upload_limit: UploadLimit = "5Gi",
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Run a recipe on Kubeflow Pipelines or Vertex AI."""
+    """Run a recipe on Kubeflow Pipelines or Vertex AI.
+
+    Data, weights and a teacher on this machine are uploaded to the storage first, unless it has them already.
+    """
     from trainyard.spec import recipe as recipes
+    from trainyard_control.api import uploads
     from trainyard_control.api.packages import prepare
     from trainyard_control.cli.follow import send_and_follow
 
     submission = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
     for key, _ in recipes.left_out(recipe, set_ or []):
         say(f"! {key}: is not a setting of the model and is left out", err=True)
+    if dry_run:
+        for key, upload in submission.uploads.items():
+            say(
+                f"· {key}: {upload.path} would be uploaded: {len(upload.files):,} files, {upload.bytes:,} bytes",
+                err=True,
+            )
+    else:
+        for sentence in uploads.send(submission.uploads, upload_limit, confirm):
+            say(f"✓ {sentence}", err=True)
     send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
 
 
@@ -67,7 +83,7 @@ def explain(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Explain why a run waits or failed, and what to do."""
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
 
     loaded = environments.load(environment)
     if loaded.target == "local":
@@ -100,8 +116,8 @@ def doctor(
 
     Servers, permissions, pools, storage, images and policies are checked.
     """
-    from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
+    from trainyard_control.cluster import environments
     from trainyard_control.cluster.checks import worst
     from trainyard_control.kubeflow.doctor import examine
 
@@ -156,7 +172,7 @@ def place(
     to: PackageFile = "-",
 ) -> None:
     """Place a compiled pipeline on the pools of an environment."""
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
     from trainyard_control.compiler import placement
     from trainyard_control.compiler.compilation import to_yaml
 

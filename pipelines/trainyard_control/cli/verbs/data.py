@@ -1,4 +1,4 @@
-"""`trainyard data`: inspect, check and compare data before training."""
+"""`trainyard data`: inspect, check, compare and upload data before training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import typer
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import metric_text
 from trainyard_control.cli.options import (
+    LOCAL,
+    EnvironmentName,
     HtmlPage,
     Label,
     Output,
     OutputFormat,
+    UploadLimit,
+    confirm,
     print_answer,
     say,
     write_file,
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from trainyard.quality.profile import ColumnProfile, Profile
     from trainyard.spec.recipe import Recipe
 
-app = typer.Typer(no_args_is_help=True, help="Inspect, check and compare data before training.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, check, compare and upload data before training.")
 
 SourceName = Annotated[
     str, typer.Argument(metavar="SOURCE", help="Table, folder of tables or images, or glob; gs:// and s3:// too.")
@@ -40,15 +44,33 @@ def inspect(
     source: SourceName = "",
     label: Label = None,
     recipe: OfRecipe = None,
+    environment: EnvironmentName = LOCAL,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Show types, statistics, histograms and suspicious values."""
     from trainyard.quality.figures import page
 
-    profile = _profile(source, label, recipe)
+    profile = _profile(source, label, recipe, environment)
     write_page(html, lambda: page(profile))
     print_answer(output, profile, lambda: _show(profile))
+
+
+@app.command("upload")
+def upload(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or glob on this machine.")],
+    environment: EnvironmentName,
+    upload_limit: UploadLimit = "5Gi",
+) -> None:
+    """Upload data to an environment's storage, and print the URI for a recipe's data.path.
+
+    Content that the storage has is not sent again, and a cut upload is resumed.
+    """
+    from trainyard_control.api import uploads
+
+    uri, sentence = uploads.upload(path, environment, upload_limit, confirm)
+    say(f"✓ {sentence}", err=True)
+    say(uri)
 
 
 @app.command("schema")
@@ -56,6 +78,7 @@ def schema(
     source: SourceName = "",
     label: Label = None,
     recipe: OfRecipe = None,
+    environment: EnvironmentName = LOCAL,
     write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="File to write the schema to.")] = None,
     check: Annotated[
         Path | None,
@@ -69,9 +92,9 @@ def schema(
     if check is not None:
         if write is not None:
             raise ConfigurationError("--write and --check: give one of them.")
-        _check(source, recipe, check, output)
+        _check(source, recipe, check, output, environment)
         return
-    profile = _profile(source, label, recipe)
+    profile = _profile(source, label, recipe, environment)
     from trainyard.quality.schema import draft
     from trainyard.spec import plain_yaml
 
@@ -95,6 +118,7 @@ def compare(
         str | None,
         typer.Option("--bounds", metavar="RECIPE", help="Recipe with drift bounds. Default: the default bounds."),
     ] = None,
+    environment: EnvironmentName = LOCAL,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Measure drift between days, or skew between training and serving."""
@@ -102,8 +126,10 @@ def compare(
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes
     from trainyard.spec.schedule import Bounds
+    from trainyard_control.cluster import environments
 
     require_libraries()
+    environments.load(environment)
     from trainyard.quality.inspect import statistics_of
 
     loaded = recipes.load(recipe) if recipe else None
@@ -134,11 +160,11 @@ def _show_movements(movements: list[Movement]) -> None:
     table_console().print(table)
 
 
-def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
+def _check(source: str, recipe: str | None, file: Path, output: Output, environment: str) -> None:
     from trainyard.spec.data_schema import load_schema
 
     expected = load_schema(file)
-    loaded = _recipe(source, recipe)
+    loaded = _recipe(source, recipe, environment)
     from trainyard.quality.inspect import recipe_source
     from trainyard.quality.schema import check_source
     from trainyard.quality.source import find_source
@@ -153,20 +179,22 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
     say(f"✓ {files.path} fits {file}", err=True)
 
 
-def _recipe(source: str, recipe: str | None) -> Recipe | None:
+def _recipe(source: str, recipe: str | None, environment: str) -> Recipe | None:
     """Load the recipe that names the data, None for a source. Raises `ConfigurationError` for both or none."""
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes
+    from trainyard_control.cluster import environments
 
     require_libraries()
+    environments.load(environment)
     if bool(source) == bool(recipe):
         raise ConfigurationError("name either a SOURCE or --recipe RECIPE.")
     return recipes.load(recipe) if recipe else None
 
 
-def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
+def _profile(source: str, label: str | None, recipe: str | None, environment: str) -> Profile:
     """Profile the source or the recipe's data. Raises as `_recipe`."""
-    loaded = _recipe(source, recipe)
+    loaded = _recipe(source, recipe, environment)
     from trainyard.quality.inspect import inspect, inspect_recipe
 
     if loaded is None:

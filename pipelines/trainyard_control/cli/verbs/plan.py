@@ -125,8 +125,8 @@ def _write_choice(name: str, environment: Environment, chosen: Candidate) -> Non
 
 def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Output) -> None:
     """Print the number of replicas that answer the load on each pool."""
-    from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
+    from trainyard_control.cluster import environments
     from trainyard_control.planning import serving
 
     loaded, loaded_environment = recipes.load(recipe, set_), environments.load(environment)

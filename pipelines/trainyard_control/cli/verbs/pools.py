@@ -31,7 +31,7 @@ def pools(
 
     The list has prices and, if a cluster is configured, the matching nodes.
     """
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
 
     if from_cluster:
         from trainyard_control.cluster.drafting import draft

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
+from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError
 from trainyard.measured import duration_text, metric_text
 from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import (
@@ -22,6 +23,7 @@ from trainyard_control.cli.options import (
     print_lines,
     say,
     say_table,
+    write_file,
     write_page,
 )
 
@@ -125,6 +127,29 @@ def logs(
     typer.echo(runs.log(runs.find(run), step, tail), nl=False)
 
 
+@app.command("report")
+def report(
+    run: _Run,
+    environment: EnvironmentName = LOCAL,
+    to: Annotated[str, typer.Option("--to", metavar="FILE", help="File to write. Default: RUN.html.")] = "",
+) -> None:
+    """Save the report of a run as one HTML file."""
+    from trainyard.contract import keys
+    from trainyard.report import local_runs
+    from trainyard.storage import storage
+
+    if root := _local(environment):
+        found = local_runs.find(root, run)
+        name, place = found.name, storage.join(found.folder, keys.REPORT)
+    else:
+        runs = _runs(environment)
+        name, place = runs.report(runs.find(run))
+    page = storage.read_text(place)
+    if page is None:
+        raise DataError(f"{run}: has no report ({place}). It is written when a run ends: trainyard runs show {name}")
+    write_file(page, Path(to or f"{name}.html"), "--to")
+
+
 @app.command("compare")
 def compare(
     names: Annotated[
@@ -179,7 +204,7 @@ def cancel(run: _Run, environment: EnvironmentName, dry_run: DryRun = False) -> 
 
 def _local(environment: str) -> str:
     """Return the storage of a local environment, '' for others."""
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
 
     loaded = environments.load(environment)
     return loaded.storage if loaded.target == "local" else ""
@@ -221,6 +246,8 @@ def _show_view(view: RunView) -> None:
         took, cost = duration_text(step.seconds), str(step.cost or "–")
         rows.append((step.name, state, step.pool, step.node, step.pod, took, cost, step.output))
     say_table(rows)
+    for key, path in view.uploads.items():
+        say(f"upload  {key}: {path}")
     if cost_text := _cost_text(view):
         typer.echo(f"cost    {cost_text}")
     if view.record:
@@ -294,7 +321,7 @@ def _show_comparison(compared: Comparison) -> None:
 
 
 def _runs(environment: str) -> KubeflowRuns:
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     return KubeflowRuns(environments.load(environment))
@@ -313,12 +340,12 @@ def prune(
     with their runs and everything that they were made from.
     """
     from trainyard.report import index
-    from trainyard.spec import environment as environments
     from trainyard_control.cli.screen import size
+    from trainyard_control.cluster import environments
     from trainyard_control.local import retention
 
     place = environments.load(environment)
-    root = place.storage
+    root = environments.readable_storage(place)
     notes: list[str] = []
 
     def over(runs: list[str]) -> set[str]:

@@ -43,7 +43,7 @@ def diff(file: _File) -> None:
 @app.command("list")
 def list_(environment: EnvironmentName, output: OutputFormat = Output.TEXT) -> None:
     """List the schedules on the server."""
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
     from trainyard_control.kubeflow.schedules import Schedules
 
     recurring = Schedules(environments.load(environment)).existing()
@@ -62,7 +62,7 @@ def list_(environment: EnvironmentName, output: OutputFormat = Output.TEXT) -> N
 @app.command("remove")
 def remove(file: _File, dry_run: DryRun = False) -> None:
     """Remove the schedule of a file from the server; its runs stay."""
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
     from trainyard_control.kubeflow.schedules import Schedules, load, removal
 
     schedule = load(file)
@@ -92,7 +92,7 @@ def _show(recurring: list[Recurring]) -> None:
 def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]:
     from datetime import UTC, datetime
 
-    from trainyard.spec import environment as environments
+    from trainyard_control.cluster import environments
     from trainyard_control.kubeflow.schedules import Schedules, load, package, plan
 
     schedule = load(file)

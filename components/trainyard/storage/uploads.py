@@ -1,0 +1,200 @@
+"""Uploads of local files to a storage: `<storage>/uploads/<digest>/`, where the digest is that of names and content.
+
+The manifest is written last, so that a folder without one is incomplete. What a cut upload left is used by the next one
+of the same content, by whoever it is. Digests of local files are kept in the cache, by size and time of change.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import google_crc32c
+
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.storage import cache, listing, storage
+from trainyard.storage.buckets import objects
+from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
+from trainyard.storage.disk import os_errors
+from trainyard.storage.manifest import MANIFEST, File, Manifest
+from trainyard.uris import is_bucket
+
+FOLDER = "uploads"
+_USED = ".used"  # the object with the time of the last submission that names the upload, or of the upload's start
+_USED_AFTER = timedelta(days=1)  # chosen: between two writes of it
+_CHUNK_BYTES = 1 << 20
+_SETTLED_SECONDS = 2.0  # chosen: longer than the resolution of any file system's times
+_DIGEST = 32  # letters; chosen
+NAME = f"[0-9a-f]{{{_DIGEST}}}"
+"""The pattern of an upload's folder."""
+_BYTES_PER_SECOND = 10e6  # chosen: of a home's connection, before the first upload has been measured
+_MEASURED_BYTES = 4 << 20  # chosen: less is the time of its requests
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that are done, by several threads."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Local files, and their place in a storage.
+
+    path: what the person named. uri: the same in the storage. folder: that of the content. sources: local files by name
+    below `folder`.
+    """
+
+    path: str
+    uri: str
+    folder: str
+    sources: dict[str, str] = field(repr=False)
+    files: dict[str, File] = field(repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Total size of the files."""
+        return sum(file.bytes for file in self.files.values())
+
+
+def plan(path: str, root: str, name: str) -> Upload:
+    """Return the upload of `path` (an absolute path of a file, a folder or a glob) to the storage `root`.
+
+    name: what names the path, for messages. Every file is read, except those whose digest is cached. Raises `DataError`
+    if there are no files or one cannot be read, `ConfigurationError` if the storage is no bucket.
+    """
+    if not is_bucket(root):
+        raise ConfigurationError(
+            f"{name}: '{path}' is on this machine, and the storage {root} is no bucket. Copy it to a folder that the "
+            "steps mount, and name that."
+        )
+    found = listing.list_files(path, name)
+    if not found.files:
+        raise DataError(f"{name}: '{path}' names no file. Correct the path.")
+    if bad := [file for file in found.files if file.reason]:
+        raise DataError(
+            f"{name}: {found.root}/{bad[0].name}: {bad[0].detail}, so it cannot be uploaded ({len(bad):,} such files). "
+            f"Remove it, or replace it by a file.{listing.copy_advice((file.reason for file in bad), path)}"
+        )
+    above = os.path.dirname(found.root) if found.is_folder else found.root  # noqa: PTH120
+    paths = [f"{found.root.rstrip('/')}/{file.name}" for file in found.files]
+    sources = {_below(path, above): path for path in paths}
+    with os_errors(Path(found.root), "read"):
+        measured = _measured(found.root, sources)
+    lines = [f"{name} {file.bytes} {digest}\n" for name, (file, digest) in sorted(measured.items())]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGEST]
+    folder = storage.join(root, FOLDER, digest)
+    files = {name: file for name, (file, _) in measured.items()}
+    return Upload(path, f"{folder}/{_below(path.rstrip('/'), above)}", folder, sources, files)
+
+
+def _below(path: str, folder: str) -> str:
+    return path[len(folder.rstrip("/")) + 1 :]
+
+
+def missing(upload: Upload) -> list[str] | None:
+    """Return the names of the files that the storage lacks, None if the upload is complete.
+
+    Says in the storage that the upload is used, so that `prune` keeps it until a run names it.
+    """
+    store, name = objects.locate(upload.folder)
+    now, used = datetime.now(UTC), last_used(upload.folder)
+    if used is None or now - used > _USED_AFTER:
+        store.write(f"{name}/{_USED}", now.isoformat().encode())
+    if storage.committed(upload.folder) is not None:
+        return None
+    present = {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
+    return [path for path, file in upload.files.items() if present.get(path) != file.bytes]
+
+
+def send(upload: Upload, names: list[str], progress: Progress) -> None:
+    """Upload the files `names`, and complete the upload.
+
+    Raises `InfrastructureError` if a file changes meanwhile; then the upload stays incomplete.
+    """
+    store, name = objects.locate(upload.folder)
+    start = time.monotonic()
+    large = [path for path in names if upload.files[path].bytes > objects.RANGE_BYTES]
+
+    def send_one(path: str) -> None:
+        store.upload(f"{name}/{path}", Path(upload.sources[path]), upload.files[path])
+        progress(upload.files[path].bytes)
+
+    for path in large:
+        store.upload_in_parts(f"{name}/{path}", Path(upload.sources[path]), upload.files[path], progress)
+    objects.in_parallel(send_one, [path for path in names if path not in large])
+    origin = {"path": upload.path, "by": getpass.getuser(), "time": datetime.now(UTC).isoformat()}
+    manifest = Manifest("upload", upload.files, origin=origin)
+    with suppress(Changed):  # another process was faster with the same content
+        text = manifest.to_json(attempt="", writer=os.urandom(8).hex())
+        store.write(f"{name}/{MANIFEST}", text.encode(), match=ABSENT)
+    total = sum(upload.files[path].bytes for path in names)
+    if total > _MEASURED_BYTES:
+        speed = total / (time.monotonic() - start)
+        storage.write_text(str(_speed_record(store)), json.dumps({"bytes_per_second": speed}))
+
+
+def seconds_for(upload: Upload, total: int) -> float:
+    """Return the seconds that `total` bytes take, at the speed of the last upload to that bucket."""
+    record = storage.read_json(str(_speed_record(objects.locate(upload.folder)[0])))
+    return total / float(record.get("bytes_per_second", _BYTES_PER_SECOND))
+
+
+def _speed_record(store: ObjectStore) -> Path:
+    return cache.folder() / f"speed-{hashlib.sha256(store.root.encode()).hexdigest()[:16]}.json"
+
+
+def last_used(folder: str) -> datetime | None:
+    """Return the time of the last submission that named the upload in `folder`, or of its start; None if unknown."""
+    text = storage.read_text(storage.join(folder, _USED))
+    with suppress(ValueError):
+        return datetime.fromisoformat(text) if text else None
+    return None
+
+
+def _measured(root: str, sources: dict[str, str]) -> dict[str, tuple[File, str]]:
+    """Return size, CRC32C and SHA-256 of the files, from the cache if size and time are those of the last time."""
+    record = cache.folder() / f"digests-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json"
+    try:
+        known = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    now = time.time_ns()
+    kept: dict[str, list[object]] = {}
+
+    def one(name: str) -> tuple[File, str]:
+        path = sources[name]
+        status = os.stat(path)  # noqa: PTH116
+        state = [status.st_size, status.st_mtime_ns, status.st_ino]
+        entry = known.get(path)
+        if not entry or entry[:3] != state:
+            entry = [*state, *_digests(path)]
+        if now - status.st_mtime_ns > _SETTLED_SECONDS * 1e9:  # a later write of the same moment would not be seen
+            kept[path] = entry
+        return File(status.st_size, entry[3]), entry[4]
+
+    with ThreadPoolExecutor(objects.THREADS, "digest") as pool:
+        measured = dict(zip(sources, pool.map(one, sources), strict=True))
+    storage.write_text(str(record), json.dumps(kept))
+    return measured
+
+
+def _digests(path: str) -> tuple[str, str]:
+    """Return CRC32C and SHA-256 of the local file at `path`."""
+    crc, sha = google_crc32c.Checksum(), hashlib.sha256()
+    for chunk in _chunks(path):
+        crc.update(chunk)
+        sha.update(chunk)
+    return crc.hexdigest().decode(), sha.hexdigest()
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as stream:  # noqa: PTH123
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk

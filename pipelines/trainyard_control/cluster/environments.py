@@ -1,0 +1,171 @@
+"""Loads environments, and reaches their object stores from this machine as the pods do.
+
+A store may be a Service that only pods reach, with its keys in a Secret: `variables` and `secrets` of the environment
+name both. Nothing is asked before the first request to the store.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.spec import environment as environments
+from trainyard.spec.environment import Environment
+from trainyard.storage.buckets import s3
+from trainyard.uris import is_bucket
+
+if TYPE_CHECKING:
+    from trainyard.kubernetes.client import Cluster
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)(\.(?P<namespace>[a-z0-9-]+)(\.svc(\.[a-z0-9.-]+)?)?)?")
+_FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)".*in the namespace "(?P<namespace>[^"]+)"')
+
+
+def load(name: str) -> Environment:
+    """Return the environment `name`, as `spec.environment.load` does, and have this process reach its S3 store.
+
+    If the shell names an endpoint, its variables are used instead of the environment's.
+    """
+    environment = environments.load(name)
+    if environment.storage.startswith("s3://"):
+        s3.access_by(_access(environment) or s3.Access)
+    return environment
+
+
+def readable_storage(environment: Environment) -> str:
+    """Return the environment's storage. Raises `ConfigurationError` if it is on a volume that is not mounted here."""
+    volume = environment.volume
+    if volume and not is_bucket(environment.storage) and not Path(volume.path).is_dir():
+        raise ConfigurationError(
+            f"{environment.name}: storage: {environment.storage} is on the volume '{volume.claim}', which is not "
+            f"mounted on this machine. Mount it at {volume.path}, or run the command in a pod that has it."
+        )
+    return environment.storage
+
+
+def _access(environment: Environment) -> _PodAccess | None:
+    """Return the access of pods to S3, None if the environment has none or the shell names an endpoint."""
+    if environment.target != "kubeflow" or any(map(os.environ.get, _ENDPOINTS)):
+        return None
+    wanted = (*_ENDPOINTS, *_REGIONS, *_KEYS)
+    variables = tuple((name, environment.variables[name]) for name in wanted if name in environment.variables)
+    secrets = {name: environment.secrets[name] for name in _KEYS if name in environment.secrets}
+    named = tuple((name, key.secret, key.key) for name, key in secrets.items())
+    return _PodAccess(environment.name, environment.namespace, variables, named) if variables or named else None
+
+
+@dataclass(frozen=True)
+class _PodAccess:
+    """Variables and Secrets by which the pods of an environment reach S3. Called, it returns this process's access."""
+
+    environment: str
+    namespace: str
+    variables: tuple[tuple[str, str], ...]
+    secrets: tuple[tuple[str, str, str], ...]
+
+    def __call__(self) -> s3.Access:
+        """Open a port-forward if the endpoint is a Service of the cluster, and read the keys.
+
+        Raises `InfrastructureError` if a right is missing, `ConfigurationError` if a Service or Secret is.
+        """
+        variables = dict(self.variables)
+        endpoint = next((variables[name] for name in _ENDPOINTS if name in variables), "")
+        reached = self._forwarded(endpoint) or endpoint
+        keys = {name: variables[name] for name in _KEYS if name in variables}
+        if self.secrets and (reached != endpoint or not _has_credentials()):
+            keys |= self._secret_keys()
+        region = next((variables[name] for name in _REGIONS if name in variables), "")
+        return s3.Access(reached, region, *(keys.get(name, "") for name in _KEYS))
+
+    def _forwarded(self, endpoint: str) -> str:
+        """Return the address on this machine from which `endpoint` is forwarded, '' if that is no Service."""
+        url = urlsplit(endpoint)
+        match = _IN_CLUSTER.fullmatch(url.hostname or "")
+        if not match or _is_address(match[0]) or match[0] == "localhost" or os.environ.get("KUBERNETES_SERVICE_HOST"):
+            return ""
+        from trainyard_control.cluster.port_forward import forward
+
+        cluster = replace(self._cluster(), namespace=match["namespace"] or self.namespace)
+        reason = f"{endpoint} is only reached from pods"
+        with self._rights(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
+            local = forward(cluster, match["name"], url.port or (443 if url.scheme == "https" else 80))
+        if not local:
+            return ""
+        if url.scheme == "https":
+            raise ConfigurationError(
+                f"{self.environment}: {endpoint}: its certificate does not name this machine, from which it is "
+                "forwarded. Set AWS_ENDPOINT_URL_S3 to an address that this machine reaches."
+            )
+        return f"http://127.0.0.1:{local}{url.path}"
+
+    def _secret_keys(self) -> dict[str, str]:
+        """Return the keys in the environment's Secrets; none if they must not be read and the shell has some."""
+        cluster, values = self._cluster(), {}
+        try:
+            with self._rights("its keys are in a Secret", f"set {' and '.join(_KEYS[:2])}"):
+                for name, secret, key in self.secrets:
+                    values[name] = _secret_value(cluster, secret, key, f"{self.environment}: secrets.{name}")
+        except InfrastructureError:
+            if all(map(os.environ.get, _KEYS[:2])):
+                return {}
+            raise
+        return values
+
+    def _cluster(self) -> Cluster:
+        from trainyard.kubernetes.client import connect
+
+        return connect(self.namespace)
+
+    @contextmanager
+    def _rights(self, reason: str, instead: str) -> Iterator[None]:
+        """Turn a refusal of the Kubernetes API in the block into a sentence that names the missing right."""
+        try:
+            yield
+        except InfrastructureError as error:
+            if not (match := _FORBIDDEN.search(str(error))):
+                raise
+            raise InfrastructureError(
+                f"{self.environment}: storage: {reason}, and you may not {match['verb']} {match['resource']} in "
+                f"namespace {match['namespace']}. Have that right granted to you, or {instead}."
+            ) from error
+
+
+def _secret_value(cluster: Cluster, secret: str, key: str, location: str) -> str:
+    """Return the text under `key` of a Secret. location: of the setting that names it."""
+    found = cluster.get(cluster.path("secrets", secret))
+    if found is None:
+        raise ConfigurationError(
+            f"{location}: namespace {cluster.namespace} has no Secret '{secret}'. Create it, or name another."
+        )
+    data = found.get("data") or {}
+    if key not in data:
+        raise ConfigurationError(
+            f"{location}: Secret '{secret}' has no key '{key}'. It has: {', '.join(sorted(data)) or 'none'}."
+        )
+    return base64.b64decode(data[key]).decode().strip()
+
+
+def _has_credentials() -> bool:
+    """Return True if boto3 finds credentials on this machine."""
+    import boto3
+
+    return boto3.Session().get_credentials() is not None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False

@@ -1,0 +1,138 @@
+"""A person's machine reaches an object store that is a Service of the cluster, with the key in a Secret.
+
+The Service's pod passes connections on to a real S3 server on this machine. TRAINYARD_HOST is as in
+test_train_step_bucket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from namespaces import Namespace, until
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "local"))
+
+import object_stores
+
+HOST = os.environ.get("TRAINYARD_HOST", "")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not HOST, reason="TRAINYARD_HOST names no address that pods reach"),
+]
+
+_RELAY = """
+import asyncio, sys
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    writer.close()
+async def serve(reader, writer):
+    other = await asyncio.open_connection(sys.argv[1], int(sys.argv[2]))
+    await asyncio.gather(copy(reader, other[1]), copy(other[0], writer))
+async def main():
+    server = await asyncio.start_server(serve, "0.0.0.0", 9000)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+_TABLE = "a,label\n1,x\n2,y\n3,x\n"
+
+
+@pytest.fixture(scope="module")
+def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment whose store only pods reach. Its bucket holds a table and a report."""
+    with object_stores.s3_store(HOST) as store:
+        host, _, port = store.address.removeprefix("http://").rpartition(":")
+        security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+        own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {
+            "name": "store",
+            "image": "python:3.11-slim-bookworm",
+            "command": ["python", "-c", _RELAY, host, port],
+            "ports": [{"name": "s3", "containerPort": 9000}],
+            "readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1},
+            "securityContext": own,
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "store", "labels": {"app": "store"}},
+            "spec": {"containers": [container], "securityContext": security, "terminationGracePeriodSeconds": 0},
+        }
+        ports = [{"port": 8333, "targetPort": "s3"}]
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "store"}}
+        service["spec"] = {"selector": {"app": "store"}, "ports": ports}
+        for manifest in (pod, service):
+            namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+        namespace.kubectl("create", "secret", "generic", "key", "--from-literal=id=test", "--from-literal=secret=hush")
+        client = boto3.client(
+            "s3",
+            endpoint_url=store.address,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="hush",
+        )
+        client.put_object(Bucket=store.bucket, Key="data/table.csv", Body=_TABLE.encode())
+        client.put_object(Bucket=store.bucket, Key="data/large.bin", Body=bytes(20 << 20))
+        amounts = {"cpu": "1", "memory": "2Gi"}
+        document = {
+            "target": "kubeflow",
+            "storage": f"{store.uri}/runs",
+            "namespace": namespace.name,
+            "variables": {"AWS_ENDPOINT_URL_S3": f"http://store.{namespace.name}:8333", "AWS_REGION": "us-east-1"},
+            "secrets": {
+                "AWS_ACCESS_KEY_ID": {"secret": "key", "key": "id"},
+                "AWS_SECRET_ACCESS_KEY": {"secret": "key", "key": "secret"},
+            },
+            "images": {"cpu": "trainyard/cpu:ci"},
+            "pools": {"cpu": {"kind": "cpu", "resources": {kind: amounts for kind in ("requests", "limits")}}},
+            "placement": {"default": "cpu"},
+        }
+        file = tmp_path_factory.mktemp("environment") / "inside.yaml"
+        file.write_text(json.dumps(document))
+        until(lambda: "true" in namespace.kubectl("get", "pod", "store", "-o", "jsonpath={..ready}"))
+        yield file
+
+
+def _trainyard(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    command = [sys.executable, "-m", "trainyard_control.cli.main", *arguments]
+    return subprocess.run(command, env=environment | variables, capture_output=True, text=True, timeout=300)
+
+
+def test_data_in_the_cluster_is_read_and_the_key_is_not_shown(environment: Path, namespace: Namespace) -> None:
+    done = _trainyard("data", "inspect", "s3://trainyard-test/data/table.csv", "-e", str(environment), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 3
+    assert "hush" not in done.stdout + done.stderr
+
+
+def test_a_file_of_many_parts_arrives_whole(environment: Path) -> None:
+    program = (
+        "from trainyard_control.cluster import environments\n"
+        "from trainyard.storage.buckets.objects import open_store\n"
+        f"environments.load({str(environment)!r})\n"
+        "store = open_store('s3://trainyard-test')\n"
+        "assert store.read_range('data/large.bin', 0, 20 << 20) == bytes(20 << 20)\n"
+    )
+    without = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run([sys.executable, "-c", program], env=without, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_right_is_named(environment: Path, namespace: Namespace) -> None:
+    config = str(namespace.launcher_config())
+    done = _trainyard("models", "list", "-e", str(environment), KUBECONFIG=config)
+    assert done.returncode == 40
+    assert f"you may not get services in namespace {namespace.name}" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,176 @@
+"""Uploads of local data to a bucket, against real servers of both protocols."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from object_stores import Request, Store, s3_store
+
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.storage import listing, storage, uploads
+from trainyard.storage.buckets import objects, s3
+from trainyard_control.api import uploads as api
+from trainyard_control.local import retention
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """A folder of three files, last changed a minute ago."""
+    folder = tmp_path / "pets"
+    for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg"):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+        os.utime(file, (file.stat().st_mtime - 60,) * 2)
+    (folder / ".hidden").write_text("not data")
+    return folder
+
+
+def bring(path: object, root: str) -> uploads.Upload:
+    upload = uploads.plan(str(path), root, "data.path")
+    api.send({"data.path": upload})
+    return upload
+
+
+def sent(store: Store) -> list[Request]:
+    return [request for request in store.requests if request.method in ("PUT", "POST")]
+
+
+def read(uri: str) -> dict[str, bytes]:
+    found = listing.list_files(uri)
+    files = {}
+    for file in found.files:
+        with listing.open_file(f"{found.root}/{file.name}") as stream:
+            files[file.name] = stream.read()
+    return files
+
+
+@pytest.mark.parametrize("below", ["", "/cat/1.jpg", "/*/1.jpg"])
+def test_a_folder_a_file_and_a_glob_are_read_from_the_bucket_as_from_the_disk(
+    below: str, store: Store, uri: str, pets: Path
+) -> None:
+    upload = bring(f"{pets}{below}", uri)
+    assert re.match(rf"{uri}/uploads/{uploads.NAME}/", upload.uri)
+    assert read(upload.uri) == read(f"{pets}{below}") != {}
+
+
+def test_the_second_upload_sends_nothing_and_reads_no_file(store: Store, uri: str, pets: Path) -> None:
+    first = bring(pets, uri)
+    for file in pets.rglob("*.jpg"):
+        state = file.stat()
+        file.write_text("x" * state.st_size)  # nobody looks, because size and time are the same
+        os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    store.calm()
+    assert bring(pets, uri).uri == first.uri
+    assert not sent(store) and len(store.requests) <= 2
+
+
+def test_another_content_or_name_is_another_upload(store: Store, uri: str, pets: Path) -> None:
+    first = bring(pets, uri)
+    (pets / "cat/1.jpg").write_text("CAT/1.jpg")
+    second = bring(pets, uri)
+    (pets / "cat/1.jpg").rename(pets / "cat/3.jpg")
+    third = bring(pets, uri)
+    assert len({first.folder, second.folder, third.folder}) == 3
+    assert read(first.uri)["cat/1.jpg"] == b"cat/1.jpg"
+
+
+def test_a_cut_upload_is_incomplete_and_resumed(store: Store, uri: str, pets: Path) -> None:
+    upload = uploads.plan(str(pets), uri, "data.path")
+    place, name = objects.locate(upload.folder)
+    place.upload(f"{name}/pets/cat/1.jpg", pets / "cat/1.jpg", upload.files["pets/cat/1.jpg"])
+    assert storage.committed(upload.folder) is None
+    assert uploads.missing(upload) == ["pets/cat/2.jpg", "pets/dog/1.jpg"]
+    bring(pets, uri)
+    assert read(upload.uri) == read(str(pets))
+
+
+def test_a_file_that_changes_meanwhile_ends_the_upload_without_a_manifest(store: Store, uri: str, pets: Path) -> None:
+    upload = uploads.plan(str(pets), uri, "data.path")
+    (pets / "dog/1.jpg").write_text("DOG/1.jpg")
+    with pytest.raises(InfrastructureError, match=r"dog/1.jpg: was changed while it was uploaded"):
+        api.send({"data.path": upload})
+    assert storage.committed(upload.folder) is None
+
+
+def test_a_large_file_goes_in_parts_and_continues_after_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(objects, "RANGE_BYTES", 5 << 20)
+    monkeypatch.setattr(objects, "THREADS", 2)
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "large.bin"
+    file.write_bytes(random.Random(1).randbytes((25 << 20) + 3))
+    with s3_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        upload = uploads.plan(str(file), f"{store.uri}/runs", "data.path")
+        store.fault = lambda request: "reset" if "partNumber=4" in request.path else None
+        with monkeypatch.context() as impatient, pytest.raises(TransientError, match=r"large.bin: cannot be reached"):
+            impatient.setattr(objects, "DEADLINE_SECONDS", 0.1)
+            api.send({"data.path": upload})
+        assert not read(upload.uri)
+        store.calm()
+        api.send({"data.path": upload})
+        again = {request.path.partition("partNumber=")[2][:1] for request in sent(store)} - {""}
+        assert "4" in again and "1" not in again
+        assert read(upload.uri) == {"large.bin": file.read_bytes()}
+
+
+def test_a_large_file_that_changes_is_not_stored(
+    store: Store, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "large.bin"
+    file.write_bytes(bytes(17 << 20))
+    upload = uploads.plan(str(file), uri, "data.path")
+    file.write_bytes(bytes(16 << 20) + bytes([1]) * (1 << 20))
+    with pytest.raises(InfrastructureError, match=r"was changed while it was uploaded"):
+        api.send({"data.path": upload})
+    assert not read(upload.uri)
+
+
+def test_more_than_the_limit_is_asked_for_with_size_and_time(store: Store, uri: str, pets: Path) -> None:
+    upload, asked = uploads.plan(str(pets), uri, "data.path"), []
+    with pytest.raises(ConfigurationError, match=r"--upload-limit 10: .* of data.path would be uploaded, in about 0 s"):
+        api.send({"data.path": upload}, "10", lambda text: bool(asked.append(text)))
+    assert asked and uploads.missing(upload) == list(upload.files)
+    api.send({"data.path": upload}, "10", lambda text: True)
+    assert api.send({"data.path": upload}, "10") == [f"data.path: is in {upload.folder} already"]
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "why"), [("s3://b/r", "nothing.csv", "names no file"), ("/mnt/r", ".", "no bucket")]
+)
+def test_what_cannot_be_uploaded_is_said(root: str, path: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises((ConfigurationError, DataError), match=rf"data.path: .*{why}"):
+        uploads.plan(str(tmp_path / path), root, "data.path")
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path, pets: Path) -> None:
+    (pets / "cat/3.jpg").symlink_to("nothing.jpg")
+    with pytest.raises(DataError, match=r"cat/3.jpg: the link leads to nothing.jpg.*cannot be uploaded"):
+        uploads.plan(str(pets), "s3://bucket/runs", "data.path")
+
+
+def test_prune_keeps_an_upload_that_an_output_names_or_a_submission_used(store: Store, uri: str, pets: Path) -> None:
+    named, unnamed = bring(pets, uri), bring(pets / "cat", uri)
+    origin = {"recipe": {"data": {"path": named.uri}}}
+    with storage.stage(f"{uri}/digits/preprocess/9999", "trainyard.preprocess", origin=origin) as folder:
+        (folder / "content").write_text("x")
+
+    def uploads_to_delete(days: int) -> list[str]:
+        now = datetime.now(UTC) + timedelta(days=days)
+        return [item.name for item in retention._unused_uploads(uri, [], now)]
+
+    assert uploads_to_delete(13) == []
+    assert uploads_to_delete(15) == [unnamed.folder.rpartition("/")[2]]
+    (removal,) = retention._unused_uploads(uri, [], datetime.now(UTC) + timedelta(days=15))
+    assert retention.remove(uri, removal) == ""
+    assert not storage.children(unnamed.folder) and read(named.uri)
+    gone = retention.Removal("output", "digits", "preprocess/9999", 1)
+    later = datetime.now(UTC) + timedelta(days=15)
+    assert [item.name for item in retention._unused_uploads(uri, [gone], later)] == [named.folder.rpartition("/")[2]]
