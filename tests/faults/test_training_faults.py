@@ -207,37 +207,30 @@ def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes
     assert_equal_ends(gang, undisturbed[workers])
 
 
-@WORKERS
-def test_a_loss_that_is_not_finite_goes_back_once_at_a_tenth_of_the_rate_and_the_model_says_so(
-    workers: int, tmp_path: Path
-) -> None:
-    examples = linear(tmp_path, workers, rate=4)
-    run = resume_here(tmp_path, examples) if workers == 1 else train_together([tmp_path], examples, workers)[0]
+def test_a_loss_that_is_not_finite_goes_back_once_at_a_tenth_of_the_rate_and_the_model_says_so(tmp_path: Path) -> None:
+    """One worker alone does in tests/local/test_train_run.py, here and in the next test."""
+    (run,) = train_together([tmp_path], linear(tmp_path, 2, rate=4), 2)
     (rollback,) = run.training.rollbacks
     assert rollback.step - rollback.back_to <= INTERVAL and rollback.learning_rate_scale == 0.1
     assert run.training.history[-1].metric < 5 and np.isfinite(run.weights()).all()
     assert_finite_checkpoints(tmp_path)
 
 
-@WORKERS
-def test_a_loss_that_is_not_finite_twice_ends_with_exit_code_10_and_no_model(workers: int, tmp_path: Path) -> None:
-    gang = gang_processes.resume(tmp_path, linear(tmp_path, workers, rate=1000))
+def test_a_loss_that_is_not_finite_twice_ends_with_exit_code_10_and_no_model(tmp_path: Path) -> None:
+    gang = gang_processes.resume(tmp_path, linear(tmp_path, 2, rate=1000))
     gang.finish(code=10)
     assert "again after one retry at 0.1 times" in gang.events("failed")[-1]["message"]
     assert not (tmp_path / "output").exists()
     assert_finite_checkpoints(tmp_path)
 
 
-@WORKERS
-def test_a_model_that_takes_long_to_trace_is_not_taken_for_one_that_stands_still(
-    workers: int, tmp_path: Path, examples: str
-) -> None:
-    gang_processes.write_recipe(tmp_path, workers=workers, epochs=2)
+def test_a_model_that_takes_long_to_trace_is_not_taken_for_one_that_stands_still(tmp_path: Path, examples: str) -> None:
+    gang_processes.write_recipe(tmp_path, workers=2, epochs=2)
     (tmp_path / "own.py").write_text(SLOW)
     gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
     gang.finish()
     assert gang.training.gang.restarts == [] and "no progress" not in gang.log
-    assert gang.log.count("falls asleep") == 2 * workers
+    assert gang.log.count("falls asleep") == 4
 
 
 def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_path: Path, examples: str) -> None:

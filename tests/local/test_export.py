@@ -757,14 +757,13 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
     assert not [threshold for threshold in document.gate.thresholds if threshold.name.startswith("litert_int8")]
 
 
-@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
 def test_a_recurrent_model_that_ends_litert_s_calibrator_leaves_in_the_other_formats(
-    table: Path, tmp_path: Path, layer: type[keras.layers.Layer]
+    table: Path, tmp_path: Path
 ) -> None:
     features = open_examples(str(table / "examples")).document.features
     inputs = {feature.name: keras.Input((), name=feature.name, dtype=feature.dtype) for feature in features}
     numbers = [keras.layers.Reshape((1, 1))(inputs[name]) for name in ("age", "net worth")]
-    states = layer(2)(keras.layers.Concatenate(axis=1)(numbers))
+    states = keras.layers.LSTM(2)(keras.layers.Concatenate(axis=1)(numbers))
     made.commit_model(tmp_path / "model", keras.Model(inputs, keras.layers.Dense(2)(states)))
     output = tmp_path / "exported"
     output.mkdir()
@@ -1004,10 +1003,10 @@ def test_noise_that_no_score_shows_is_measured_in_deviations_of_the_trained_pred
     assert np.sqrt(totals.squares / totals.examples) == pytest.approx(3)
 
 
-@pytest.mark.parametrize(("mean", "deviation"), [(600_000.0, 300_000.0), (2_000.0, 5.0)], ids=["prices", "years"])
 def test_every_file_of_a_regression_answers_in_units_that_its_own_numbers_could_not_hold(
-    table: Path, tmp_path: Path, mean: float, deviation: float
+    table: Path, tmp_path: Path
 ) -> None:
+    mean, deviation = 600_000.0, 300_000.0  # a float16 holds neither
     unit = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")
     slope = line(4)
     exports = export_of_ages(
