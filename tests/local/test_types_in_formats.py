@@ -203,7 +203,7 @@ def assert_one_meaning(rows: list[dict], kinds: dict[str, pa.DataType], label: s
 
 
 @pytest.mark.timeout(1800)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     rows=st.lists(row, min_size=1, max_size=6),
     kinds=types,
