@@ -97,7 +97,6 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     server = training.format(0) + ", or the fork server that had started it"
     faults: list[tuple[str, Callable[[], list[int]]]] = [
         (training.format(1) + " by SIGKILL", lambda: [gang.training_process(1)]),
-        (training.format(0) + " by SIGKILL", lambda: [gang.training_process(0)]),
         (server, lambda: [parent(gang.training_process(0))]),
         (server, lambda: [parent(gang.training_process(0)), gang.training_process(0)]),
         (r"worker 1 is lost", lambda: [gang.events("supervisor")[1]["process"]]),

@@ -121,6 +121,8 @@ def test_own_images_go_all_the_way_by_one_command(tmp_path: Path, monkeypatch: p
         "--set",
         "train.epochs=30",
         "--set",
+        "export.formats=[saved_model]",
+        "--set",
         "train.batch_size=16",
         "--set",
         "data.image_size=[16, 16]",
