@@ -24,6 +24,7 @@ from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
+from trainyard_control.api.uploads import with_uploads
 from trainyard_control.cli.main import app
 from trainyard_control.cli.verbs.predict import _answers
 from trainyard_control.compiler.compilation import (
@@ -61,6 +62,31 @@ def test_equal_content_has_one_version_and_other_content_another() -> None:
     assert made().version != made("kind", "nightly-1", "train.epochs=3").version
     assert made().version.startswith("kind-")
     assert made().metadata == RunMetadata("digits", "kind")
+
+
+def test_local_files_are_named_by_their_content_in_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    environment, places = environments.load("kind"), []
+    for folder in ("one", "two"):
+        data = tmp_path / folder / "digits"
+        (data / "cat").mkdir(parents=True)
+        (data / "cat/1.png").write_text("cat")
+        weights = tmp_path / "w.keras"
+        weights.write_text("weights")
+        set_ = [
+            f"data={{format: image_folder, path: {data}}}",
+            f"model={{name: cnn_small, weights: {weights}}}",
+        ]
+        recipe, sent = with_uploads(recipes.load("digits", set_), environment)
+        assert {key: upload.path for key, upload in sent.items()} == {
+            "data.path": str(data),
+            "model.weights": str(weights),
+        }
+        assert recipe.model.weights == sent["model.weights"].uri and recipe.data.path == sent["data.path"].uri
+        places.append((recipe.data.path, recipe.model.weights))
+        assert str(recipe.data.path) in str(compiled(recipe, environment).documents)
+    assert places[0] == places[1] and places[0][0].startswith("s3://mlpipeline/trainyard/uploads/")
+    assert places[0][0].endswith("/digits")
 
 
 def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path) -> None:

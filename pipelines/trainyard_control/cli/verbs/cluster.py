@@ -67,10 +67,7 @@ def submit(
         say(f"! {key}: is not a setting of the model and is left out", err=True)
     if dry_run:
         for key, upload in submission.uploads.items():
-            say(
-                f"· {key}: {upload.path} would be uploaded: {len(upload.files):,} files, {upload.bytes:,} bytes",
-                err=True,
-            )
+            say(f"· {key}: {upload.bytes:,} bytes of {upload.path} would be uploaded to {upload.uri}", err=True)
     else:
         for sentence in uploads.send(submission.uploads, upload_limit, confirm):
             say(f"✓ {sentence}", err=True)
