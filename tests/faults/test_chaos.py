@@ -26,7 +26,7 @@ def test_a_run_that_sigterm_and_sigkill_end_in_every_step_has_the_results_of_the
 
 
 def test_a_gang_survives_what_is_drawn_for_it(tmp_path: Path) -> None:
-    """A kill of one process, then of all, and a network that is cut."""
-    gang = next(program for program in ALL if program.workers > 1)
-    outcome = Bench(tmp_path).trial(9, *draw(9, (gang,)))
-    assert (outcome.wrong, outcome.faulty) == ([], []) and len(outcome.injected) == 3, outcome
+    """A kill of one process, and a network that is cut: test_jax_faults.py kills all of a gang."""
+    program, faults = draw(9, tuple(program for program in ALL if program.workers > 1)[:1])
+    outcome = Bench(tmp_path).trial(9, program, faults[:2])
+    assert (outcome.wrong, outcome.faulty) == ([], []) and len(outcome.injected) == 2, outcome
