@@ -75,7 +75,7 @@ def test_the_tutorial_ends_with_answers_for_another_month(folder):
     assert "12,000 rows × 11 columns" in trainyard(folder, *inspect)
     assert validate[:2] == ["recipe", "validate"]
     trainyard(folder, *validate)
-    record = json.loads(trainyard(folder, *run, "-o", "json"))
+    record = json.loads(trainyard(folder, *run, "--set", "export.formats=[saved_model]", "-o", "json"))
     table = parquet.read_table(folder / "trips")
     read = [
         row
