@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
-from pathlib import PurePath
 from traceback import walk_tb
 from typing import Any, TypeVar
 
 from trainyard.escape import one_line
 
-RECIPE_MODULE = "trainyard_recipe_module"
-"""The module name of the recipe's Python file."""
+RECIPE_PACKAGE = "trainyard_recipe"
+"""The package of the recipe's Python files, and the folder that holds them."""
 
 _T = TypeVar("_T")
 
@@ -152,10 +151,10 @@ def listed(items: Sequence[str], limit: int, separator: str = ", ") -> str:
 
 
 def module_line(error: BaseException) -> str:
-    """Return ' (pets.py:8)', where `error` left the recipe's module, or an empty string if it is not of there."""
-    tracebacks = walk_tb(error.__traceback__)
-    places = [(frame.f_code, line) for frame, line in tracebacks if frame.f_globals.get("__name__") == RECIPE_MODULE]
-    return f" ({PurePath(places[-1][0].co_filename).name}:{places[-1][1]})" if places else ""
+    """Return ' (pets.py:8)', where `error` left the recipe's files, or an empty string if it is not of there."""
+    files = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [(file.rpartition(f"/{RECIPE_PACKAGE}/")[2], line) for file, line in files if RECIPE_PACKAGE in file]
+    return f" ({places[-1][0]}:{places[-1][1]})" if places else ""
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -74,7 +74,9 @@ def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: 
 
 def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, run: Run, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md").read_text()
-    (tmp_path / "my_train.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    (tmp_path / "my_train.py").write_text(f"from own_layers import LAYERS\n{program}\nassert LAYERS == 2\n")
+    (tmp_path / "own_layers.py").write_text("LAYERS = 2\n")
     run.file = str(tmp_path / "own.yaml")
     Path(run.file).write_text(OWN)
     run.start().reaches(46)

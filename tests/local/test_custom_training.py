@@ -274,7 +274,7 @@ def test_an_elastic_gang_of_a_program_loses_a_process_and_a_worker_and_takes_it_
     (tmp_path / "regression.py").write_text(REGRESSION)
     (tmp_path / "my_train.py").write_text(ELASTIC)
     recipe = RECIPE.format(workers=1, arguments=f", {tmp_path / 'made.keras'}")
-    (tmp_path / "recipe.yaml").write_text(recipe.replace("epochs:", "files: [regression.py], epochs:"))
+    (tmp_path / "recipe.yaml").write_text(recipe)
     elastic = '{"counts": [1, 2], "replace_seconds": 2, "start_deadline_seconds": 300}'
     limit = tmp_path / "limit"  # steps that may be taken
     limit.write_text("300")

@@ -12,23 +12,21 @@ from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 PREDICTIONS = SplitPredictions(np.array([0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 
 
-def module(folder, body):
-    path = folder / "own.py"
-    path.write_text(body)
-    return str(path)
+def find(body):
+    return custom_metrics.find("own.py", {"own.py": body})
 
 
-def test_own_metrics_are_measured_with_intervals(tmp_path):
+def test_own_metrics_are_measured_with_intervals():
     body = "def metrics(labels, outputs):\n    return {'misses': float((outputs.argmax(1) != labels).sum())}\n"
-    metrics = custom_metrics.find(module(tmp_path, body))
+    metrics = find(body)
     values, bounds = custom_metrics.measure(metrics, PREDICTIONS, 50, seed=1)
     assert values == {"misses": 1.0}
     assert 0 <= bounds["misses"].low <= 1 <= bounds["misses"].high <= 3
 
 
-def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(tmp_path, capsys):
+def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(capsys):
     body = "def metrics(labels, outputs, predicted):\n    return {'found': float(predicted.sum())}\n"
-    metrics = custom_metrics.find(module(tmp_path, body))
+    metrics = find(body)
     assert custom_metrics.measure(metrics, PREDICTIONS, 5, seed=1)[0] == {"found": 1.0}
     lower = replace(PREDICTIONS, thresholds={1: 0.3})
     assert custom_metrics.measure(metrics, lower, 5, seed=1)[0] == {"found": 2.0}
@@ -38,22 +36,22 @@ def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(tmp_pat
 
 
 @pytest.mark.parametrize("undefined", ["raise ValueError('one class')", "return {'area': float('nan')}"])
-def test_a_resample_in_which_an_own_metric_is_not_defined_is_left_out(tmp_path, undefined):
+def test_a_resample_in_which_an_own_metric_is_not_defined_is_left_out(undefined):
     """As of an area under a curve: a third of the resamples of one example and two of another class have one class."""
     body = f"def metrics(labels, outputs):\n    if len(set(labels.tolist())) < 2:\n        {undefined}\n"
     body += "    return {'area': float(labels.mean())}\n"
-    values, bounds = custom_metrics.measure(custom_metrics.find(module(tmp_path, body)), PREDICTIONS, 50, seed=1)
+    values, bounds = custom_metrics.measure(find(body), PREDICTIONS, 50, seed=1)
     assert values["area"] == pytest.approx(2 / 3)
     assert (bounds["area"].low, bounds["area"].high) == pytest.approx((1 / 3, 2 / 3))
 
 
-def test_a_module_without_metrics_has_none(tmp_path):
-    assert custom_metrics.find(module(tmp_path, "def build_model():\n    pass\n")) is None
+def test_a_module_without_metrics_has_none():
+    assert find("def build_model():\n    pass\n") is None
 
 
-def test_a_module_that_cannot_be_imported_is_the_recipes_fault(tmp_path):
+def test_a_module_that_cannot_be_imported_is_the_recipes_fault():
     with pytest.raises(ConfigurationError, match=r"own\.py: .*ZeroDivisionError"):
-        custom_metrics.find(module(tmp_path, "1 / 0\n"))
+        find("1 / 0\n")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_a_module_that_cannot_be_imported_is_the_recipes_fault(tmp_path):
         ("raise KeyError('x')", "KeyError"),
     ],
 )
-def test_what_own_metrics_do_wrong_is_told(tmp_path, body, fault):
-    metrics = custom_metrics.find(module(tmp_path, f"def metrics(labels, outputs):\n    {body}\n"))
+def test_what_own_metrics_do_wrong_is_told(body, fault):
+    metrics = find(f"def metrics(labels, outputs):\n    {body}\n")
     with pytest.raises(ConfigurationError, match=fault):
         custom_metrics.measure(metrics, PREDICTIONS, 10, seed=1)

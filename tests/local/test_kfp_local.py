@@ -12,6 +12,7 @@ import pytest
 import yaml
 from kfp import local
 
+from trainyard.contract import version
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
@@ -56,11 +57,14 @@ class Ended:
         return entry["metadata"]
 
 
+METRICS = "import counting\n\n\ndef metrics(labels, outputs):\n    return {'tested': counting.count(labels)}\n"
+CODE = {"own.py": METRICS, "counting.py": "def count(labels):\n    return float(len(labels))\n"}
+
+
 def run(folder: Path, name: str, gate: float, code: str | None = None) -> Ended:
     """Run the digits pipeline on the storage `folder`/storage; a failed run is told by its record."""
-    return execute(
-        folder, name, recipes.load("digits", [*QUICK, f"evaluate.gates=[{{metric: accuracy, min: {gate}}}]"]), code
-    )
+    own = [f"files={json.dumps(CODE)}", "module=own.py", f"evaluate.gates=[{{metric: accuracy, min: {gate}}}]"]
+    return execute(folder, name, recipes.load("digits", [*QUICK, *own]), code)
 
 
 def execute(folder: Path, name: str, recipe: Recipe, code: str | None = None) -> Ended:
@@ -94,7 +98,10 @@ def test_raw_digits_become_a_pushed_model(first: Ended) -> None:
     assert [export.format for export in exports.exports] == ["saved_model", "litert_float32"]
     assert json.loads(first.parameter("evaluate", "thresholds")) == exports.thresholds
     assert exports.thresholds.keys() == {"3"}
-    assert Path(Pushed.read(first.parameter("push", "pushed")).path).is_dir()
+    pushed = Pushed.read(first.parameter("push", "pushed")).path
+    tested = Evaluation.read(first.parameter("evaluate", "evaluation")).metrics["tested"]
+    assert tested == examples.splits["test"].examples, "the recipe's own metric, computed in a step's process"
+    assert version.record(pushed).recipe["files"] == CODE, "a version holds the code that made it"
 
 
 def test_a_program_without_data_hands_its_folder_on_through_the_same_pipeline(tmp_path: Path) -> None:
@@ -108,7 +115,8 @@ output = pathlib.Path(os.environ["TRAINYARD_OUTPUT"])
     recipe = Recipe.model_validate(
         {
             "name": "own",
-            "train": {"command": ["python", "train.py"], "files": {"train.py": program}, "result": "folder"},
+            "train": {"command": ["python", "train.py"], "result": "folder"},
+            "files": {"train.py": program},
             "evaluate": {"gates": [{"metric": "bleu", "min": 30}]},
         }
     )

@@ -28,9 +28,9 @@ SCHEDULE = "name: nightly\nrecipe: {uri}\nenvironment: kind\ncron: 0 3 * * *\n"
 NETWORK = "name: own\ndata: {format: image_folder, bundled: digits}\nmodel: {name: cnn_small%s}\n"
 BESIDE = {
     SCRIPTED: "train.command: 'my_train.py'",
-    SCRIPTED.replace("bundled: digits", "path: /data").replace("my_train.py]", "-m, x], files: [x.py]"): (
-        "train.files: 'x.py'"
-    ),
+    SCRIPTED.replace("bundled: digits", "path: /data").replace(
+        "my_train.py]}", "-m, x]}\nfiles: [x.py]"
+    ): "files: 'x.py'",
     NETWORK.replace("bundled: digits", "path: photos") % "": "data.path: 'photos'",
     NETWORK.replace("bundled: digits", "bundled: digits, schema: seen.yaml") % "": "data.schema: 'seen.yaml'",
     NETWORK % "" + "module: own.py\n": "module: 'own.py'",

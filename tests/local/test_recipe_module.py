@@ -1,8 +1,11 @@
 """The example of docs/reference/module.md does what the page says of it."""
 
 import json
+import pickle
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -12,14 +15,19 @@ from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.keys import failure_record
-from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.runtime import step
+from trainyard.runtime.recipe_module import load_module
+from trainyard.spec import code
 from trainyard.spec import recipe as recipes
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.preprocess.transforming.module import load_preprocessing
 from trainyard.steps.train.engines.network import network
 
+LOAD = """import pickle, sys
+from trainyard.steps.preprocess.transforming import module
+print(pickle.load(sys.stdin.buffer)._function({}))"""
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "module.md"
 
 
@@ -46,19 +54,24 @@ def test_the_example_of_a_recipes_module_is_preprocessed_built_and_measured(tmp_
     assert isinstance(model, keras.Model) and model.output.shape == (None, 2)
 
     predictions = SplitPredictions(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], np.float32))
-    find = custom_metrics.find(recipe.module or "")
+    find = custom_metrics.find(recipe.module or "", code.files(recipe))
     assert find is not None
     values, intervals = custom_metrics.measure(find, predictions, 10, seed=1)
     assert values == {"share_bought": 1 / 3, "missed": 1.0} and intervals.keys() == values.keys()
 
 
 def test_a_fault_of_the_recipes_module_is_told_with_its_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "pets.py").write_text("def build_model(features, outputs):\n    return max(len(1), 2)\n")
-    module = load_module(str(tmp_path / "pets.py"))
+    module = load_module("pets.py", {"pets.py": "def build_model(features, outputs):\n    return max(len(1), 2)\n"})
     with pytest.raises(SystemExit), step.recorded("train", lambda: str(tmp_path / "model")):
         module.build_model([], 2)
     message = "train: TypeError: object of type 'int' has no len() (pets.py:2)"
     assert json.loads(Path(failure_record(str(tmp_path / "model"))).read_text())["message"] == message
-    (tmp_path / "dogs.py").write_text("\nx = y\n")
     with pytest.raises(ConfigurationError, match=r"NameError: name 'y' is not defined \(dogs\.py:2\)"):
-        load_module(str(tmp_path / "dogs.py"))
+        load_module("dogs.py", {"dogs.py": "\nx = y\n"})
+
+
+def test_a_worker_loads_preprocessing_fn_from_the_files_that_travel() -> None:
+    source = "def preprocessing_fn(inputs):\n    import layers\n\n    return layers.doubled(inputs)\n"
+    made = load_preprocessing("shop.py", {"shop.py": source, "layers.py": "def doubled(inputs):\n    return inputs\n"})
+    there = subprocess.run([sys.executable, "-c", LOAD], input=pickle.dumps(made), capture_output=True)
+    assert there.stdout.decode().strip() == "{}", there.stderr.decode()

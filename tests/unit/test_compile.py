@@ -148,7 +148,6 @@ def test_the_package_carries_the_whole_recipe_and_the_code_it_was_made_with() ->
 @pytest.mark.parametrize(
     ("update", "sentence"),
     [
-        ({"module": "/here/own.py"}, "digits: module: '/here/own.py' is on this machine"),
         ({"push": {"path": "/models"}}, "digits: push.path: '/models' is on this machine"),
         (
             {"model": {"name": "cnn_small", "weights": "/w.keras"}},

@@ -15,7 +15,7 @@ from trainyard.contract import keys
 from trainyard.errors import CommandFailed, ConfigurationError
 from trainyard.graph import OUTPUTS
 from trainyard.runtime.task import check_code
-from trainyard.spec import command, plain_yaml
+from trainyard.spec import code, plain_yaml
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
@@ -41,11 +41,12 @@ def recipe(tmp_path: Path) -> str:
     return str(tmp_path / "own.yaml")
 
 
-def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(recipe: str) -> None:
-    alone = recipes.load(recipe)
-    assert command.texts(alone.train) == {"my_train.py": "import layers\n"}
-    loaded = recipes.load(recipe, ["train.files=[layers.py]"])
-    assert command.texts(loaded.train) == {"my_train.py": "import layers\n", "layers.py": "# Schichten: größer\n"}
+def test_a_recipe_carries_the_files_that_its_command_names_or_imports_and_those_it_lists(recipe: str) -> None:
+    (Path(recipe).parent / "words.txt").write_text("a\n")
+    files = {"my_train.py": "import layers\n", "layers.py": "# Schichten: größer\n"}
+    assert recipes.load(recipe).files == files
+    loaded = recipes.load(recipe, ["files=[words.txt]"])
+    assert loaded.files == files | {"words.txt": "a\n"}
     # As a pod reads it, far from the files.
     assert parse(plain_yaml.dump(loaded.model_dump(mode="json")), Recipe, name="recipe") == loaded
 
@@ -58,8 +59,8 @@ def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(re
         ("train.augment={shift: 0.1}", "train.augment: is done by Trainyard's own training"),
         ("model.name=cnn_small", "model.name: is of the networks that Trainyard trains"),
         ("model.hidden=[3]", "model.hidden: is of the networks that Trainyard trains"),
-        ("train.files=[layer.py]", "there is no file 'layer.py' beside the recipe"),
-        ("train.files=[../layers.py]", "train.files"),
+        ("files=[layer.py]", "there is no file 'layer.py' beside the recipe"),
+        ("files=[../layers.py]", "files"),
         ("train.command=[]", "train.command"),
         ("data=null", "data"),
         ("evaluate.gates=[{metric: acuracy, min: 0.9}]", "no such metric 'acuracy'. Did you mean 'accuracy'?"),
@@ -83,15 +84,15 @@ def test_a_secret_among_the_arguments_is_refused_and_not_repeated(recipe: str, a
 
 def test_files_without_a_command_and_too_many_bytes_are_refused(recipe: str) -> None:
     folder = Path(recipe).parent
-    (folder / "large.py").write_text("#" * command.MAX_FILE_BYTES)
-    with pytest.raises(ConfigurationError, match=r"my_train.py, large.py: hold [\d,]+ bytes, and may 65,536 together"):
-        recipes.load(recipe, ["train.files=[large.py]"])
+    (folder / "large.py").write_text("#" * code.MAX_BYTES)
+    with pytest.raises(ConfigurationError, match=r"hold [\d,]+ bytes, .* may hold 65,536.* largest are large.py \(65"):
+        recipes.load(recipe, ["files=[large.py]"])
     plain = [
         "train.command=null",
         "model.name=cnn_small",
-        "train.files=[layers.py]",
+        "files=[layers.py]",
     ]
-    with pytest.raises(ConfigurationError, match=r"train.files: need train.command, which is not set"):
+    with pytest.raises(ConfigurationError, match=r"files: need module or train.command, and neither is set"):
         recipes.load(recipe, plain)
 
 

@@ -25,7 +25,7 @@ from trainyard import quantity, uris
 from trainyard.contract import keys, window
 from trainyard.errors import ConfigurationError
 from trainyard.graph import OUTPUTS
-from trainyard.spec import documents, plain_yaml
+from trainyard.spec import code, documents, plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.plain_yaml import MAX_BYTES, Fault, YamlText
 from trainyard.spec.recipe import Recipe
@@ -137,10 +137,12 @@ TAUGHT = DIGITS | {"train": {"teacher": {"model": "gs://bucket/models/3", "share
 OWN = {
     "name": "own",
     "data": {"format": "image_folder", "bundled": "digits"},
-    "train": {"command": ["python", "my_train.py"], "files": ["test_documents.py"]},
+    "train": {"command": ["python", "my_train.py"]},
+    "files": ["report_folders.py"],
 }
 FOLDER = {"name": "folder", "train": {"command": ["python", "my_train.py"], "result": "folder"}}
-INLINE = OWN | {"train": {"command": ["python", "my_train.py"], "files": {"my_train.py": "print(1)"}}}
+INLINE = OWN | {"files": {"my_train.py": "print(1)"}}
+BINARY = OWN | {"files": {"words.npy": {"base64": "/w=="}}}
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 KUBEFLOW = {
     "target": "kubeflow",
@@ -209,6 +211,7 @@ MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
             OWN,
             FOLDER,
             INLINE,
+            BINARY,
         ],
     ),
     "environment": (Environment, [KUBEFLOW, VERTEX, ELASTIC]),
@@ -364,6 +367,7 @@ def mutations(kind: str, at: Location) -> Iterator[tuple[str, bool]]:
     """Yield a good document's text with each hostile value at the place, then with each good one, and which it is."""
     nearest = max(MODELS[kind][1], key=lambda document: len(present(document, at)))
     needed = {*schema(kind)["required"], "data", "task", "model", "images", "pools", "placement", at[0]}
+    needed |= {"train"} if at[0] == "files" else set()
     nearest = {key: value for key, value in nearest.items() if key in needed}
     text = yaml.safe_dump(placed(nearest, at, PLACEHOLDER), sort_keys=False, allow_unicode=True)
     before, after = text.split(PLACEHOLDER)
@@ -394,6 +398,7 @@ def can_run(document: BaseModel, whole: bool = False) -> None:
     if isinstance(document, Recipe):
         assert 0 <= document.seed < 1 << 31
         assert len(window.paths(document.data, "2026-11-22")) == (document.data.window_days or 0)
+        document = document.model_copy(update=code.collect(document, Path(__file__).parent))
         assert all(json.loads(keys.sections(document, step)) for step in OUTPUTS)
         assert keys.output_uri("/runs", document, "train")
         assert document.train.batch_size % (document.train.workers * document.train.accumulation_steps) == 0

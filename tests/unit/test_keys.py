@@ -181,27 +181,20 @@ def metrics(labels, outputs):
         ("X = 1\n", []),
     ],
 )
-def test_the_recipe_s_own_module_counts_for_the_steps_that_it_has_a_function_for(
-    source: str, steps: list[str], tmp_path: Path
-) -> None:
-    module = tmp_path / "own.py"
-    module.write_text(source)
-    recipe = RECIPE.model_copy(update={"module": str(module)})
+def test_the_recipe_s_own_module_counts_for_the_steps_that_it_has_a_function_for(source: str, steps: list[str]) -> None:
+    recipe = RECIPE.model_copy(update={"module": "own.py", "files": {"own.py": source}})
     assert [step for step in OUTPUTS if "module" in provenance.provenance(recipe, step).modules] == steps
 
 
-def test_an_edit_of_the_recipe_s_own_module_counts_and_a_comment_does_not(tmp_path: Path) -> None:
-    module = tmp_path / "own.py"
-    module.write_text("def build_model(inputs, classes):\n    return 1\n")
-    recipe = RECIPE.model_copy(update={"module": str(module)})
-    before = keys.output_uri("/runs", recipe, "train", "examples")
-    module.write_text("def build_model(inputs, classes):\n    return 1  # one\n")
-    assert keys.output_uri("/runs", recipe, "train", "examples") == before
-    module.write_text("def build_model(inputs, classes):\n    return 2\n")
-    assert keys.output_uri("/runs", recipe, "train", "examples") != before
-    module.write_text("")
-    with_none = keys.output_uri("/runs", recipe, "preprocess")
-    assert with_none == keys.output_uri("/runs", RECIPE, "preprocess")
+def test_an_edit_of_the_recipe_s_own_module_counts_and_a_comment_does_not() -> None:
+    def key(source: str, *inputs: str) -> str:
+        recipe = RECIPE.model_copy(update={"module": "own.py", "files": {"own.py": source}})
+        return keys.output_uri("/runs", recipe, "train" if inputs else "preprocess", *inputs)
+
+    before = key("def build_model(inputs, classes):\n    return 1\n", "examples")
+    assert key("def build_model(inputs, classes):\n    return 1  # one\n", "examples") == before
+    assert key("def build_model(inputs, classes):\n    return 2\n", "examples") != before
+    assert key("") == keys.output_uri("/runs", RECIPE, "preprocess")
 
 
 def test_every_import_by_name_in_the_modules_of_a_step_is_known() -> None:

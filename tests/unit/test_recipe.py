@@ -369,7 +369,7 @@ def test_a_module_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match=r"pets.yaml:7: module: there is no such file beside the recipe"):
         recipe.load(str(file))
     (tmp_path / "own.py").write_text("")
-    assert recipe.load(str(file)).module == str(tmp_path / "own.py")
+    assert recipe.load(str(file)).files == {"own.py": ""}
 
 
 TABLE = "name: cars\ndata:\n  format: csv\n  path: x\n  label: y\n  features:\n{}model: {{name: mlp}}\n"

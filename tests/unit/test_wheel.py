@@ -61,7 +61,7 @@ def test_a_checkout_and_the_wheel_have_one_digest_of_all_that_a_step_may_read(wh
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     (package / "graph.pyc").touch()
-    assert keys._package_digest(package) == keys._package_digest()
+    assert keys.code_digest(package) == keys.code_digest()
     remaining = files(package) - {*keys.package_files(package), "graph.pyc"}
     documented = {"__init__.pyi", "py.typed", "serving/open_inference_grpc.proto"}
     unread = ("environments/", "steps/export/browser/runtime/")
@@ -77,8 +77,8 @@ def test_the_digest_of_the_code_changes_with_a_file_that_is_not_python(file: str
     digests = []
     for text in ("before", "after"):
         (package / file).write_text(text)
-        keys._package_digest.cache_clear()
-        digests.append(keys._package_digest(package))
+        keys.code_digest.cache_clear()
+        digests.append(keys.code_digest(package))
     assert digests[0] != digests[1]
 
 

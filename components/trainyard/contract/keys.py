@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.contract import window
-from trainyard.contract.provenance import provenance, recipe_module
+from trainyard.contract.provenance import provenance
 from trainyard.errors import DataError
 from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
@@ -113,20 +113,16 @@ def cancellation(folder: str) -> str:
     return storage.join(folder, "cancelled")
 
 
-def code_digest(module: str | None = None) -> str:
-    """Return the SHA-256 over this package and the recipe's own `module`. Raises `ConfigurationError`.
+@cache
+def code_digest(package: Path = Path(__file__).parent.parent) -> str:
+    """Return the SHA-256 over this package.
 
     A step fails if the digests of its image and its pipeline differ. Keys depend on less: see `provenance`.
     """
-    return hashlib.sha256(_package_digest() + (recipe_module(module) if module else b"")).hexdigest()
-
-
-@cache
-def _package_digest(package: Path = Path(__file__).parent.parent) -> bytes:
     digest = hashlib.sha256()
     for name in package_files(package):
         digest.update(f"{name}\0".encode() + (package / name).read_bytes())
-    return digest.digest()
+    return digest.hexdigest()
 
 
 def package_files(package: Path) -> list[str]:

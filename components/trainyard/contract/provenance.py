@@ -19,8 +19,8 @@ from typing import get_args
 from packaging.requirements import Requirement
 from pydantic import BaseModel
 
-from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS, entry_point
+from trainyard.spec.code import as_bytes, module_files, program_files
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, TRAINER_VARIABLE, EngineName
 from trainyard.spec.recipe import Recipe
 
@@ -112,7 +112,7 @@ class Provenance(BaseModel):
 
 
 def provenance(recipe: Recipe, step: str) -> Provenance:
-    """Return the provenance of `step`'s output. Raises `ConfigurationError` if the recipe's module cannot be read."""
+    """Return the provenance of `step`'s output. Raises `ConfigurationError` if the recipe's files were not read."""
     variant = os.environ.get(TRAINER_VARIABLE, "") if step == "train" else ""
     engine = os.environ.get(ENGINE_VARIABLE) or ("jax" if variant in ("jax", "jax-gpu") else "tensorflow")
     modules, imported = _closure(_PACKAGE, entry_point(step), _other_engines(engine))
@@ -120,10 +120,7 @@ def provenance(recipe: Recipe, step: str) -> Provenance:
         network, more = _closure(_PACKAGE, recipe.model.network_module, frozenset())
         modules, imported = modules | network, imported | more
     digests = {name: _parsed(path.read_bytes()).digest for name, path in modules.items()}
-    if (hook := STEPS[step].hook) and recipe.module:
-        source = recipe_module(recipe.module)
-        if _may_define(source, hook):
-            digests["module"] = _digest(_meaning_or_text(source))
+    digests |= _recipe_code(recipe, step)
     counted = {library(name) for name in imported} & _DISTRIBUTIONS.keys()
     libraries = {name: _version(_DISTRIBUTIONS[name], variant) for name in sorted(counted)}
     return Provenance(modules=digests, libraries=libraries, engine=engine if step == "train" else "")
@@ -133,6 +130,20 @@ def library(imported: str) -> str:
     """Return the library that the name `imported` belongs to, as keys call it."""
     parts = imported.split(".")
     return next((name for name in (".".join(parts[:2]), parts[0]) if name in _DISTRIBUTIONS), parts[0])
+
+
+def _recipe_code(recipe: Recipe, step: str) -> dict[str, str]:
+    """Return the digests of the recipe's files that `step` may use: those of its program, or of its module's hook."""
+    if step == "train" and recipe.train.command is not None:
+        return {name: hashlib.sha256(as_bytes(file)).hexdigest()[:16] for name, file in program_files(recipe).items()}
+    hook = STEPS[step].hook
+    if not hook or recipe.module is None:
+        return {}
+    files = {name: as_bytes(file) for name, file in module_files(recipe).items()}
+    if not _may_define(files[recipe.module], hook):
+        return {}
+    meanings = {name: _meaning_or_text(file) if name.endswith(".py") else repr(file) for name, file in files.items()}
+    return {"module" if name == recipe.module else name: _digest(meaning) for name, meaning in meanings.items()}
 
 
 def _may_define(source: bytes, name: str) -> bool:
@@ -145,17 +156,6 @@ def _may_define(source: bytes, name: str) -> bool:
     for node in ast.walk(tree):
         names |= {getattr(node, field, None) for field in ("id", "name", "attr", "asname", "value")}
     return name in names or not _REFLECTION.isdisjoint(names)
-
-
-def recipe_module(path: str) -> bytes:
-    """Return the source of the recipe's own module. Raises `ConfigurationError` if it cannot be read."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: the recipe's module cannot be read ({error.strerror}). "
-            "Name a Python file in module, or leave it out."
-        ) from error
 
 
 def _other_engines(engine: str) -> frozenset[str]:

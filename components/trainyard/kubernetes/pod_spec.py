@@ -91,6 +91,11 @@ def literal_json(text: str) -> str:
     return text.replace("$", r"\u0024")
 
 
+def literal_value(text: str) -> str:
+    """Return the value of a variable that a container gets as `text`, with the $ that Kubernetes would expand."""
+    return text.replace("$", "$$")
+
+
 def variable(spec: Manifest, name: str) -> str:
     """Return the value of an environment variable of the pod's containers, '' if none has it."""
     entries = [entry for container in spec["containers"] for entry in container.get("env") or []]

@@ -209,7 +209,7 @@ def launched(
     if not plan or storage.committed(output) is not None:
         return False
     run = importlib.import_module(LAUNCHER).run_step_in_pod
-    code = keys.code_digest(recipe.module if recipe else None)
+    code = keys.code_digest()
     _delegate(name, output, run, recipe=recipe, plan=plan, code=code, arguments=arguments, note=note)
     return True
 
@@ -258,8 +258,8 @@ def write_previews(*artifacts: Artifact) -> None:
 
 
 def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:
-    """Raise `ConfigurationError` unless `code` is the digest of this code and the module of `recipe`."""
-    actual = keys.code_digest(recipe.module if recipe else None)
+    """Raise `ConfigurationError` unless `code` is the digest of this code. recipe: of the step `name`."""
+    actual = keys.code_digest()
     if code and code != actual:
         remedy = "name the image of the pipeline's version in the environment"
         if name == "train" and recipe and recipe.train.image:

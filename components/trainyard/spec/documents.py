@@ -37,19 +37,23 @@ _SECRET_NAMES = re.compile(
     r"(?:[_.-](?!FILE|PATH|DIR|URL|URI|ENDPOINT|NAME|TYPE|ARN)|$)",
     re.IGNORECASE,
 )
-# Values that are secrets by their form.
-_SECRET_VALUES = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY"
+# Values that are secrets by their form, in any text.
+_KEYS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
     r"|\bAIza[\w-]{35}"  # Google
     r"|\bya29\.[\w-]{20}"
-    r'|"private_key"'
     r"|\bgh[oprsu]_\w{36}|\bgithub_pat_\w{22}"
     r"|\bhf_[A-Za-z]{34}"
     r"|\bglpat-[\w-]{20}"
     r"|\bxox[abprs]-[\w-]{10}"
     r"|\bsk-[\w-]{32}"
     r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."  # JSON Web Token
+)
+# In a value alone: code may have them around a variable.
+_SECRET_VALUES = re.compile(
+    _KEYS.pattern + r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r'|"private_key"'
     r"|\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # a password in a URL
     r"|(?:^|\s)[^\s/:@]+:[^\s/:@]+@(?!sha256:)"  # and before the name of a registry
     r"|(?:AccountKey|SharedAccessSignature)="  # Azure
@@ -151,6 +155,11 @@ def require_source(source: str, info: ValidationInfo, advice: str) -> str:
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     """Return the text of the regular file at `path`, at most `limit` bytes. Raises `ConfigurationError`."""
     return _decoded(_content(path, limit), str(path), limit)
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the first `limit` + 1 bytes of the regular file at `path`. Raises `ConfigurationError`."""
+    return _content(path, limit)
 
 
 def read_object(uri: str) -> str:
@@ -332,6 +341,11 @@ def _members(annotation: Any) -> list[Any]:
     if hasattr(annotation, "__metadata__"):
         return _members(get_args(annotation)[0])
     return [annotation]
+
+
+def holds_secret(text: str) -> bool:
+    """Return True if `text`, such as a file of code, holds a key of a known form."""
+    return _KEYS.search(text) is not None
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -127,9 +127,14 @@ def dump(content: Any, allow_unicode: bool = False, inline_leaves: bool = False)
     """Return `content` as YAML that `YamlText`, and every YAML 1.1 reader, read as the same values.
 
     inline_leaves: put mappings and lists of scalars on one line.
+
+    It holds no '{{', which Argo takes for the start of a variable: texts with it are quoted, and escape it.
     """
     flow = None if inline_leaves else False
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=flow)
+    text: str = yaml.dump(
+        content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=flow
+    )
+    return text.replace("{{", r"{\x7b")
 
 
 def comment(text: str, indent: int = 1) -> str:
@@ -192,8 +197,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Quote invisible characters, including YAML 1.1 line ends, which PyYAML 6 reads as spaces."""
-    style = None if escape.is_safe(value, kept="\n") else '"'
+    """Write lines as lines; quote invisible characters, also YAML 1.1 line ends, which PyYAML 6 reads as spaces."""
+    style = ("|" if "\n" in value else None) if escape.is_safe(value, kept="\n") and "{{" not in value else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -18,13 +18,13 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec import command, contradictions, devices, documents, formula, plain_yaml, trees
+from trainyard.spec import code, contradictions, devices, documents, formula, plain_yaml, trees
+from trainyard.spec.code import MAX_FILES, Content, FileName
 from trainyard.spec.columns import (
     ENDINGS,
     MAX_COLUMNS,
@@ -486,6 +486,15 @@ class Recipe(Strict):
     module: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None, description="Python file next to the recipe with preprocessing_fn, build_model or metrics."
     )
+    files: (
+        Annotated[list[FileName], Field(max_length=MAX_FILES)]
+        | Annotated[dict[FileName, Content], Field(max_length=MAX_FILES)]
+    ) = Field(
+        [],
+        description="More files and folders next to the recipe for its module or train.command, which travel with it. "
+        "The module, files that the command names, and local files that they import are included. At most 64 KiB "
+        "together.",
+    )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Random seed.")
     task: Task = Field(
         "classification",
@@ -507,17 +516,6 @@ class Recipe(Strict):
         description="Drift bounds, for schedules with when.drift and for a warning in evaluate.",
     )
 
-    @field_validator("module")
-    @classmethod
-    def _is_there(cls, module: str | None, info: ValidationInfo) -> str | None:
-        folder = (info.context or {}).get(documents.FOLDER)
-        if module is not None and folder is not None:
-            if not module.endswith(".py"):
-                raise ValueError("is no Python file, whose name ends in .py")
-            if not os.path.isfile(uris.resolve(folder, module)):  # noqa: PTH113 - Path's raises for a name too long
-                raise ValueError("there is no such file beside the recipe. Name a Python file")
-        return module
-
     @property
     def named_classes(self) -> dict[str, str | None]:
         """The classes that keys of the recipe name, by the key."""
@@ -529,8 +527,10 @@ class Recipe(Strict):
         }
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if faults := list(contradictions.find_contradictions(self)):
+    def _consistent(self, info: ValidationInfo) -> Self:
+        folder = (info.context or {}).get(documents.FOLDER)
+        missing = code.missing_files(self, folder) if folder is not None else ()
+        if faults := [*missing, *contradictions.find_contradictions(self)]:
             raise documents.contradictory(faults)
         return self
 
@@ -561,13 +561,13 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     else:
         path = documents.find("recipe", name, BUNDLED)
         recipe, folder = documents.load(path, Recipe, overrides), path.parent
-    module, source = recipe.module, recipe.data.path
+    source = recipe.data.path
     push, weights = recipe.push.path, recipe.model.weights
     data = {"path": source and uris.resolve(folder, source), "schema_": _schema(recipe.data, folder)}
     weights = weights if weights in (None, IMAGENET) else uris.resolve(folder, weights)
     return recipe.model_copy(
         update={
-            "module": module and uris.resolve(folder, module),
+            **code.collect(recipe, folder),
             "data": recipe.data.model_copy(update=data),
             "model": recipe.model.model_copy(update={"weights": weights}),
             "train": _train(recipe.train, folder),
@@ -597,17 +597,18 @@ def _load_from_bucket(uri: str, overrides: list[str]) -> Recipe:
     text = documents.read_object(uri)
     recipe = documents.parse(text, Recipe, name=uri, overrides=overrides)
     teacher, train = recipe.train.teacher, recipe.train
+    carried, unread = (recipe.files, []) if isinstance(recipe.files, dict) else ({}, recipe.files)
     weights = None if recipe.model.weights == IMAGENET else recipe.model.weights
     schema = recipe.data.schema_
     scripts = [argument for argument in train.command or [] if argument.endswith(".py")]
     named = [
-        ("module", recipe.module),
+        ("module", recipe.module if recipe.module not in carried else None),
         ("data.path", recipe.data.path),
         ("data.schema", None if schema is None or is_schema(schema) else schema),
         ("model.weights", weights),
         ("train.teacher.model", teacher and teacher.model),
-        *(("train.files", name) for name in train.files if isinstance(train.files, list)),
-        *(("train.command", name) for name in scripts if name not in train.files),
+        *(("files", name) for name in unread),
+        *(("train.command", name) for name in scripts if name not in carried),
     ]
     relative = [
         f"{uri}: {key}: '{documents.safe(path)}' is relative, and beside a recipe in a bucket no files are read. "
@@ -624,7 +625,7 @@ def _train(train: Train, folder: Path) -> Train:
     if train.teacher is not None:
         model = uris.resolve(folder, train.teacher.model)
         train = train.model_copy(update={"teacher": train.teacher.model_copy(update={"model": model})})
-    return command.with_files(train, folder)
+    return train
 
 
 def _schema(data: Data, folder: Path) -> str | None:

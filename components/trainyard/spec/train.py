@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from trainyard.spec import command, documents
+from trainyard.spec import documents
 from trainyard.spec.columns import Column, Count, Examples, Quantiles
-from trainyard.spec.command import Argument, FileName, FileText
+from trainyard.spec.command import Argument
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import class_text
 from trainyard.uris import Image, Source
@@ -298,21 +298,6 @@ class Train(Strict):
         description="Container image of the command on a cluster, such as registry/name@sha256:…, built FROM "
         "Trainyard's image for the pool. Default: the environment's.",
     )
-    files: (
-        Annotated[list[FileName], Field(max_length=100)] | Annotated[dict[FileName, FileText], Field(max_length=100)]
-    ) = Field(
-        [],
-        description="Files next to the recipe to copy to the command's folder; files that the command names are "
-        "included. At most 64 KiB together.",
-    )
-
-    @field_validator("files")
-    @classmethod
-    def _are_there(cls, files: list[str] | dict[str, str], info: ValidationInfo) -> list[str] | dict[str, str]:
-        folder = (info.context or {}).get(documents.FOLDER)
-        if isinstance(files, list) and folder is not None:
-            command.require_files(files, folder)
-        return files
 
     @property
     def selected(self) -> Select | None:

@@ -12,7 +12,7 @@ from trainyard.contract.pushed_versions import split_name
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import PREDICT
 from trainyard.report import local_runs
-from trainyard.spec import documents
+from trainyard.spec import code, documents
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import with_training_on
 from trainyard.storage import storage
@@ -107,7 +107,8 @@ def prepare(
     paths = {key: upload.path for key, upload in uploaded.items()}
     expected = expect(loaded, loaded_environment) if loaded_environment.target == "kubeflow" else None
     metadata = replace(submission.metadata, expected=expected, uploads=paths)
-    return replace(submission, metadata=metadata, uploads=uploaded)
+    files = {name: len(code.as_bytes(content)) for name, content in code.files(loaded).items()}
+    return replace(submission, metadata=metadata, uploads=uploaded, files=files)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.measured import duration_text
-from trainyard_control.cli.options import Output, say
+from trainyard_control.cli.options import Output, say, say_table
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.compilation import Submission
@@ -80,6 +80,9 @@ def send_and_follow(submission: Submission, *, dry_run: bool, wait: bool, pendin
     from trainyard_control.api.packages import send
 
     if dry_run:
+        if submission.files:
+            sizes = [(name, f"{size:,} bytes") for name, size in submission.files.items()]
+            say_table([*sizes, ("sends", f"{sum(submission.files.values()):,} bytes of code")], err=True)
         show_all([submission], output)
         return
     vertex = submission.environment.target == "vertex"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT, STEPS
 from trainyard.kubernetes.client import Manifest
-from trainyard.spec import documents, plain_yaml
+from trainyard.spec import code, documents, plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
@@ -91,7 +91,7 @@ def _placed(pipeline: Any, recipe: Recipe, environment: Environment, more: dict[
     defaults = {
         "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
         "storage": environment.storage,
-        "code": keys.code_digest(recipe.module),
+        "code": keys.code_digest(),
     }
     spec = _with_defaults(pipeline, recipe.name, environment, defaults | more)
     _fill_in_time(spec, day_of(day, recipe.data) if day else "")
@@ -157,6 +157,7 @@ def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
 
 
 def _check_portable(recipe: Recipe, environment: Environment) -> None:
+    code.files(recipe)  # raises if they were not read
     if environment.target == "local":
         return
     faults = []
@@ -168,8 +169,6 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     teacher = recipe.train.teacher
     if teacher and not reachable(teacher.model, environment):
         faults.append(f"train.teacher: '{teacher.model}' is on this machine. {_upload(environment)}")
-    if recipe.module:
-        faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
     if recipe.push.path and not reachable(recipe.push.path, environment):
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
     if faults:
@@ -227,6 +226,7 @@ class Submission:
     """A run to create: the package, the names of pipeline, version and run, the environment and the metadata.
 
     uploads: what has to be in the storage before it starts, by recipe key.
+    files: the size in bytes of each file of code that travels with the recipe, by name.
     """
 
     pipeline: str
@@ -236,6 +236,7 @@ class Submission:
     environment: Environment
     metadata: RunMetadata
     uploads: dict[str, Upload] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def submission(

@@ -18,7 +18,7 @@ from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
-from trainyard.spec import plain_yaml
+from trainyard.spec import code, plain_yaml
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
@@ -119,14 +119,14 @@ def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return the cost of build_model's network, from the cache or by building it with TensorFlow."""
-    module = Path(recipe.module or "")
+    files = repr(sorted(code.module_files(recipe).items()))
     features = json.dumps([feature.model_dump() for feature in data.features])
-    key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0".encode() + module.read_bytes()).hexdigest()[:24]
+    key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0{files}".encode()).hexdigest()[:24]
 
     def built() -> str:
         if not data.features:
             raise ConfigurationError(
-                f"{recipe.name}: the network of {module.name} takes features that only preprocessed data tell. "
+                f"{recipe.name}: the network of {recipe.module} takes features that only preprocessed data tell. "
                 "Run the preprocess step once, then plan."
             )
         return _built(recipe, features, data.classes, f"{recipe.module}: build_model failed")

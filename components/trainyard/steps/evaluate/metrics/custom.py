@@ -11,8 +11,9 @@ import numpy as np
 
 from trainyard import events
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
+from trainyard.runtime.recipe_module import load_module
+from trainyard.spec.code import Files
 from trainyard.spec.gates import ALL_METRICS, MODULE_RESAMPLES
 from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import percentiles
@@ -21,12 +22,12 @@ from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPrediction
 Metrics = Callable[..., Mapping[str, float]]
 
 
-def find(module: str) -> Metrics | None:
+def find(module: str, files: Files) -> Metrics | None:
     """Return the function `metrics` of the recipe's file `module`, None if it has none.
 
     Raises `ConfigurationError` if the file cannot be loaded.
     """
-    return getattr(load_module(module), "metrics", None)
+    return getattr(load_module(module, files), "metrics", None)
 
 
 def measure(

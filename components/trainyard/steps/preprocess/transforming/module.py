@@ -8,32 +8,37 @@ from collections.abc import Callable, Iterable, Mapping
 import tensorflow as tf
 from tensorflow_transform import analyzer_nodes, graph_tools, nodes
 
-from trainyard.data.importing import load_module
 from trainyard.errors import ConfigurationError
+from trainyard.runtime.recipe_module import load_module
 from trainyard.spec import formula
+from trainyard.spec.code import Files
 from trainyard.spec.recipe import Data
 
 Tensors = dict[str, tf.Tensor]
-Preprocessing = Callable[[Tensors, Mapping[str, tf.DType]], Tensors]
 
 
-def load_preprocessing(module: str | None) -> Preprocessing | None:
-    """Return the `preprocessing_fn` of the Python file `module`, or None if it has none.
+class Preprocessing:
+    """The `preprocessing_fn` of the recipe's module, which a Beam worker loads from the files that travel with it."""
 
-    It takes the raw features, and the types of the columns that only the label is made of. The function may read
-    the latter, but an output that it computes from them is dropped. Other outputs become float32 and int64. Raises
-    `ConfigurationError` if the file or the function fails, if an output is no dense tensor of numbers, or if an
-    analyzer learns from the label.
-    """
-    custom = getattr(load_module(module), "preprocessing_fn", None) if module is not None else None
-    if custom is None:
-        return None
-    place = f"module: {module}: preprocessing_fn"
+    def __init__(self, module: str, files: Files, function: Callable[[Tensors], Mapping[str, tf.Tensor]]) -> None:
+        self._module = module
+        self._files = files
+        self._function = function
 
-    def preprocessing_fn(inputs: Tensors, label_types: Mapping[str, tf.DType]) -> Tensors:
+    def __reduce__(self) -> tuple[Callable[..., Preprocessing | None], tuple[str, Files]]:
+        return load_preprocessing, (self._module, self._files)
+
+    def __call__(self, inputs: Tensors, label_types: Mapping[str, tf.DType]) -> Tensors:
+        """Return the features of the raw `inputs`.
+
+        label_types: of the columns that only the label is made of. The function may read these columns, but an output
+        that it computes from them is dropped. Other outputs become float32 and int64. Raises `ConfigurationError` if
+        the function fails, if an output is no dense tensor of numbers, or if an analyzer learns from the label.
+        """
+        place = f"module: {self._module}: preprocessing_fn"
         columns = Columns(inputs, label_types)
         try:
-            outputs = dict(custom(columns))
+            outputs = dict(self._function(columns))
         except Exception as error:
             raise ConfigurationError(
                 f"{place}: fails ({type(error).__name__}: {error}). Its inputs are the columns of data.features and "
@@ -44,7 +49,14 @@ def load_preprocessing(module: str | None) -> Preprocessing | None:
             outputs = _without_label(columns, outputs, place)
         return {name: _number(value, f"{place}: the output '{name}'") for name, value in outputs.items()}
 
-    return preprocessing_fn
+
+def load_preprocessing(module: str, files: Files) -> Preprocessing | None:
+    """Return the `preprocessing_fn` of the recipe's file `module`, or None if it has none.
+
+    Raises `ConfigurationError` if the file cannot be loaded.
+    """
+    function = getattr(load_module(module, files), "preprocessing_fn", None)
+    return None if function is None else Preprocessing(module, files, function)
 
 
 def _without_label(columns: Columns, outputs: Tensors, place: str) -> Tensors:

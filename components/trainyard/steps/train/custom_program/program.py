@@ -24,7 +24,7 @@ from trainyard.child_process import end_with_parent, start_program
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.errors import CommandFailed, DataError, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
-from trainyard.spec import command as commands
+from trainyard.spec import code
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import settings
@@ -161,10 +161,8 @@ def _recorded_epochs(record: str) -> list[Epoch]:
 
 def prepare(recipe: Recipe, folder: Path) -> None:
     """Write the program's files and recipe.json into the empty working `folder`."""
-    for name, text in commands.texts(recipe.train).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / "recipe.json").write_text(recipe.model_dump_json(exclude={"train": {"files"}}), encoding="utf-8")
+    code.write(code.program_files(recipe), folder)
+    (folder / "recipe.json").write_text(recipe.model_dump_json(exclude={"files"}), encoding="utf-8")
 
 
 def variables(rank: Rank, addresses: list[str], own_variables: dict[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from trainyard.contract.gang import Attempt, GangSpec, InputPods, elastic_gang
 from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
-from trainyard.kubernetes.pod_spec import literal_json
+from trainyard.kubernetes.pod_spec import literal_json, literal_value
 from trainyard.signals import handle_sigterm
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.hardware.pools import device_variables
@@ -198,7 +198,7 @@ def gang(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str
     train.
     """
     heartbeat = {settings.LAUNCHER_HEARTBEAT: _heartbeat(options)}
-    text = {settings.RECIPE: plain_yaml.dump(recipe.model_dump(mode="json"))} if recipe else {}
+    text = {settings.RECIPE: literal_value(plain_yaml.dump(recipe.model_dump(mode="json")))} if recipe else {}
     planned = Gang(
         run=f"{recipe.name if recipe else plan.step}-{run}",
         image=plan.image,
