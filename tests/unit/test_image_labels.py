@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from PIL import Image
 
 from trainyard.contract import keys
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.inspect import inspect, inspect_recipe
+from trainyard.quality import schema
+from trainyard.quality.inspect import inspect, inspect_recipe, statistics_of
 from trainyard.quality.recipe_check import check_first
 from trainyard.quality.recipe_draft import draft_recipe
 from trainyard.spec import documents
@@ -55,7 +57,7 @@ def test_a_csv_file_beside_images_is_drafted_and_read_as_their_labels(tmp_path):
     assert (made.data.labels_file, made.data.label, made.task) == ("labels.csv", "label", "classification")
     assert any(guess.startswith("2 classes, by 'label' of labels.csv: cat, dog; a file beside") for guess in guesses)
     assert profile.classes == {"cat": 20, "dog": 10} == inspect_recipe(made).classes
-    assert check_first(made) == "30 of 30 images in 2 classes"
+    assert check_first(made) == "30 of 30 images with 'label' of labels.csv"
     labels, bad = read(made)
     assert labels == {name: ("cat" if index % 3 else "dog",) for index, name in enumerate(NAMES)} and not bad
 
@@ -66,10 +68,8 @@ def test_several_classes_of_an_image_are_drafted_and_read(tmp_path):
     (tmp_path / "p.yaml").write_text(text)
     made = load(str(tmp_path / "p.yaml"))
     assert (made.task, made.data.label_separator) == ("multi_label", ";")
-    assert any(
-        guess.startswith("3 classes, by 'label' of labels.csv: a, b, c, any of them an image") for guess in guesses
-    )
-    assert check_first(made) == "30 of 30 images in 3 classes"
+    assert any(guess.startswith("3 classes, by 'label' of labels.csv: a, b, c, several per image") for guess in guesses)
+    assert check_first(made) == "30 of 30 images with 'label' of labels.csv"
     assert read(made)[0][NAMES[2]] == ("b;c",)
 
 
@@ -111,7 +111,7 @@ def test_the_file_is_read_as_any_csv_file(tmp_path):
     (tmp_path / "p.yaml").write_text(text)
     made = load(str(tmp_path / "p.yaml"))
     assert (made.data.delimiter, made.data.encoding, made.data.comment) == (";", "cp1252", "#")
-    assert check_first(made) == "30 of 30 images in 2 classes"
+    assert check_first(made) == "30 of 30 images with 'label' of labels.csv"
     assert sorted({*read(made)[0].values()}) == [("café",), ("dog",)]
 
 
@@ -158,6 +158,15 @@ def test_a_table_about_images_in_class_folders_does_not_become_their_labels(tmp_
             "and split: by: folder has several folders",
         ),
         ("format: image_folder, path: x, split: {by: group, column: who}", "goes by a column, and these are images"),
+        ("format: image_folder, path: x}\ntask: regression\npush: {", "takes columns, or images with a number each"),
+        (
+            "format: image_folder, path: x, labels: l.csv, label: height}\ntask: regression\npush: {",
+            "'height' stands for the height of the image file itself in statistics",
+        ),
+        (
+            "format: image_folder, path: x, labels: l.csv, schema: s}\ntask: regression\npush: {",
+            "names the class of each, and a regression has no classes",
+        ),
     ],
 )
 def test_a_recipe_says_where_labels_can_be(data, sentence):
@@ -173,3 +182,50 @@ def test_the_column_of_the_labels_is_named_if_the_file_has_several(tmp_path):
     assert inspect(str(root), "species").classes == {"a": 15, "b": 15}
     with pytest.raises(ConfigurationError, match=r"--label age: .* no CSV file beside them has this column"):
         inspect(str(root), "age")
+
+
+def numbers(folder: Path) -> Path:
+    rows = [f"{name},{index / 4 + 0.1:.2f},{index % 7},p{index // 3}" for index, name in enumerate(NAMES)]
+    return pets(folder, rows, "file,weight,age,who")
+
+
+def test_a_number_of_each_image_is_drafted_inspected_and_checked_as_a_regression(tmp_path):
+    profile = inspect(str(numbers(tmp_path)), "weight")
+    text, guesses = draft_recipe("p", "pets", profile)
+    (tmp_path / "p.yaml").write_text(text)
+    made = load(str(tmp_path / "p.yaml"))
+    assert (made.task, made.data.label, made.evaluate.gates[0].metric) == ("regression", "weight", "r2")
+    assert guesses[0] == (
+        "'weight' of labels.csv: numbers, so a regression; a file beside the images, which has nearly all of their "
+        "names"
+    )
+    column = profile.columns[-1]
+    assert (column.name, column.statistics.min, column.statistics.max) == ("weight", 0.1, 7.35)
+    assert profile.classes == {} and inspect_recipe(made).columns[-1] == column
+    assert check_first(made) == "30 of 30 images with 'weight' of labels.csv"
+    with pytest.raises(ConfigurationError, match="a schema of images lists classes"):
+        schema.draft(profile, datetime.date(2026, 1, 1))
+
+
+def test_several_numbers_of_each_image_are_checked(tmp_path):
+    root = numbers(tmp_path)
+    made = recipe(root, ", targets: [weight, age]", "regression", ", split: {by: group, column: who}")
+    assert check_first(made) == "30 of 30 images with 'weight', 'age' of labels.csv"
+    assert read(made)[0][NAMES[1]] == ("0.35", "1", "p0")
+    text = (root / "labels.csv").read_text().replace(",0.35,", ",heavy,")
+    (root / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match=r"data.targets: is a number, but 1 of 30 cells .* labels.csv:3 'heavy'"):
+        check_first(made)
+
+
+def test_labels_are_compared_with_those_of_the_same_kind_and_with_no_others(tmp_path):
+    before, now, bare = (pets(tmp_path / name) for name in ("before", "now", "bare"))
+    (bare / "labels.csv").unlink()
+    for folder, classes in ((now, {"cat", "dog"}), (bare, set())):
+        first, second = statistics_of(str(before), str(folder))
+        assert first.classes.keys() == second.classes.keys() == classes
+    for name in ("cat", "dog"):
+        (tmp_path / "folders" / name).mkdir(parents=True)
+        Image.new("L", (20, 20), 40).save(tmp_path / "folders" / name / "0.png")
+    first, second = statistics_of(str(tmp_path / "folders"), str(tmp_path / "folders"))
+    assert first.classes.keys() == second.classes.keys() == {"cat", "dog"}

@@ -99,17 +99,20 @@ def image_findings(profile: Profile) -> list[str]:
         sentences.append(
             f"The first folders are splits: {splits_of(profile.splits)}. data.split: {{by: folder}} keeps them."
         )
-    if why := like_splits(profile.classes):
+    if not profile.labels_file and (why := like_splits(profile.classes)):
         sentences.append(why)
     if profile.deeper_folders:
         sentences.append(deeper_folders(profile.deeper_folders))
     sentences += _classes(profile)
     repeated = profile.repeated
     if repeated.conflicts:
-        sentences.append(
-            f"{_count(repeated.conflicts, 'image lies', 'images lie')} in several classes, such as "
-            f"{'; '.join(' = '.join(names) for names in repeated.conflicts_such_as)}. Keep each in one."
-        )
+        such_as = "; ".join(" = ".join(names) for names in repeated.conflicts_such_as)
+        if profile.labels_file:
+            images_have = _count(repeated.conflicts, "image equals another", "images equal others")
+            sentences.append(f"{images_have} with a different label, such as {such_as}. Keep one of them.")
+        else:
+            images_lie = _count(repeated.conflicts, "image lies", "images lie")
+            sentences.append(f"{images_lie} in several classes, such as {such_as}. Keep each in one.")
     if repeated.repeats:
         such_as = "; ".join(" = ".join(names) for names in repeated.such_as)
         sentences.append(f"{_count(repeated.repeats, 'file repeats', 'files repeat')} another one, such as {such_as}.")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -27,10 +28,12 @@ from trainyard.quality.decoding import (
     in_eight_bits,
     is_constant,
 )
-from trainyard.quality.profile import ImageProfile, Profile, Repeats, SheetImage
+from trainyard.quality.profile import ColumnProfile, ImageProfile, Profile, Repeats, SheetImage
 from trainyard.quality.source import SourceFiles
-from trainyard.quality.tables.columns import numbers_profile
+from trainyard.quality.tables.cells import cells
+from trainyard.quality.tables.columns import ColumnCounter, numbers_profile
 from trainyard.quality.tables.hashes import mixed
+from trainyard.quality.tables.tables import why_target
 from trainyard.storage.listing import SourceFile, copy_advice
 
 SAMPLED = 20_000
@@ -75,15 +78,16 @@ class _ImageCounters:
     conflicting: list[list[str]] = field(default_factory=list)
     constant: list[str] = field(default_factory=list)
     level: int = -1
+    cells: dict[str, str] = field(default_factory=dict)  # the label of each image that can be read, '' if it has none
     names: list[str] = field(default_factory=list)
     hashes: list[PerceptualHash] = field(default_factory=list)
     sheet: dict[str, list[SheetImage]] = field(default_factory=dict)
 
 
-def profile_images(source: SourceFiles, white_level: float | None = None) -> Profile:
+def profile_images(source: SourceFiles, white_level: float | None = None, *, is_number: bool | None = None) -> Profile:
     """Return the profile of the images; the class of each is the first folder that it lies in.
 
-    white_level: `data.white_level` of the recipe.
+    white_level: `data.white_level` of the recipe. is_number: as of `profile_table`, of labels in a file.
 
     Raises `DataError` if none of the files is an image.
     """
@@ -102,6 +106,11 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         )
     near, near_count = near_duplicate_pairs(counts.names, counts.hashes)
     measures = {"height": counts.heights, "width": counts.widths, "bytes": counts.sizes}
+    columns = [numbers_profile(name, np.array(values, np.float64)) for name, values in measures.items()]
+    label = _label_column(source, counts.cells)
+    if label is not None and (bool(why_target(label, counts.labels)) if is_number is None else is_number):
+        columns.append(label)
+        counts.labels.clear()
     profile = Profile(
         source=source.path,
         kind="image_folder",
@@ -110,7 +119,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         rows=len(counts.heights),
         ragged=0,
         ragged_such_as=[],
-        label=(source.labels.columns[0] if source.labels else "folder") if counts.labels else None,
+        label=label.name if label else "folder" if counts.labels else None,
         labels_file=source.labels.file if source.labels else "",
         delimiter=source.dialect.delimiter or ",",
         encoding=source.dialect.encoding,
@@ -118,7 +127,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         comment=source.dialect.comment,
         label_is_guessed=False,
         classes=dict(sorted(counts.labels.items(), key=lambda item: (-item[1], item[0]))),
-        columns=[numbers_profile(name, np.array(values, np.float64)) for name, values in measures.items()],
+        columns=columns,
         first=[],
         repeated=Repeats(
             repeats=counts.repeats,
@@ -146,6 +155,15 @@ def profile_images(source: SourceFiles, white_level: float | None = None) -> Pro
         deeper_folders=source.deeper_folders,
     )
     return profile.model_copy(update={"findings": findings.image_findings(profile)})
+
+
+def _label_column(source: SourceFiles, labels: dict[str, str]) -> ColumnProfile | None:
+    """Return the profile of the column with the `labels` by image, None if there is no such column."""
+    if source.labels is None or not any(labels.values()):
+        return None
+    names, counter = [*labels], ColumnCounter(source.labels.columns[0])
+    counter.add(cells(pa.array(labels.values(), pa.string())), names.__getitem__, 0)
+    return counter.profile()
 
 
 @dataclass(frozen=True)
@@ -209,6 +227,7 @@ def _count(counts: _ImageCounters, source: SourceFiles, file: SourceFile, sample
     counts.heights.append(height)
     counts.widths.append(width)
     counts.sizes.append(len(encoded))
+    counts.cells[file.name] = label or ""
     if label is not None:
         counts.labels[label] += 1
     _compare(counts, encoded, file.name, label or "")

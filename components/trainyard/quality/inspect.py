@@ -48,7 +48,7 @@ def inspect(
     source = find_source(path, label=label)
     if source.is_table:
         return profile_table(source, label, requires_label=requires_label, time_zone=time_zone, declared=declared)
-    if label is not None and not source.labels:
+    if label is not None and requires_label and not source.labels:
         raise ConfigurationError(
             f"--label {label}: {path} holds images, and no CSV file beside them has this column and their names. Leave "
             "--label out if their class is the folder that they lie in."
@@ -62,7 +62,7 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     source = recipe_source(recipe)
     if source.is_table:
         return profile_table(source, recipe.data.labels[0], recipe.task == "regression", recipe.data)
-    return profile_images(source, recipe.data.white_level)
+    return profile_images(source, recipe.data.white_level, is_number=recipe.task == "regression")
 
 
 def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
@@ -88,7 +88,7 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     path = data.path if data.window_days is None else _latest_day(data)
     source = find_source(path, kind, limit=limit, has_splits=has_splits)
     if data.labels_file is not None:
-        return with_labels(source, data.labels_file, data.label, Dialect.from_data(data))
+        return with_labels(source, data.labels_file, data.labels, Dialect.from_data(data))
     return replace(source, dialect=replace(Dialect.from_data(data), delimiter=None), may_lack=data.may_lack)
 
 
@@ -119,7 +119,8 @@ def statistics_of(
     declared = data.declared if data else _declared(before)
     old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone, declared=declared)
     label = label or (old.label if isinstance(old, Profile) else None)
-    new = documents[1] or _served(now, label, zone, declared)
+    by_folder = isinstance(old, Profile) and old.kind == "image_folder" and not old.labels_file
+    new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared))
     separator = (data and data.label_separator) or _separator(old, new)
     computed = {*data.derive} if data else set[str]()
     first = _beside(old, new, separator, computed | _computed(before))
@@ -195,8 +196,9 @@ def _document(name: str) -> Profile | Statistics | None:
 def _served(name: str, label: str | None, time_zone: str, declared: Declared) -> Profile:
     """Return the profile of rows that may lack the `label`."""
     profile = inspect(name, label, requires_label=False, time_zone=time_zone, declared=declared)
-    # A guess may name a feature of a model whose label the rows lack.
-    return profile.model_copy(update={"label": None, "classes": {}}) if label is None else profile
+    # A guess may name a feature of a model whose label the rows lack, and folders of images may be no classes.
+    lacks_label = label is None or (profile.kind == "image_folder" and not profile.labels_file)
+    return profile.model_copy(update={"label": None, "classes": {}}) if lacks_label else profile
 
 
 def _read(file: Path) -> Profile | Statistics:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.image_formats import EVAL_SPLITS, split_of
-from trainyard.errors import DataError, did_you_mean
+from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.quality.findings import like_splits, zoned_times
 from trainyard.quality.images import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
@@ -18,6 +18,7 @@ from trainyard.quality.tables.cells import Cells, Mask, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.tables import all_columns, nested, read_table
 from trainyard.readers.csv_rows import find_delimiter
+from trainyard.readers.image_labels import ImageLabels
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.gates import unknown_class
 from trainyard.spec.recipe import Data, Recipe
@@ -161,30 +162,24 @@ def _class_faults(recipe: Recipe, classes: Collection[str], is_whole: bool) -> I
 
 
 def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
-    labels = {source.label(file.name) for file in source.files if not file.reason}
-    separator, listed_in = recipe.data.label_separator, recipe.data.labels_file
-    cells = {label for label in labels if label is not None}
-    classes = {part.strip() for cell in cells for part in (cell.split(separator) if separator else [cell])} - {""}
+    classes: set[str] = set()
     faults = _lacking_splits(source) if recipe.data.split.by == "folder" else []
-    if listed_in and len(classes) < 2:
-        faults.append(
-            f"data.labels: {listed_in} names {len(classes)} classes in '{recipe.data.label}'. Name two or more."
-        )
-    elif len(classes) < 2:
-        faults.append(
-            f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
-            "its own, and at least two beside each other."
-        )
-    if not listed_in and recipe.data.split.by != "folder" and (why := like_splits(classes)):
-        faults.append(f"data.split: {why}")
-    faults += _class_faults(recipe, classes, source.is_whole)
-    unnamed = [file.name for file in source.files if source.labels and source.labels.fault(file.name)]
-    if len(unnamed) > recipe.data.max_bad_fraction * len(source.files):
-        shown = ", ".join(unnamed[:_SUCH_AS])
-        parts = f"{len(unnamed):,} of {len(source.files):,} images"
-        faults.append(
-            f"data.labels: {parts} have no row in {listed_in}, or rows that differ, such as {shown}. Add them."
-        )
+    if source.labels is not None:
+        faults += _listed_faults(recipe, source, source.labels)
+        shown = listed([f"'{name}'" for name in recipe.data.labels], _SUCH_AS)
+        described = f"with {shown} of {source.labels.file}"
+    else:
+        named = {source.label(file.name) for file in source.files if not file.reason}
+        classes = {name for name in named if name is not None}
+        described = f"in {len(classes)} classes"
+        if len(classes) < 2:
+            faults.append(
+                f"data.path: the images lie in {len(classes)} class folders. Put those of each class into a folder of "
+                "its own, and at least two beside each other."
+            )
+        if recipe.data.split.by != "folder" and (why := like_splits(classes)):
+            faults.append(f"data.split: {why}")
+        faults += _class_faults(recipe, classes, source.is_whole)
     step = max(1, len(source.files) // _IMAGES)
     files = list(islice(source.files, 0, None, step))[:_IMAGES]
     measured = [(file.name, measure(source, file)) for file in files]
@@ -198,7 +193,25 @@ def _check_images(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         advice = copy_advice((file.reason for file in files), source.path)
         faults.append(f"data.path: {parts} cannot be read, such as {shown}. Repair them.{advice}")
     about = "" if source.is_whole else "about "
-    return faults, f"{len(files):,} of {about}{source.count:,} images in {len(classes)} classes"
+    return faults, f"{len(files):,} of {about}{source.count:,} images {described}"
+
+
+def _listed_faults(recipe: Recipe, source: SourceFiles, labels: ImageLabels) -> Iterator[str]:
+    """Yield the faults of the labels in a file beside images."""
+    names = [file.name for file in source.files]
+    faulty = [name for name in names if labels.fault(name)]
+    if len(faulty) > recipe.data.max_bad_fraction * len(names):
+        shown = ", ".join(faulty[:_SUCH_AS])
+        yield (
+            f"data.labels: {len(faulty):,} of {len(names):,} images have no row in {labels.file}, or rows that differ, "
+            f"such as {shown}. Add them."
+        )
+    for index, column in enumerate(labels.columns):
+        texts = pa.array([row[index] for row in labels.cells.values()], pa.string())
+        batch = RowBatch(labels.file, pa.RecordBatch.from_pydict({column: texts}), np.array([*labels.rows.values()]))
+        yield from _label_faults(column, cells(texts), batch, recipe, is_whole=True)
+    if recipe.task != "regression" and len({*labels.cells.values()}) < 2:
+        yield f"data.label: '{recipe.data.label}' of {labels.file} is the same for all images. Name another column."
 
 
 def _lacking_splits(source: SourceFiles) -> list[str]:

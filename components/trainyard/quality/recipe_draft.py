@@ -54,6 +54,7 @@ _LIST_GATES = [
     {"metric": "f1", "min_difference": _MORE, "against": "baseline", "confidence": 0.95},
     {"metric": "f1", "min_difference": -0.02},
 ]
+_R2_GUESS = "r2 above 0, what the mean alone reaches, beyond its 95 % interval: raise it to the value you need"
 
 
 def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]]:
@@ -89,11 +90,6 @@ def _layout(profile: Profile) -> dict[str, Any]:
 
 
 def _image_content(profile: Profile) -> dict[str, Any]:
-    if profile.labels_file and too_many_classes(len(profile.classes), profile.rows) and not profile.label_separator:
-        raise ConfigurationError(
-            f"{profile.source}: '{profile.label}' of {profile.labels_file} has {len(profile.classes):,} different "
-            f"values for {profile.rows:,} images, too many for classes. Numbers of images are not predicted."
-        )
     if not profile.labels_file and profile.classes and all(map(split_of, profile.classes)):
         shown = " and ".join(sorted(profile.classes)[:_SHOWN])
         raise ConfigurationError(
@@ -101,7 +97,7 @@ def _image_content(profile: Profile) -> dict[str, Any]:
             "folders. Put the images of each class into a folder of its own in each, or name the one that has class "
             "folders."
         )
-    if len(profile.classes) < 2:
+    if not profile.labels_file and len(profile.classes) < 2:
         raise ConfigurationError(
             f"{profile.source}: the images lie in {len(profile.classes)} class folders, and a classifier needs two "
             "or more. Put the images of each class into a separate folder, or write their names and labels into a CSV "
@@ -112,47 +108,87 @@ def _image_content(profile: Profile) -> dict[str, Any]:
     network = suggested(side)
     gray = profile.images is not None and set(profile.images.modes) <= {"1", "L", "LA", "I", "I;16", "F"}
     level = profile.images.level if profile.images else -1
-    separator = profile.label_separator if profile.labels_file else ""
-    listed_labels = {"labels": profile.labels_file, "label": profile.label} if profile.labels_file else {}
-    listed_labels |= {"label_separator": separator} if separator else {}
     white = {"white_level": likely_white(level)} if 0 <= level <= FEW_LEVELS else {}
+    target = _listed_target(profile) if profile.labels_file else _folder_target(profile)
     return {
-        "task": "multi_label" if separator else "classification",
+        "task": target["task"],
         "data": {
-            **listed_labels,
+            **target.get("label", {}),
             "image_size": [side, side],
             **({"channels": 1} if gray else {}),
             **white,
-            **({} if separator else _split(profile)),
+            **target["split"],
         },
         "model": {"name": network},
-        "train": {
-            **_train(profile.rows),
-            **({} if separator else _class_weights(profile)),
-            "augment": {"flip": True, "shift": 0.1},
-        },
-        "evaluate": {"gates": _LIST_GATES if separator else _gates(profile, True)},
-        **({} if separator else _threshold(profile)),
+        "train": {**_train(profile.rows), **target["train"], "augment": {"flip": True, "shift": 0.1}},
+        "evaluate": {"gates": target["gates"]},
+        **target.get("threshold", {}),
         "guesses": [
-            _why_image_classes(profile, separator),
+            *target["why"],
             *([deeper_folders(profile.deeper_folders)[:-1]] if profile.deeper_folders else []),
             f"image_size {side}: the median image has {sides['height']:g} x {sides['width']:g} pixels",
             *(f"white_level {value}: 16 bits a channel, of which few are used" for value in white.values()),
-            "flip: the mirror image of an image has the same class; of letters and digits it has not",
+            "flip: the mirror image of an image has the same label; of letters and digits it has not",
             *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
-            *([] if separator else [*_split_guesses(profile), *_class_guesses(profile)]),
+            *target["guesses"],
         ],
     }
 
 
-def _why_image_classes(profile: Profile, separator: str) -> str:
-    names = {part.strip() for cell in profile.classes for part in (cell.split(separator) if separator else [cell])}
-    shown = f"{len(names)} classes, by the folders: {listed(sorted(names), _SHOWN)}"
-    if not profile.labels_file:
-        return shown
-    more = f", any of them an image, '{separator}' between them" if separator else ""
-    shown = shown.replace("by the folders", f"by '{profile.label}' of {profile.labels_file}")
-    return f"{shown}{more}; a file beside the images, which has nearly all of their names"
+def _folder_target(profile: Profile) -> dict[str, Any]:
+    """Return the draft's settings for images in class folders."""
+    return _class_target(profile) | {
+        "why": [f"{len(profile.classes)} classes, by the folders: {listed(sorted(profile.classes), _SHOWN)}"]
+    }
+
+
+def _class_target(profile: Profile) -> dict[str, Any]:
+    return {
+        "task": "classification",
+        "split": _split(profile),
+        "train": _class_weights(profile),
+        "gates": _gates(profile, True),
+        "threshold": _threshold(profile),
+        "guesses": [*_split_guesses(profile), *_class_guesses(profile)],
+    }
+
+
+def _listed_target(profile: Profile) -> dict[str, Any]:
+    """Return the draft's settings for images whose labels are in a CSV file."""
+    place, separator = f"'{profile.label or 'label'}' of {profile.labels_file}", profile.label_separator
+    named = {"labels": profile.labels_file, "label": profile.label}
+    beside = "a file beside the images, which has nearly all of their names"
+    if label := next((column for column in profile.columns if column.name == profile.label), None):
+        return {
+            "task": "regression",
+            "label": named,
+            "split": _split(profile),
+            "train": _target(label, is_class=False),
+            "gates": _gates(profile, False),
+            "why": [f"{place}: {_why_regression(label)}; {beside}"],
+            "guesses": [*_split_guesses(profile), *_target_guesses(label), _R2_GUESS],
+        }
+    if separator:
+        listing = _Listing(profile, separator)
+        return {
+            "task": "multi_label",
+            "label": named | listing.settings,
+            "split": listing.split,
+            "train": {},
+            "gates": _LIST_GATES,
+            "why": [
+                f"{len(listing.counts)} classes, by {place}: {listed(sorted(listing.counts), _SHOWN)}, several per "
+                f"image, '{separator}' between them; {beside}"
+            ],
+            "guesses": listing.guesses,
+        }
+    if len(profile.classes) < 2 or too_many_classes(len(profile.classes), profile.rows) or _hardly_repeats(profile):
+        raise ConfigurationError(
+            f"{profile.source}: {place} has {len(profile.classes):,} different values for {profile.rows:,} images, "
+            f"too {'few' if len(profile.classes) < 2 else 'many'} for classes. Name another column by --label."
+        )
+    why = f"{len(profile.classes)} classes, by {place}: {listed(sorted(profile.classes), _SHOWN)}; {beside}"
+    return _class_target(profile) | {"label": named, "why": [why]}
 
 
 def _table_content(profile: Profile) -> dict[str, Any]:
@@ -250,7 +286,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
                 if is_class
                 else [
                     *_target_guesses(label),
-                    "r2 above 0, what the mean alone reaches, beyond its 95 % interval: raise it to the value you need",
+                    _R2_GUESS,
                 ]
             ),
         ],
@@ -288,43 +324,49 @@ def _target_guesses(label: ColumnProfile) -> Iterator[str]:
         )
 
 
-def _list_content(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
-    """Return the draft of a table whose label holds several classes a cell, between them the `separator`."""
-    counts = Counter[str]()
-    for cell, times in profile.classes.items():
-        counts.update(dict.fromkeys({part.strip() for part in cell.split(separator)} - {""}, times))
-    rare = sorted(name for name, count in counts.items() if count < _RARE_OF_SEVERAL)
-    rare = rare if len(counts) - len(rare) >= 2 else []
-    is_small = any(count < _RARE for name, count in counts.items() if name not in rare)
-    return {
-        "task": "multi_label",
-        "data": {
-            "label": profile.label,
-            "label_separator": separator,
-            **({"label_min_count": _RARE_OF_SEVERAL} if rare else {}),
-            "features": features,
-            **({"split": {"train": 0.6, "eval": 0.2, "test": 0.2}} if is_small else {}),
-        },
-        "model": {"name": "mlp"},
-        "train": _train(profile.rows),
-        "evaluate": {
-            "gates": _LIST_GATES,
-        },
-        "guesses": [
-            f"label '{profile.label}': any of {len(counts)} classes a row, '{separator}' between them; "
-            "for one class a cell task: classification",
+class _Listing:
+    """The draft's settings for a label with several classes in a cell, between them the `separator`."""
+
+    def __init__(self, profile: Profile, separator: str) -> None:
+        counts = Counter[str]()
+        for cell, times in profile.classes.items():
+            counts.update(dict.fromkeys({part.strip() for part in cell.split(separator)} - {""}, times))
+        rare = sorted(name for name, count in counts.items() if count < _RARE_OF_SEVERAL)
+        rare = rare if len(counts) - len(rare) >= 2 else []
+        is_small = any(count < _RARE for name, count in counts.items() if name not in rare)
+        self.counts = counts
+        self.settings = {"label_separator": separator, **({"label_min_count": _RARE_OF_SEVERAL} if rare else {})}
+        self.split = {"split": {"train": 0.6, "eval": 0.2, "test": 0.2}} if is_small else {}
+        unit = "images" if profile.images else "rows"
+        self.guesses = [
             *(
                 [
-                    f"label_min_count: classes with fewer than {_RARE_OF_SEVERAL} rows are dropped, their rows stay: "
-                    f"{listed([repr(name[:40]) for name in rare], _SHOWN)}"
+                    f"label_min_count: classes with fewer than {_RARE_OF_SEVERAL} {unit} are dropped, their {unit} "
+                    f"stay: {listed([repr(name[:40]) for name in rare], _SHOWN)}"
                 ]
                 if rare
                 else []
             ),
             *(["split 60 : 20 : 20: a split of a tenth may miss a class"] if is_small else []),
-            *excluded,
             "a larger f1 on the test split than the most frequent classes as the answer to everything, beyond the "
             "difference's 95 % interval",
+        ]
+
+
+def _list_content(profile: Profile, separator: str, features: dict[str, Any], excluded: list[str]) -> dict[str, Any]:
+    """Return the draft of a table whose label holds several classes a cell, between them the `separator`."""
+    listing = _Listing(profile, separator)
+    return {
+        "task": "multi_label",
+        "data": {"label": profile.label, **listing.settings, "features": features, **listing.split},
+        "model": {"name": "mlp"},
+        "train": _train(profile.rows),
+        "evaluate": {"gates": _LIST_GATES},
+        "guesses": [
+            f"label '{profile.label}': any of {len(listing.counts)} classes a row, '{separator}' between them; "
+            "for one class a cell task: classification",
+            *excluded,
+            *listing.guesses,
         ],
     }
 

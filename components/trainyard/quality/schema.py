@@ -104,6 +104,8 @@ def draft(profile: Profile, day: datetime.date) -> str:
 
 def _content(profile: Profile) -> dict[str, Any]:
     if profile.kind == "image_folder":
+        if profile.labels_file and not profile.classes:
+            raise ConfigurationError(f"{profile.source}: a schema of images lists classes, and these have numbers.")
         if not profile.classes:
             raise ConfigurationError(f"{profile.source}: the images lie in no class folders, so there are no classes.")
         if profile.labels_file and profile.label_separator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Literal
@@ -155,10 +155,10 @@ def find_source(
     return _with_likely_labels(source, label) if kind is None and not source.splits else source
 
 
-def with_labels(source: SourceFiles, name: str, column: str, dialect: Dialect) -> SourceFiles:
-    """Return `source` with the labels of the images in the `column` of its CSV file `name`. Raises `DataError`."""
+def with_labels(source: SourceFiles, name: str, columns: Sequence[str], dialect: Dialect) -> SourceFiles:
+    """Return `source` with the labels of the images in `columns` of its CSV file `name`. Raises `DataError`."""
     images = [file.archive if isinstance(file, ArchivedFile) else file.name for file in source.files]
-    labels = read_labels(source.root, name, [column], [*images, *source.other_files], dialect)
+    labels = read_labels(source.root, name, columns, [*images, *source.other_files], dialect)
     ignored = [file for file in source.other_files if file != name]
     return replace(source, labels=labels, other_files=ignored, dialect=dialect)
 
@@ -176,7 +176,7 @@ def _with_likely_labels(source: SourceFiles, label: str | None) -> SourceFiles:
             column = next((each for each in likely if each in named), "")
             if file_column(header) is None or not column:
                 continue
-            labelled = with_labels(source, name, column, file.dialect)
+            labelled = with_labels(source, name, [column], file.dialect)
         except DataError:
             continue
         if labelled.labels and len(labelled.labels.cells) >= _NEARLY_ALL * len(source.files):

@@ -18,7 +18,7 @@ FILE_COLUMNS = ("file", "filename", "file_name", "image", "image_path", "path")
 
 @dataclass(frozen=True)
 class ImageLabels:
-    """The cells of `columns` by the name of each image in the CSV `file`.
+    """The cells of `columns` by the name of each image in the CSV `file`, and its row.
 
     contradicting: why images have no cells that have two rows that differ. bad: the rows that name no image.
     """
@@ -26,6 +26,7 @@ class ImageLabels:
     file: str
     columns: tuple[str, ...]
     cells: dict[str, tuple[str, ...]]
+    rows: dict[str, int] = field(default_factory=dict)
     contradicting: dict[str, str] = field(default_factory=dict)
     bad: tuple[BadRow, ...] = ()
 
@@ -86,5 +87,7 @@ def _labels(file: TableFile, columns: Sequence[str], images: Collection[str]) ->
             elif first.setdefault(image, (row, values))[1] != values:
                 earlier, other = first[image]
                 contradicting.setdefault(image, f"{name} says {other} in row {earlier} and {values} in row {row}")
-    cells_by_image = {image: values for image, (_, values) in first.items() if image not in contradicting}
-    return ImageLabels(name, tuple(columns), cells_by_image, contradicting, tuple(bad))
+    kept = {image: found for image, found in first.items() if image not in contradicting}
+    cells_by_image = {image: values for image, (_, values) in kept.items()}
+    rows_by_image = {image: row for image, (row, _) in kept.items()}
+    return ImageLabels(name, tuple(columns), cells_by_image, rows_by_image, contradicting, tuple(bad))

@@ -26,6 +26,9 @@ ENDINGS: dict[TableName, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
 }
+IMAGE_MEASURES = ("height", "width", "bytes")
+"""The measures of image files in statistics."""
+
 _SHARD = ".tfrecord-"  # as Beam and TensorFlow Datasets name them: a.tfrecord-00000-of-00010
 
 

@@ -126,8 +126,15 @@ def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     elif recipe.train.target.mean and recipe.train.target.scale == "none":
         why = "corrects a logarithmic scale, and without one the model already predicts means"
         yield ("train", "target", "mean"), f"{why}. Leave it out, or set scale: log or log1p"
-    if task == "regression" and data.is_image:
-        yield ("task",), "regression takes columns, not images"
+    if task == "regression" and data.is_image and data.labels_file is None:
+        yield ("task",), "regression takes columns, or images with a number each in data.labels"
+    elif (
+        task == "regression"
+        and data.is_image
+        and (name := next(filter(columns.IMAGE_MEASURES.__contains__, data.labels), None))
+    ):
+        key, why = "targets" if data.targets else "label", f"the {name} of the image file itself"
+        yield ("data", key), f"'{name}' stands for {why} in statistics. Give the column another name"
     if task == "multi_label" and data.format in ("image_folder", "tfds") and data.labels_file is None:
         yield ("task",), f"{data.format} has one class an example. Name columns, data.labels, or images in tfrecord"
     if task in classes and data.is_image and data.schema_ is not None:

@@ -142,7 +142,7 @@ class Data(Strict):
         None,
         alias="labels",
         description="image_folder: CSV file in path with a row for each image: its name in the column file, and its "
-        "label; instead of class folders. It is read by delimiter, quote, encoding, skip_rows and comment.",
+        "label or targets; instead of class folders. It is read by delimiter, quote, encoding, skip_rows and comment.",
     )
     label: Column = Field("label", description="Column or feature to predict, or one of derive.")
     label_separator: Separator | None = Field(

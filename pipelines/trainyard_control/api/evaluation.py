@@ -109,7 +109,8 @@ def evaluate(
     """Evaluate a pushed model on labelled data, and compare with its test split.
 
     model: as `load` takes it. data: a table (CSV, Parquet, TFRecord) with the label's column, or a folder with a folder
-    of images for each class, as a path, a glob or a URI. label: the column, by default the recipe's.
+    of images for each class or with the recipe's `data.labels`, as a path, a glob or a URI. label: the column, by
+    default the recipe's.
 
     Inputs without a label, or with a class that the model does not know, are left out and counted. Raises `DataError`
     if nothing can be evaluated or a column is missing.
@@ -241,7 +242,7 @@ def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
 
         weight = [recipe.data.weight] if recipe.data.weight else []
         return read_rows(source, pushed, None, [*recipe.data.labels, *weight])
-    if source.kind != "images" or pushed.labels is None:
+    if source.kind != "images" or (pushed.labels is None and recipe.data.labels_file is None):
         raise DataError(f"{path}: the labels of images are unknown. Name a folder with a folder of images per class.")
     return _named_by_folder(pushed, recipe, source)
 

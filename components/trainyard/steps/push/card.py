@@ -98,11 +98,12 @@ def _model(recipe: Recipe, outputs: Outputs) -> dict[str, str]:
     rows = {"task": recipe.task.replace("_", " ")}
     if examples:
         rows["classes"] = _some(examples.labels or [])
+        if not (examples.image and examples.labels):
+            rows["label"] = ", ".join(examples.targets) or examples.label
         if shape := examples.image:
             color = {1: "gray", 3: "RGB"}.get(shape.channels, f"{shape.channels} channels")
             rows["input"] = f"images, {shape.height} × {shape.width} pixels, {color}"
         else:
-            rows["label"] = ", ".join(examples.targets) or examples.label
             rows["input"] = f"{len(examples.raw_features)} columns"
     if outputs.exports and outputs.exports.thresholds:
         thresholds = outputs.exports.thresholds.items()

@@ -212,6 +212,8 @@ def _show(profile: Profile) -> None:
     is_table = profile.kind != "image_folder"
     unit = "rows" if is_table else "images"
     columns = f" × {len(profile.columns)} columns" if is_table else f" in {len(profile.classes)} classes"
+    if profile.labels_file and not profile.classes:
+        columns = f" with numbers in '{profile.label}' of {profile.labels_file}"
     console.print(
         f"[bold]{markup(profile.source)}[/]: {profile.rows:,} {unit}{columns}, {profile.files:,} "
         f"{'file' if profile.files == 1 else 'files'}, {size(profile.bytes)}"

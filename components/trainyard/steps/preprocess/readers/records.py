@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from trainyard.readers.rows import MOST_ROWS, batched
-from trainyard.spec.columns import Category, Date, Numeric, Text
+from trainyard.spec.columns import IMAGE_MEASURES, Category, Date, Numeric, Text
 from trainyard.spec.recipe import Data
 
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
@@ -21,7 +21,6 @@ ROW_HASH, WHOLE_HASH = "row_hash", "whole_hash"
 """With `Data.hashes_rows`, until a row has its split: its hash without `Data.judging`, and of all columns (uint64)."""
 
 _DIGEST_BYTES = 32
-_MEASURES = ("height", "width", "bytes")
 _PIXELS = ("constant", "level")
 
 _Other = TypeVar("_Other")
@@ -78,7 +77,7 @@ def batch_schema(data: Data) -> pa.Schema:
     raw = {name: _stored(kind) for name, kind in data.inputs.items()}
     computed = {name: _stored(data.features[name]) for name in data.derived_features}
     weight = {data.weight: pa.float64()} if data.weight else {}
-    measures = dict.fromkeys(_MEASURES, pa.float64()) if data.is_image else computed | weight
+    measures = dict.fromkeys(IMAGE_MEASURES, pa.float64()) if data.is_image else computed | weight
     return pa.schema(
         [
             ("source", pa.string()),
