@@ -6,7 +6,6 @@ of the same content, by whoever it is. Digests of local files are kept in the ca
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
@@ -129,7 +128,7 @@ def send(upload: Upload, names: list[str], progress: Progress) -> None:
     for path in large:
         store.upload_in_parts(f"{name}/{path}", Path(upload.sources[path]), upload.files[path], progress)
     objects.in_parallel(send_one, [path for path in names if path not in large])
-    origin = {"path": upload.path, "by": getpass.getuser(), "time": datetime.now(UTC).isoformat()}
+    origin = {"path": upload.path, "time": datetime.now(UTC).isoformat()}
     manifest = Manifest("upload", upload.files, origin=origin)
     with suppress(Changed):  # another process was faster with the same content
         text = manifest.to_json(attempt="", writer=os.urandom(8).hex())

@@ -29,13 +29,13 @@ Confirm = Callable[[str], bool]
 def with_uploads(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict[str, Upload]]:
     """Return `recipe` with the URIs that its local files will have in the storage, and their uploads by recipe key.
 
-    Nothing is sent. A storage that is no bucket takes none.
+    Nothing is sent. A storage that is no bucket takes none, and a window of days is not uploaded: its files change.
     """
     if not uris.is_bucket(environment.storage):
         return recipe, {}
     teacher = recipe.train.teacher
     paths = {
-        "data.path": recipe.data.path,
+        "data.path": None if recipe.data.window_days else recipe.data.path,
         "model.weights": recipe.model.weights,
         "train.teacher.model": teacher.model if teacher else None,
     }
