@@ -131,7 +131,9 @@ def attempt(here: Path, record: dict[str, Any]) -> list[str]:
     return ["run", "digits", "-e", str(here), "--no-push", *FEW, "-o", "json"]
 
 
-def test_a_try_leaves_the_champion_as_it_is(attempt: list[str], record: dict[str, Any]) -> None:
+def test_a_try_leaves_the_champion_as_it_is_and_from_a_step_does_that_step_again_and_none_before(
+    attempt: list[str], record: dict[str, Any]
+) -> None:
     versions = Path(record["pushed"]["path"]).parent
     before = {path.name for path in versions.iterdir()}
     ended = trainyard(*attempt)
@@ -139,14 +141,12 @@ def test_a_try_leaves_the_champion_as_it_is(attempt: list[str], record: dict[str
     assert (tried["gate"]["verdict"], tried["pushed"], len(tried["exports"])) == ("blessed", None, 1)
     assert {path.name for path in versions.iterdir()} == before and "no push was asked for" in ended.stderr
 
-
-def test_from_a_step_does_that_step_again_and_none_before(attempt: list[str]) -> None:
-    record, ended = json.loads(trainyard(*attempt).stdout), trainyard(*attempt, "--from", "export")
+    ended = trainyard(*attempt, "--from", "export")
     again = json.loads(ended.stdout)
     assert "✓ train       reused" in ended.stderr
     assert "✓ export      reused" not in ended.stderr
     assert "· export      runs again: --from export" in ended.stderr
-    assert again["exports"][0]["path"] == record["exports"][0]["path"]
+    assert again["exports"][0]["path"] == tried["exports"][0]["path"]
 
 
 def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(here: Path) -> None:
@@ -157,6 +157,7 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
         str(here),
         "--set",
         "evaluate.gates=[{metric: log_loss, max: 0.0}]",
+        *FEW,
         "-o",
         "json",
     )
