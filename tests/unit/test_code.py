@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,7 @@ print(module.build_model([], 2), (root / "data/weights.npy").read_bytes())
         ({"shop.py": "", "data/large.txt": "a" * 65537}, "files: data/large.txt: is larger than 65,536 bytes"),
         ({"shop.py": "", "data/a": "a" * 40000, "data/b": "b" * 30000}, r"3 hold 70,000 bytes.*largest are data/a"),
         ({"shop.py": b"\xff"}, "shop.py: is not UTF-8 text"),
+        ({"shop.py": "", "data/words.txt": "ж" * 30000}, "files: take [0-9,]+ bytes when written as ASCII"),
     ],
 )
 def test_what_cannot_travel_is_refused_in_a_sentence(
@@ -270,3 +272,9 @@ def test_a_recipe_whose_files_were_not_read_is_not_compiled(tmp_path: Path) -> N
     recipe = load(tmp_path, {"shop.py": ""}).model_copy(update={"files": []})
     with pytest.raises(ConfigurationError, match=r"files: shop.py: not read yet. Load the recipe from its file"):
         compiled(recipe, environments.load("kind"))
+
+
+def test_code_of_the_greatest_size_fits_into_an_argument_of_a_step(tmp_path: Path) -> None:
+    line = "    value = function(argument)  # {}\n"
+    text = plain_yaml.dump(carried(load(tmp_path, {"shop.py": line * (65000 // len(line))})).model_dump(mode="json"))
+    assert len(json.dumps(json.dumps(text))) < 128 << 10

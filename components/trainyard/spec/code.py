@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import json
 import os
 import posixpath
 import re
@@ -21,7 +22,7 @@ from pydantic import AfterValidator, Field
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, listed
-from trainyard.spec import documents
+from trainyard.spec import documents, plain_yaml
 from trainyard.spec.plain_yaml import Location
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 10
 """Maximum size of all files together. A pod gets them in the recipe, a variable of at most 128 KiB (Linux)."""
 
+_MAX_WRITTEN = 112 << 10  # chosen: an argument has 128 KiB at most (Linux), and the rest of a recipe takes a tenth
 MAX_FILES = 1000
 _NAME = r"[^\x00-\x1f\x7f./\\][^\x00-\x1f\x7f/\\]*"
 _VALID = re.compile(rf"(?=.{{1,256}}$){_NAME}(/{_NAME})*$")
@@ -140,7 +142,14 @@ def _size_fault(files: Files) -> str:
     sizes = {name: len(as_bytes(content)) for name, content in files.items()}
     total = sum(sizes.values())
     if total <= MAX_BYTES and len(sizes) <= MAX_FILES:
-        return ""
+        contents = {name: each if isinstance(each, str) else each.base64 for name, each in files.items()}
+        written = len(json.dumps(plain_yaml.dump(contents)))
+        if written <= _MAX_WRITTEN:
+            return ""
+        return (
+            f"take {written:,} bytes when written as ASCII, and an argument of a step holds {_MAX_WRITTEN:,}. "
+            "Leave out what no step reads"
+        )
     largest = [f"{name} ({sizes[name]:,})" for name in sorted(sizes, key=lambda name: -sizes[name])]
     return (
         f"{len(sizes):,} hold {total:,} bytes, and {MAX_FILES:,} may hold {MAX_BYTES:,}, because they travel with the "
@@ -212,19 +221,6 @@ def closure(entries: Iterable[str], read: Read) -> dict[str, Content]:
     return dict(sorted(found.items()))
 
 
-def absolute_imports(entry: str, files: Files) -> dict[str, str]:
-    """Return the first name of each absolute import in the files that `entry` imports, with its place.
-
-    Imports in functions and in a `try` are left out.
-    """
-    return {
-        each.module.partition(".")[0]: f"{name}:{each.line}"
-        for name, content in reversed(closure([entry], files.get).items())
-        for each in _imports(name, content, inside=False)
-        if not each.level and not each.optional
-    }
-
-
 def local_names(entry: str, files: Files) -> set[str]:
     """Return the first names of the absolute imports of `entry`, and of what it imports, that `files` hold."""
     roots = dict.fromkeys([posixpath.dirname(entry), ""])
@@ -236,18 +232,18 @@ def local_names(entry: str, files: Files) -> set[str]:
     }
 
 
-def _imports(name: str, content: Content, *, inside: bool = True) -> Iterator[_Import]:
-    """Yield the imports of a Python file; inside: also those in functions."""
+def _imports(name: str, content: Content) -> Iterator[_Import]:
+    """Yield the imports of a Python file, also those in functions."""
     if not name.endswith(".py") or isinstance(content, Binary):
         return
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # the step that loads it says so
         return
-    yield from _imports_of(tree, inside, optional=False)
+    yield from _imports_of(tree, optional=False)
 
 
-def _imports_of(node: ast.AST, inside: bool, *, optional: bool) -> Iterator[_Import]:
+def _imports_of(node: ast.AST, *, optional: bool) -> Iterator[_Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield _Import(node.lineno, 0, alias.name, (), optional)
@@ -256,11 +252,9 @@ def _imports_of(node: ast.AST, inside: bool, *, optional: bool) -> Iterator[_Imp
         yield _Import(node.lineno, node.level, node.module or "", names, optional)
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
-    if not inside and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.expr):  # which holds no statement
-            yield from _imports_of(child, inside, optional=optional or isinstance(node, ast.Try))
+            yield from _imports_of(child, optional=optional or isinstance(node, ast.Try))
 
 
 def _imported(name: str, each: _Import, roots: Iterable[str], read: Read) -> list[str]:
