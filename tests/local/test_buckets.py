@@ -18,7 +18,7 @@ from object_stores import FAULTS, Request, Store
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.runtime import step
 from trainyard.storage import manifest, storage
-from trainyard.storage.buckets import bucket_folders, objects
+from trainyard.storage.buckets import bucket_folders, gcs, objects, s3
 
 KILLED = """
 import sys
@@ -54,6 +54,20 @@ def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store:
     store.calm()
     assert storage.local(uri, "test") == copy
     assert len(store.requests) == 1  # the marker: the copy is that of its digest
+
+
+def test_a_browser_is_told_what_an_object_holds(store: Store, uri: str) -> None:
+    types = {"a.html": "text/html", "a.json": "application/json", "a.csv.gz": "application/octet-stream"}
+    with storage.stage(uri, "test") as folder:
+        for name in types:
+            (folder / name).write_text("x")
+    for name in names(store, uri):
+        key = f"{uri.removeprefix(store.uri)[1:]}{name}"
+        if store.scheme == "s3":
+            told = s3._client().head_object(Bucket=store.bucket, Key=key)["ContentType"]
+        else:
+            told = gcs._client().bucket(store.bucket).get_blob(key).content_type
+        assert told.partition(";")[0] == types.get(name.rpartition("/")[2], told)
 
 
 def test_a_copy_of_chosen_files_is_verified_and_never_taken_for_the_whole(store: Store, uri: str) -> None:

@@ -78,7 +78,7 @@ class CloudStorage(ObjectStore):
         blob = self._blob(name)
         blob.upload_from_string(
             content,
-            content_type="application/octet-stream",
+            content_type=objects.content_type(name),
             if_generation_match=None if match is None else int(match or 0),
             checksum="crc32c",
             retry=None,
@@ -94,7 +94,7 @@ class CloudStorage(ObjectStore):
         # A large file is uploaded in parts of a session, which only the client's own retries can resume.
         blob.upload_from_filename(
             path,
-            content_type="application/octet-stream",
+            content_type=objects.content_type(name),
             checksum="crc32c",
             retry=DEFAULT_RETRY.with_timeout(self.deadline_seconds).with_delay(
                 initial=objects.FIRST_PAUSE, maximum=objects.LONGEST_PAUSE

@@ -6,6 +6,7 @@ messages are here.
 
 from __future__ import annotations
 
+import mimetypes
 import os
 import re
 import time
@@ -73,6 +74,17 @@ class PastEnd(Exception):
 
 class Changed(Exception):
     """The object has another version than the write expected."""
+
+
+_TYPES = mimetypes.MimeTypes()  # without the files of this machine
+
+
+def content_type(name: str) -> str:
+    """Return the media type of the object `name`, by which a browser shows it instead of downloading it."""
+    media, compression = _TYPES.guess_type(name)
+    if media is None or compression is not None:
+        return "application/octet-stream"
+    return f"{media}; charset=utf-8" if media.startswith("text/") else media
 
 
 _PLAIN: dict[Kind, type[Exception]] = {Kind.MISSING: Missing, Kind.CHANGED: Changed, Kind.PAST_END: PastEnd}

@@ -168,7 +168,9 @@ class S3(ObjectStore):
 
     def _upload_parts(self, name: str, path: Path, file: File, size: int) -> None:
         target = {"Bucket": self.bucket, "Key": name}
-        upload = _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C")["UploadId"]
+        upload = _client().create_multipart_upload(
+            **target, ChecksumAlgorithm="CRC32C", ContentType=objects.content_type(target["Key"])
+        )["UploadId"]
         try:
             total = google_crc32c.Checksum()
             parts: list[dict[str, Any]] = []
@@ -243,7 +245,9 @@ class S3(ObjectStore):
                     listed = _client().get_paginator("list_parts").paginate(**target, UploadId=upload["UploadId"])
                     parts = [part for page in listed for part in page.get("Parts", [])]
                     return upload["UploadId"], {part["PartNumber"]: part for part in parts}
-        return _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C")["UploadId"], {}
+        return _client().create_multipart_upload(
+            **target, ChecksumAlgorithm="CRC32C", ContentType=objects.content_type(target["Key"])
+        )["UploadId"], {}
 
     def _upload_part(self, target: dict[str, str], upload: str, number: int, content: bytes) -> dict[str, Any]:
         checksum = _base64_crc32c(content)
@@ -264,7 +268,14 @@ class S3(ObjectStore):
         Raises a transient error if the server stored other content, so that the upload is retried.
         """
         checksum = _base64_crc32c(content)
-        answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum, **condition)
+        answer = _client().put_object(
+            Bucket=self.bucket,
+            Key=name,
+            Body=content,
+            ContentType=objects.content_type(name),
+            ChecksumCRC32C=checksum,
+            **condition,
+        )
         confirmed = answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content)
         if not confirmed and self._read(name, MAX_TEXT_BYTES)[0] != content:
             raise ConnectionError("what was stored differs from what was sent")
