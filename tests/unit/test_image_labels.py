@@ -175,6 +175,11 @@ def test_a_recipe_says_where_labels_can_be(data, sentence):
         documents.parse(f"name: p\ndata: {{{data}}}\nmodel: {{name: {model}}}", Recipe, name="x", overrides=[])
 
 
+def test_a_draft_from_the_file_itself_says_to_name_the_folder(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"its rows name images.* Name their folder"):
+        draft_recipe("p", "pets", inspect(str(pets(tmp_path) / "labels.csv")))
+
+
 def test_the_column_of_the_labels_is_named_if_the_file_has_several(tmp_path):
     rows = [f"{name},p{index},{'ab'[index % 2]}" for index, name in enumerate(NAMES)]
     root = pets(tmp_path, rows, "file,patient,species")

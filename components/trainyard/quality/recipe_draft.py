@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from trainyard.contract.image_formats import ENDINGS as IMAGE_ENDINGS
 from trainyard.contract.image_formats import split_of
 from trainyard.errors import ConfigurationError, listed
 from trainyard.quality.findings import (
@@ -233,6 +234,12 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             f"{profile.rows:,} rows, too many for classes. {hint}"
         )
     if not features:
+        cells = (entry.value.lower() for column in profile.columns for entry in column.top)
+        if any(cell.endswith(IMAGE_ENDINGS) for cell in cells):
+            raise ConfigurationError(
+                f"{profile.source}: its rows name images, and no other column is left to learn from. Name their "
+                "folder: this file says their labels."
+            )
         left = "; ".join(excluded)[:400] or "the label is the only one"
         raise ConfigurationError(
             f"{profile.source}: no column to learn from is left ({left}). To learn from one of them all the same, list "
