@@ -178,6 +178,9 @@ def test_a_recipe_says_where_labels_can_be(data, sentence):
 def test_a_draft_from_the_file_itself_says_to_name_the_folder(tmp_path):
     with pytest.raises(ConfigurationError, match=r"its rows name images.* Name their folder"):
         draft_recipe("p", "pets", inspect(str(pets(tmp_path) / "labels.csv")))
+    rows = [f"{name},{index % 7},{'ab'[index % 2]}" for index, name in enumerate(NAMES)]
+    table = inspect(str(pets(tmp_path / "other", rows, "file,age,label") / "labels.csv"))
+    assert "file (names of images; to learn from the images, draft" in draft_recipe("p", "pets", table)[0]
 
 
 def test_the_column_of_the_labels_is_named_if_the_file_has_several(tmp_path):

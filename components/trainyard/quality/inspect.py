@@ -21,6 +21,7 @@ from trainyard.quality.images import profile_images
 from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source, with_labels
 from trainyard.quality.tables.tables import profile_table
+from trainyard.readers.image_labels import FILE_COLUMNS
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.recipe import Data, Declared, Recipe
 from trainyard.storage.listing import list_files
@@ -50,8 +51,9 @@ def inspect(
         return profile_table(source, label, requires_label=requires_label, time_zone=time_zone, declared=declared)
     if label is not None and requires_label and not source.labels:
         raise ConfigurationError(
-            f"--label {label}: {path} holds images, and no CSV file beside them has this column and their names. Leave "
-            "--label out if their class is the folder that they lie in."
+            f"--label {label}: {path} holds images, and no CSV file beside them has this column and their names, which "
+            f"stand in a column {' or '.join(FILE_COLUMNS)}. Leave --label out if their class is the folder that they "
+            "lie in."
         )
     return profile_images(source)
 

@@ -234,8 +234,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             f"{profile.rows:,} rows, too many for classes. {hint}"
         )
     if not features:
-        cells = (entry.value.lower() for column in profile.columns for entry in column.top)
-        if any(cell.endswith(IMAGE_ENDINGS) for cell in cells):
+        if any(map(_names_images, profile.columns)):
             raise ConfigurationError(
                 f"{profile.source}: its rows name images, and no other column is left to learn from. Name their "
                 "folder: this file says their labels."
@@ -454,6 +453,10 @@ def _why_regression(column: ColumnProfile) -> str:
 _TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category": "category"}
 
 
+def _names_images(column: ColumnProfile) -> bool:
+    return any(entry.value.lower().endswith(IMAGE_ENDINGS) for entry in column.top)
+
+
 def _useless(column: ColumnProfile, profile: Profile) -> str:
     """Return the reason why nothing can be learned from `column`, or ''."""
     present = column.statistics.count + column.mistyped
@@ -471,6 +474,8 @@ def _useless(column: ColumnProfile, profile: Profile) -> str:
     if column.foreign and not column.mistyped:
         such_as = next(entry.value for entry in column.top if foreign_kind([entry.value]))
         return f"{column.foreign}, which are read by nothing, such as {such_as}: {how_to_write(column.foreign)}"
+    if _names_images(column):
+        return "names of images; to learn from the images, draft a recipe from their folder instead"
     if column.is_id:
         return "an id: all of its values differ"
     if column.type == "text" and not column.is_prose:
