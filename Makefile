@@ -36,7 +36,7 @@ DEMO_RUNTIME := components/trainyard/steps/export/browser/runtime
 WITH_DEMO := $(if $(shell command -v npm),demo-runtime)
 DEMO_FILES := ort.wasm.bundle.min.mjs ort-wasm-simd-threaded.wasm
 
-.PHONY: bench demo-runtime docs goldens help images profiles run sbom scan screenshots setup test test-cluster test-fast test-kubeflow test-local test-wheel update verify wheel
+.PHONY: bench demo-runtime docs goldens help images profiles run sbom scan screenshots setup test test-cluster test-fast test-kubeflow test-wheel update verify wheel
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -64,9 +64,7 @@ $(DEMO_RUNTIME)/$(lastword $(DEMO_FILES)).gz: $(DEMO_LOCK)
 run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
 	$(BIN)/trainyard run $(RECIPE)
 
-test: test-fast test-local ## Run every test that needs no cluster
-
-test-local: setup $(WITH_DEMO) ## Run the tests that need Beam and TensorFlow, and no cluster
+test: test-fast $(WITH_DEMO) ## Run every test that needs no cluster
 	$(BIN)/pytest $(PROCESSES) tests/faults tests/local tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
