@@ -17,7 +17,6 @@ from trainyard.contract.version import SERVED, Champion
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.escape import shell
 from trainyard.measured import metric_text
-from trainyard.quality.source import require_libraries
 from trainyard.report import local_runs
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
@@ -130,6 +129,8 @@ class Model:
 
 def require_tensorflow() -> None:
     """Raise `ConfigurationError` if the libraries for prediction are not installed."""
+    from trainyard.quality.source import require_libraries  # with NumPy, which no compilation loads
+
     require_libraries()
     if find_spec("tensorflow") is None:
         raise ConfigurationError("tensorflow is not installed; predictions need it. Install trainyard[cpu].")
