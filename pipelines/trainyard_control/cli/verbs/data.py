@@ -62,7 +62,7 @@ def upload(
     environment: EnvironmentName,
     upload_limit: UploadLimit = "5Gi",
 ) -> None:
-    """Upload data to an environment's storage, and print the URI for a recipe's data.path.
+    """Upload data to a storage, and print the URI for data.path.
 
     Content that the storage has is not sent again, and a cut upload is resumed.
     """

@@ -131,7 +131,7 @@ def logs(
 def report(
     run: _Run,
     environment: EnvironmentName = LOCAL,
-    to: Annotated[str, typer.Option("--to", metavar="FILE", help="File to write. Default: RUN.html.")] = "",
+    file: Annotated[str, typer.Option("--file", metavar="FILE", help="File to write. Default: RUN.html.")] = "",
 ) -> None:
     """Save the report of a run as one HTML file."""
     from trainyard.contract import keys
@@ -147,7 +147,7 @@ def report(
     page = storage.read_text(place)
     if page is None:
         raise DataError(f"{run}: has no report ({place}). It is written when a run ends: trainyard runs show {name}")
-    write_file(page, Path(to or f"{name}.html"), "--to")
+    write_file(page, Path(file or f"{name}.html"), "--file")
 
 
 @app.command("compare")
