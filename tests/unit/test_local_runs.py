@@ -239,7 +239,7 @@ def test_the_commands_answer_for_this_machine(root: Path) -> None:
     text = answer("compare", FIRST, SECOND)
     assert "train.epochs" in text and "0.9500 (+0.0500) *" in text and max(map(len, text.splitlines())) <= 80
     assert json.loads(answer("compare", FIRST, SECOND, "-o", "json"))["settings"] == {"train.epochs": ["3", "5"]}
-    answer("report", FIRST, "--to", str(root / "copy.html"))
+    answer("report", FIRST, "--file", str(root / "copy.html"))
     assert (root / "copy.html").read_text() == (root / "digits" / "runs" / FIRST / "report.html").read_text()
     ended = CliRunner().invoke(app, ["runs", "report", "20260104-090000-dddd", "-e", str(root / "here.yaml")])
     assert "has no report" in str(ended.exception) and "It is written when a run ends" in str(ended.exception)
