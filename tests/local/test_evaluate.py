@@ -340,11 +340,9 @@ def test_a_champion_answers_to_columns_whose_names_are_not_english(tmp_path):
 
 
 def test_own_metrics_of_the_recipes_module_stand_beside_ours_and_are_gates(digits, tmp_path):
-    module = tmp_path / "own.py"
-    module.write_text(
-        "def metrics(labels, outputs):\n    return {'zeros_found': float((outputs.argmax(1) == 0).mean())}\n"
-    )
-    plain = recipe(IMAGES, slices=["label"]).model_dump(mode="json") | {"module": str(module)}
+    source = "def metrics(labels, outputs):\n    return {'zeros_found': float((outputs.argmax(1) == 0).mean())}\n"
+    own = {"module": "own.py", "files": {"own.py": source}}
+    plain = recipe(IMAGES, slices=["label"]).model_dump(mode="json") | own
 
     def gated(*gates):
         return Recipe.model_validate(plain | {"evaluate": plain["evaluate"] | {"gates": list(gates)}})
