@@ -1,7 +1,5 @@
 """A recipe's own model must give logits, one output of them: what ends in probabilities is refused."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -45,11 +43,11 @@ def examples(task: str) -> Examples:
     )
 
 
-def build(folder: Path, code: str, task: str = "classification", precision: str = "float32") -> keras.Model:
-    (folder / "own.py").write_text(BODY.format(code=code))
+def build(code: str, task: str = "classification", precision: str = "float32") -> keras.Model:
+    own = {"module": "own.py", "files": {"own.py": BODY.format(code=code)}}
     recipe = recipes.load("digits")
     model = recipe.model.model_copy(update={"name": None})
-    recipe = recipe.model_copy(update={"module": str(folder / "own.py"), "model": model, "task": task})
+    recipe = recipe.model_copy(update=own | {"model": model, "task": task})
     return network(recipe, examples(task), (5.0, 2.0), precision)
 
 
@@ -66,20 +64,17 @@ def build(folder: Path, code: str, task: str = "classification", precision: str 
         ("y = keras.layers.Reshape((2,), name='r')(keras.layers.Dense(2, 'softmax')(h))", "softmax (layer 'r')"),
     ],
 )
-def test_a_model_that_gives_probabilities_is_refused(code: str, layer: str, tmp_path: Path) -> None:
+def test_a_model_that_gives_probabilities_is_refused(code: str, layer: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        build(tmp_path, code)
+        build(code)
     assert f"build_model's model ends in {layer}" in str(refused.value)
     assert str(refused.value).endswith("It must give logits: Trainyard adds the softmax.")
 
 
-def test_a_model_of_several_labels_in_bfloat16_that_gives_probabilities_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_several_labels_in_bfloat16_that_gives_probabilities_is_refused() -> None:
     for activation in ("softmax", "sigmoid"):
-        (tmp_path / activation).mkdir()
         with pytest.raises(ConfigurationError, match=rf"ends in {activation} .*: Trainyard adds the sigmoid\.$"):
-            build(
-                tmp_path / activation, f"y = keras.layers.Dense(outputs, '{activation}')(h)", "multi_label", "bfloat16"
-            )
+            build(f"y = keras.layers.Dense(outputs, '{activation}')(h)", "multi_label", "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -93,15 +88,14 @@ def test_a_model_of_several_labels_in_bfloat16_that_gives_probabilities_is_refus
         "y = keras.layers.Dense(outputs)(keras.layers.Dense(4, activation='softmax')(h))",
     ],
 )
-def test_a_model_that_gives_logits_is_taken_with_the_weights_that_it_began_with(code: str, tmp_path: Path) -> None:
-    weights = build(tmp_path, code).get_weights()
-    (tmp_path / "again").mkdir()
-    for first, second in zip(weights, build(tmp_path / "again", code).get_weights(), strict=True):
+def test_a_model_that_gives_logits_is_taken_with_the_weights_that_it_began_with(code: str) -> None:
+    weights = build(code).get_weights()
+    for first, second in zip(weights, build(code).get_weights(), strict=True):
         np.testing.assert_array_equal(first, second)
 
 
-def test_a_regression_may_end_in_a_sigmoid(tmp_path: Path) -> None:
-    assert build(tmp_path, "y = keras.layers.Dense(outputs, activation='sigmoid')(h)", "regression").count_params()
+def test_a_regression_may_end_in_a_sigmoid() -> None:
+    assert build("y = keras.layers.Dense(outputs, activation='sigmoid')(h)", "regression").count_params()
 
 
 @pytest.mark.parametrize(
@@ -119,12 +113,12 @@ def test_a_regression_may_end_in_a_sigmoid(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_model_with_other_outputs_is_refused(code: str, sentence: str, tmp_path: Path) -> None:
+def test_a_model_with_other_outputs_is_refused(code: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        build(tmp_path, code)
+        build(code)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_a_model_whose_last_layer_computes_in_float16_gives_float32(task: str, tmp_path: Path) -> None:
-    model = build(tmp_path, "y = keras.layers.Dense(outputs, dtype='float16')(h)", task)
+def test_a_model_whose_last_layer_computes_in_float16_gives_float32(task: str) -> None:
+    model = build("y = keras.layers.Dense(outputs, dtype='float16')(h)", task)
     assert model.output.dtype == "float32"

@@ -40,7 +40,9 @@ ROWS = 1000
 
 def recipe(path: Path, module: Path | None = None, **data) -> Recipe:
     source = {"format": "csv", "path": str(path), "label": "bought", "features": COLUMNS, **data}
-    document = {"name": "shop", "data": source, "model": {"name": "mlp"}, "module": module and str(module)}
+    document = {"name": "shop", "data": source, "model": {"name": "mlp"}}
+    if module is not None:
+        document |= {"module": module.name, "files": {module.name: module.read_text()}}
     return Recipe.model_validate(document)
 
 
@@ -362,7 +364,7 @@ def test_a_module_that_imports_what_is_not_there_is_told_what_to_do(tmp_path):
     write_rows(tmp_path / "shop.csv", 20)
     module = tmp_path / "own.py"
     module.write_text("from tfx import v1 as tfx\n")
-    with pytest.raises(ConfigurationError, match="imports 'tfx', which is not installed"):
+    with pytest.raises(ConfigurationError, match="imports 'tfx', which is neither installed nor beside the recipe"):
         preprocess(recipe(tmp_path / "shop.csv", module), tmp_path / "out")
 
 

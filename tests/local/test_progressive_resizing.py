@@ -69,14 +69,14 @@ def build_model(features, outputs):
 """
 
 
-def growing(folder: Path, **settings: object) -> Recipe:
+def growing(**settings: object) -> Recipe:
     """Return a recipe of two epochs, the first of them on smaller images."""
-    (folder / "own.py").write_text(MODULE)
     return Recipe.model_validate(
         {
             "name": "grows",
             "data": {"format": "image_folder", "bundled": "digits", "channels": 1},
-            "module": str(folder / "own.py"),
+            "module": "own.py",
+            "files": {"own.py": MODULE},
             "train": {"epochs": 2, "progressive_resizing": [{"epochs": 1, "size": 32}], **settings},
         }
     )
@@ -94,7 +94,7 @@ def test_a_training_grows_its_images_and_goes_on_to_the_same_weights(
         return smaller
 
     monkeypatch.setattr(Resizing, "resize_images", noted)
-    recipe = growing(tmp_path, batch_size=32, checkpoints={"every_steps": 1, "keep": 20})
+    recipe = growing(batch_size=32, checkpoints={"every_steps": 1, "keep": 20})
     examples = train_folders.digits(tmp_path / "examples", limit=120, scale=5)
 
     def trained(name: str) -> Training:
@@ -126,7 +126,7 @@ def test_the_call_that_compiles_for_another_size_leaves_steps_that_show_its_spee
         add(self, steps, seconds)
 
     monkeypatch.setattr(SpeedMeter, "add", noted)
-    recipe = growing(tmp_path, batch_size=16)
+    recipe = growing(batch_size=16)
     folders = {"examples": train_folders.digits(tmp_path / "examples", limit=120, scale=5)}
     folders["checkpoints"] = str(tmp_path / "checkpoints")
     step.execute(train.run, str(tmp_path / "trained"), recipe=recipe, **folders)

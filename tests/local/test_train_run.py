@@ -117,7 +117,7 @@ def test_a_network_of_the_recipes_own_needs_no_head_in_float32(digits: str, tmp_
         "    return keras.Model({'image': image}, keras.layers.Dense(outputs)(x))\n"
     )
     named = recipe(rate=0.02, epochs=5, precision="float16")
-    own = named.model_copy(update={"module": str(module), "model": named.model.model_copy(update={"name": None})})
+    own = named.model_copy(update=carried(module) | {"model": named.model.model_copy(update={"name": None})})
     training, _ = train(own, digits, tmp_path)
     assert training.precision == "float16"
     assert training.history[-1].eval_loss < 0.7 * training.history[0].eval_loss
@@ -184,20 +184,20 @@ def test_a_recipes_own_build_model_is_trained_and_one_of_another_form_is_refused
         "    return keras.Model(inputs, keras.layers.Dense(outputs)(inputs['numbers']), name='own')\n"
     )
     training, _ = train(
-        recipe(model=None, module=str(module), epochs=30, rate=0.1, task="regression"), table, tmp_path / "a"
+        recipe(model=None, module=module, epochs=30, rate=0.1, task="regression"), table, tmp_path / "a"
     )
     assert training.model == "own" and training.parameters == 3
     assert training.history[-1].metric < 5
     wrong = tmp_path / "wrong.py"
     wrong.write_text(module.read_text().replace("Dense(outputs)", "Dense(outputs + 1)"))
     with pytest.raises(ConfigurationError, match=r"wrong\.py: build_model's model maps c, numbers to \(None, 2\)"):
-        train(recipe(model=None, module=str(wrong), task="regression"), table, tmp_path / "b")
+        train(recipe(model=None, module=wrong, task="regression"), table, tmp_path / "b")
 
 
 def recipe(
     *,
     model: str | None = "cnn_small",
-    module: str | None = None,
+    module: Path | None = None,
     task: str | None = None,
     seed: int = 1,
     rate: float = 0.003,
@@ -210,7 +210,7 @@ def recipe(
         {
             "name": "t",
             "seed": seed,
-            "module": module,
+            **(carried(module) if module else {}),
             "task": task or ("classification" if image else "regression"),
             "data": {
                 "format": "image_folder" if image else "csv",
@@ -221,6 +221,11 @@ def recipe(
             "train": {"batch_size": 32, "optimizer": {"learning_rate": rate}, **train},
         }
     )
+
+
+def carried(module: Path) -> dict[str, Any]:
+    """Return the keys of a recipe that carries `module`."""
+    return {"module": module.name, "files": {module.name: module.read_text()}}
 
 
 def diverging(epochs: int) -> Recipe:
