@@ -87,7 +87,7 @@ class _Import:
 
 def missing_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Location, str]]:
     """Yield the place and the fault of each file that `recipe` names and that is not in `folder`."""
-    carried, named = _split(recipe)
+    carried, named = carried_and_named(recipe)
     if recipe.module is not None and recipe.module not in carried:
         if not recipe.module.endswith(".py"):
             yield ("module",), "is no Python file, whose name ends in .py"
@@ -100,7 +100,7 @@ def missing_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Location, str]
         yield ("files",), fault
 
 
-def _split(recipe: Recipe) -> tuple[dict[str, Content], list[str]]:
+def carried_and_named(recipe: Recipe) -> tuple[dict[str, Content], list[str]]:
     """Return the files whose content the recipe holds, and the names of the others."""
     return (recipe.files, []) if isinstance(recipe.files, dict) else ({}, recipe.files)
 
@@ -112,7 +112,7 @@ def collect(recipe: Recipe, folder: Path) -> dict[str, Any]:
     that `files` names. A module outside of `folder` takes the files in its own folder. Raises `ConfigurationError` for
     a file that is missing, outside of its folder, or looks like a secret, and if they are too large.
     """
-    carried, named = _split(recipe)
+    carried, named = carried_and_named(recipe)
     tree, module, found = _Folder(folder), recipe.module, dict(carried)
     if module is not None and module not in carried:
         path = Path(uris.resolve(folder, module))
@@ -164,7 +164,7 @@ def as_bytes(content: Content) -> bytes:
 
 def files(recipe: Recipe) -> Files:
     """Return the files of a loaded recipe, by name. Raises `ConfigurationError` if they were not read."""
-    carried, unread = _split(recipe)
+    carried, unread = carried_and_named(recipe)
     if recipe.module is not None and recipe.module not in carried:
         unread = [recipe.module, *unread]
     if unread:
@@ -399,7 +399,7 @@ class _Folder:
 
 
 def _require_public(name: str) -> None:
-    if any(_SECRET_NAMES.fullmatch(part) for part in [posixpath.basename(name)]):
+    if _SECRET_NAMES.fullmatch(posixpath.basename(name)):
         raise _secret(name, "has the name of")
 
 

@@ -154,12 +154,7 @@ def require_source(source: str, info: ValidationInfo, advice: str) -> str:
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     """Return the text of the regular file at `path`, at most `limit` bytes. Raises `ConfigurationError`."""
-    return _decoded(_content(path, limit), str(path), limit)
-
-
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Return the first `limit` + 1 bytes of the regular file at `path`. Raises `ConfigurationError`."""
-    return _content(path, limit)
+    return _decoded(read_bytes(path, limit), str(path), limit)
 
 
 def read_object(uri: str) -> str:
@@ -179,8 +174,8 @@ def read_object(uri: str) -> str:
     return _decoded(content, uri, MAX_BYTES)
 
 
-def _content(path: Path, limit: int) -> bytes:
-    """Return up to `limit` + 1 bytes of the regular file at `path`."""
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the first `limit` + 1 bytes of the regular file at `path`. Raises `ConfigurationError`."""
     try:
         # Non-blocking, because opening a pipe without a writer would wait forever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:

@@ -597,7 +597,7 @@ def _load_from_bucket(uri: str, overrides: list[str]) -> Recipe:
     text = documents.read_object(uri)
     recipe = documents.parse(text, Recipe, name=uri, overrides=overrides)
     teacher, train = recipe.train.teacher, recipe.train
-    carried, unread = (recipe.files, []) if isinstance(recipe.files, dict) else ({}, recipe.files)
+    carried, unread = code.carried_and_named(recipe)
     weights = None if recipe.model.weights == IMAGENET else recipe.model.weights
     schema = recipe.data.schema_
     scripts = [argument for argument in train.command or [] if argument.endswith(".py")]

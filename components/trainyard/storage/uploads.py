@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -187,13 +187,8 @@ def _measured(root: str, sources: dict[str, str]) -> dict[str, tuple[File, str]]
 def _digests(path: str) -> tuple[str, str]:
     """Return CRC32C and SHA-256 of the local file at `path`."""
     crc, sha = google_crc32c.Checksum(), hashlib.sha256()
-    for chunk in _chunks(path):
-        crc.update(chunk)
-        sha.update(chunk)
-    return crc.hexdigest().decode(), sha.hexdigest()
-
-
-def _chunks(path: str) -> Iterator[bytes]:
     with open(path, "rb") as stream:  # noqa: PTH123
         while chunk := stream.read(_CHUNK_BYTES):
-            yield chunk
+            crc.update(chunk)
+            sha.update(chunk)
+    return crc.hexdigest().decode(), sha.hexdigest()

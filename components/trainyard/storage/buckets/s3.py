@@ -157,7 +157,7 @@ class S3(ObjectStore):
         self._trusted = True
 
     def _upload(self, name: str, path: Path, file: File) -> None:
-        size = max(PART_BYTES, -(-file.bytes // _MAX_PARTS))
+        size = _part_bytes(file)
         if file.bytes <= size:
             content = path.read_bytes()
             if _base64_crc32c(content) != file.base64:
@@ -168,9 +168,7 @@ class S3(ObjectStore):
 
     def _upload_parts(self, name: str, path: Path, file: File, size: int) -> None:
         target = {"Bucket": self.bucket, "Key": name}
-        upload = _client().create_multipart_upload(
-            **target, ChecksumAlgorithm="CRC32C", ContentType=objects.content_type(target["Key"])
-        )["UploadId"]
+        upload = _begin(target)
         try:
             total = google_crc32c.Checksum()
             parts: list[dict[str, Any]] = []
@@ -193,7 +191,7 @@ class S3(ObjectStore):
     def upload_in_parts(self, name: str, path: Path, file: File, progress: Callable[[int], None]) -> None:
         """Upload several parts at a time; complete parts of an unfinished upload of this name are not sent again."""
         target = {"Bucket": self.bucket, "Key": name}
-        size = max(PART_BYTES, -(-file.bytes // _MAX_PARTS))
+        size = _part_bytes(file)
         upload, stored = self.retried(name, "write", partial(self._begun, target))
         slots = threading.BoundedSemaphore(objects.THREADS)  # so that few parts are in memory
 
@@ -245,9 +243,7 @@ class S3(ObjectStore):
                     listed = _client().get_paginator("list_parts").paginate(**target, UploadId=upload["UploadId"])
                     parts = [part for page in listed for part in page.get("Parts", [])]
                     return upload["UploadId"], {part["PartNumber"]: part for part in parts}
-        return _client().create_multipart_upload(
-            **target, ChecksumAlgorithm="CRC32C", ContentType=objects.content_type(target["Key"])
-        )["UploadId"], {}
+        return _begin(target), {}
 
     def _upload_part(self, target: dict[str, str], upload: str, number: int, content: bytes) -> dict[str, Any]:
         checksum = _base64_crc32c(content)
@@ -342,6 +338,18 @@ def _kind(answer: dict[str, Any]) -> Kind:
     if status in (412, 416):
         return Kind.CHANGED if status == 412 else Kind.PAST_END
     return Kind.EXPIRED if code in _EXPIRED else Kind.REFUSED
+
+
+def _part_bytes(file: File) -> int:
+    """Return the size of the parts of `file`, which are at most `_MAX_PARTS`."""
+    return max(PART_BYTES, -(-file.bytes // _MAX_PARTS))
+
+
+def _begin(target: dict[str, str]) -> str:
+    """Begin an upload in parts, and return its id."""
+    content_type = objects.content_type(target["Key"])
+    answer = _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C", ContentType=content_type)
+    return str(answer["UploadId"])
 
 
 def _same_part(stored: dict[str, Any] | None, content: bytes) -> dict[str, Any]:
