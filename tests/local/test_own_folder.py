@@ -11,7 +11,13 @@ import pytest
 import trainyard as ty
 from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import archive, code
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.archive import Archive
 from trainyard.steps.predict.pushed_model import find_model
+from trainyard_control.api.progress import Screen
+from trainyard_control.local.local_run import LocalRun
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -88,3 +94,32 @@ def test_a_folder_that_cannot_be_a_version_is_refused(tmp_path: Path, left: str,
     with pytest.raises(ConfigurationError, match=expected):
         run(tmp_path, 0.1, left=left)
     assert not (tmp_path / "storage" / "speech" / "models").exists()
+
+
+def test_larger_code_runs_in_each_step_after_the_project_was_moved_away_and_its_version_holds_it(
+    tmp_path: Path,
+) -> None:
+    """200 KiB are more than the text of a recipe holds."""
+    project = tmp_path / "project"
+    (project / "words").mkdir(parents=True)
+    (project / "words" / "list.txt").write_text("word\n" * 40_960)
+    (project / "listen.py").write_text(PROGRAM)
+    left = '(output / "model" / "layers.pt").write_text(str(pathlib.Path("words/list.txt").stat().st_size))'
+    text = RECIPE.format(python=sys.executable, wer=0.1, layers="2", left=left)
+    (project / "speech.yaml").write_text(f"{text}files: [words]\n")
+    recipe = recipes.load(str(project / "speech.yaml"))
+    project.rename(tmp_path / "moved")
+    place = environments.load("local").model_copy(update={"storage": str(tmp_path / "storage")})
+    ran = LocalRun(recipe, place, "1", None, Screen())
+    ran.execute()
+
+    version = tmp_path / "storage" / "speech" / "models" / "1"
+    assert (version / "layers.pt").read_text() == "204800"
+    stored = ran.recipe.files
+    assert isinstance(stored, Archive) and stored.archive.startswith(f"{tmp_path}/storage/uploads/")
+    manifest = json.loads((version / "manifest.json").read_text())
+    assert manifest["origin"]["recipe"]["files"] == {"archive": stored.archive, "sha256": stored.sha256}
+    held = Archive(archive=str(version / "assets.extra" / "code.tar"), sha256=stored.sha256)
+    assert archive.unpack(held) == code.files(recipe)
+    for step in ("train", "evaluate", "export"):  # so that `prune` keeps the upload
+        assert json.loads(Path(ran.folders[step], "manifest.json").read_text())["origin"]["code"] == stored.archive

@@ -101,22 +101,44 @@ def steps(root: str) -> list[str]:
     return [name for name in names if name.startswith("ckpt-") and name != "ckpt-0"]
 
 
+COUNTED = """import pathlib
+
+
+def metrics(labels, outputs):
+    words = pathlib.Path(__file__).parent / "words.txt"
+    return {"words": float(len(words.read_text().split()))}
+"""
+
+
 @GS
 @pytest.mark.usefixtures("without_shell")
 def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(store: Store, tmp_path: Path) -> None:
     from kfp import local
 
+    from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
+    from trainyard_control.api import uploads
     from trainyard_control.catalog.train import train_pipeline
 
+    (tmp_path / "own.py").write_text(COUNTED)
+    (tmp_path / "words.txt").write_text("word\n" * 40_000)  # more than the text of a recipe holds
+    (tmp_path / "digits.yaml").write_text(
+        f"{(recipes.BUNDLED / 'digits.yaml').read_text()}module: own.py\nfiles: [words.txt]\n"
+    )
     changes = ["train.epochs=2", "evaluate.gates=[{metric: accuracy, min: 0.1}]", "evaluate.bootstrap=20"]
-    recipe = recipes.load("digits", [*changes, "export.formats=[saved_model]"])
+    recipe = recipes.load(str(tmp_path / "digits.yaml"), [*changes, "export.formats=[saved_model]"])
     root = f"{store.uri}/pipeline"
+    kind = environments.load("kind").model_copy(update={"storage": root})
+    remote, sent = uploads.with_uploads(recipe, kind)
+    uploads.send(sent)
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "tasks"))
-    train_pipeline(recipe=yaml.safe_dump(recipe.model_dump(mode="json")), storage=root)
+    train_pipeline(recipe=yaml.safe_dump(remote.model_dump(mode="json")), storage=root)
     (run,) = storage.children(f"{root}/digits/runs")
     record = json.loads(storage.read_text(f"{root}/digits/runs/{run}/run.json") or "")
     assert record["failure"] is None and record["gate"]["verdict"] == "blessed"
     assert record["pushed"]["path"] == f"{root}/digits/models/1"
     assert "saved_model.pb" in storage.children(f"{root}/digits/models/1")
     assert f'"digits/runs/{run}/report.html"' in (storage.read_text(f"{root}/index.html") or "")
+    assert record["metrics"]["words"] == 40_000
+    held = storage.read(f"{root}/digits/models/1", "assets.extra/code.tar")
+    assert held is not None and held == storage.read(sent["files"].folder, "code.tar")

@@ -179,10 +179,7 @@ print(module.build_model([], 2), (root / "data/weights.npy").read_bytes())
         ({"shop.py": "import key\n", "key.py": f"K = 'AKIA{'A' * 16}'\n"}, "files: key.py: holds a password or a key"),
         ({"shop.py": "", "data/.env": "A=1"}, "files: data/.env: has the name of a password or a key"),
         ({"shop.py": "", "data/id_rsa": "A"}, "files: data/id_rsa: has the name of a password or a key"),
-        ({"shop.py": "", "data/large.txt": "a" * 65537}, "files: data/large.txt: is larger than 65,536 bytes"),
-        ({"shop.py": "", "data/a": "a" * 40000, "data/b": "b" * 30000}, r"3 hold 70,000 bytes.*largest are data/a"),
         ({"shop.py": b"\xff"}, "shop.py: is not UTF-8 text"),
-        ({"shop.py": "", "data/words.txt": "ж" * 30000}, "files: take [0-9,]+ bytes when written as ASCII"),
     ],
 )
 def test_what_cannot_travel_is_refused_in_a_sentence(

@@ -15,8 +15,8 @@ from trainyard.contract import keys
 from trainyard.errors import CommandFailed, ConfigurationError
 from trainyard.graph import OUTPUTS
 from trainyard.runtime.task import check_code
-from trainyard.spec import code, plain_yaml
 from trainyard.spec import environment as environments
+from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.recipe import Recipe
@@ -82,11 +82,7 @@ def test_a_secret_among_the_arguments_is_refused_and_not_repeated(recipe: str, a
     recipes.load(recipe, ["train.command=[python, my_train.py, --token-file, /run/token, --key=$KEY, --layers, '3']"])
 
 
-def test_files_without_a_command_and_too_many_bytes_are_refused(recipe: str) -> None:
-    folder = Path(recipe).parent
-    (folder / "large.py").write_text("#" * code.MAX_BYTES)
-    with pytest.raises(ConfigurationError, match=r"hold [\d,]+ bytes, .* may hold 65,536.* largest are large.py \(65"):
-        recipes.load(recipe, ["files=[large.py]"])
+def test_files_without_a_command_are_refused(recipe: str) -> None:
     plain = [
         "train.command=null",
         "model.name=cnn_small",

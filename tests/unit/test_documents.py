@@ -328,7 +328,7 @@ def placed(document: Node, at: Location, value: str) -> Node:
         there = inner[key] if isinstance(inner, list) else inner.get(key)
         if following is None:
             inner[key] = value
-        elif not isinstance(there, dict | list):
+        elif not isinstance(there, list if isinstance(following, int) else dict):
             inner[key] = [] if isinstance(following, int) else {}
         inner = inner[key]
     return changed

@@ -15,6 +15,7 @@ from trainyard.contract.provenance import Provenance, provenance
 from trainyard.errors import TrainyardError, listed
 from trainyard.graph import ARGUMENTS
 from trainyard.spec import selection
+from trainyard.spec.archive import Archive
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -35,8 +36,8 @@ class Origin(BaseModel):
 
     recipe: the parts of the recipe that count. inputs: the models, outputs of other steps and thresholds that were
     read, by argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the
-    digest of those that the training began with. selection: what a gate adds to the training. time: when the step
-    began, in UTC.
+    digest of those that the training began with. selection: what a gate adds to the training. code: the archive of the
+    recipe's code, '' if the recipe holds it; `prune` keeps the upload that it names. time: when the step began, in UTC.
     """
 
     recipe: dict[str, Any]
@@ -44,6 +45,7 @@ class Origin(BaseModel):
     files: dict[str, str] = {}
     weights: str = ""
     selection: str = ""
+    code: str = ""
     provenance: Provenance
     time: str
 
@@ -68,6 +70,7 @@ def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
         files=_files(recipe, str(arguments.get("day", ""))) if step == "preprocess" else {},
         weights=weights.digest(recipe) if step == "train" else "",
         selection=selection.digest(recipe) if step == "train" else "",
+        code=recipe.files.archive if isinstance(recipe.files, Archive) else "",
         provenance=provenance(recipe, step),
         time=datetime.now(UTC).isoformat(),
     )

@@ -39,8 +39,8 @@ _EXCLUDED = {
     ),
     "reports, and changes no output": ("errors", "escape", "events"),
     "moves whole files, whose digests are compared": (
-        *("storage.buckets", "storage.cache", "storage.file_stream", "storage.folders"),
-        *("storage.manifest", "storage.storage"),
+        *("spec.archive", "storage.buckets", "storage.cache", "storage.file_stream", "storage.folders"),
+        *("storage.manifest", "storage.storage", "storage.uploads"),
     ),
 }
 EXCLUDED = frozenset(f"trainyard.{name}" for names in _EXCLUDED.values() for name in names)
@@ -142,7 +142,10 @@ def _recipe_code(recipe: Recipe, step: str) -> dict[str, str]:
     files = {name: as_bytes(file) for name, file in module_files(recipe).items()}
     if not _may_define(files[recipe.module], hook):
         return {}
-    meanings = {name: _meaning_or_text(file) if name.endswith(".py") else repr(file) for name, file in files.items()}
+    meanings = {
+        name: _meaning_or_text(file) if name.endswith(".py") else hashlib.sha256(file).hexdigest()
+        for name, file in files.items()
+    }
     return {"module" if name == recipe.module else name: _digest(meaning) for name, meaning in meanings.items()}
 
 

@@ -18,6 +18,7 @@ from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
 from trainyard.graph import producer
+from trainyard.spec import archive
 from trainyard.storage import manifest, storage
 from trainyard.storage.storage import Manifest
 
@@ -39,6 +40,9 @@ LABELS, TARGETS = "labels.txt", "targets.txt"
 
 CARD = "README.md"
 """The model card of a version."""
+
+CODE = f"{EXTRA}/{archive.FILE}"
+"""The archive of the recipe's code in a version, if the recipe does not hold that."""
 
 SERVED = "saved_model.pb"
 """The file that makes a folder a SavedModel."""
@@ -94,8 +98,9 @@ def content(exported: Manifest) -> Manifest:
 
 
 def digest(manifest: Manifest) -> str:
-    """Return the digest of the model in a version: its card tells of a run, so it does not count."""
-    return replace(manifest, files={name: file for name, file in manifest.files.items() if name != CARD}).digest
+    """Return the digest of the model in a version, without its card and its code, which tell how it was made."""
+    files = {name: file for name, file in manifest.files.items() if name not in (CARD, CODE)}
+    return replace(manifest, files=files).digest
 
 
 def record(folder: str) -> VersionRecord:

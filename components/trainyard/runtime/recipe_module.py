@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import sys
 import tempfile
@@ -52,7 +51,7 @@ def load_module(module: str, files: Files) -> ModuleType:
     Local modules are imported by their names, or relative to it. Raises `ConfigurationError` if it fails, or imports a
     local module that has the name of an installed one.
     """
-    key = hashlib.sha256(repr((module, sorted(files.items()))).encode()).hexdigest()
+    key = f"{module} {code.digest(files)}"
     with _loading:
         if not _loaded or _loaded[0][0].key != key:
             while _loaded:

@@ -1,6 +1,7 @@
 """The code of a recipe: its module, its training program and other files, which travel with the recipe.
 
-Files are found by reading imports, never by running them. Their names are relative to the recipe's folder.
+Small code is a part of the recipe's text, and larger code an archive that it names: see `archive`. Files are found by
+reading imports, never by running them. Their names are relative to the recipe's folder.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import hashlib
 import json
 import os
 import posixpath
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +25,20 @@ from pydantic import AfterValidator, Field
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, listed
-from trainyard.spec import documents, plain_yaml
+from trainyard.spec import archive, documents, plain_yaml
+from trainyard.spec.archive import Archive
 from trainyard.spec.plain_yaml import Location
+from trainyard.storage import uploads
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Recipe
 
 MAX_BYTES = 64 << 10
-"""Maximum size of all files together. A pod gets them in the recipe, a variable of at most 128 KiB (Linux)."""
+"""Maximum size of files in a recipe's text. A pod gets that in a variable of at most 128 KiB (Linux)."""
 
 _MAX_WRITTEN = 112 << 10  # chosen: an argument has 128 KiB at most (Linux), and the rest of a recipe takes a tenth
 MAX_FILES = 1000
-_NAME = r"[^\x00-\x1f\x7f./\\][^\x00-\x1f\x7f/\\]*"
-_VALID = re.compile(rf"(?=.{{1,256}}$){_NAME}(/{_NAME})*$")
-FileName = Annotated[str, Field(max_length=256, pattern=rf"^{_NAME}(/{_NAME})*$")]
+FileName = Annotated[str, Field(max_length=256, pattern=archive.NAME)]
 FileText = Annotated[str, Field(max_length=MAX_BYTES)]
 
 
@@ -56,8 +59,8 @@ class Binary(documents.Strict):
 
 
 Content = FileText | Binary
-Files = Mapping[str, Content]
-Read = Callable[[str], Content | None]
+Files = Mapping[str, Content | bytes]
+Read = Callable[[str], Content | bytes | None]
 """Returns the content of a file by its name, None if there is none."""
 
 _CACHES = {"__pycache__", "node_modules", "site-packages"}
@@ -87,6 +90,8 @@ class _Import:
 
 def missing_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Location, str]]:
     """Yield the place and the fault of each file that `recipe` names and that is not in `folder`."""
+    if isinstance(recipe.files, Archive):  # `collect` reads it, once
+        return
     carried, named = carried_and_named(recipe)
     if recipe.module is not None and recipe.module not in carried:
         if not recipe.module.endswith(".py"):
@@ -96,12 +101,14 @@ def missing_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Location, str]
     for index, name in enumerate(named):
         if not os.path.exists(folder / name):  # noqa: PTH110 - as above
             yield ("files", index), f"there is no file '{documents.safe(name)}' beside the recipe. Name one"
-    if fault := _size_fault(carried):
+    if isinstance(recipe.files, dict) and (fault := _size_fault(recipe.files)):
         yield ("files",), fault
 
 
-def carried_and_named(recipe: Recipe) -> tuple[dict[str, Content], list[str]]:
-    """Return the files whose content the recipe holds, and the names of the others."""
+def carried_and_named(recipe: Recipe) -> tuple[Files, list[str]]:
+    """Return the files whose content the recipe or its archive holds, and the names of the others."""
+    if isinstance(recipe.files, Archive):
+        return archive.unpack(recipe.files), []
     return (recipe.files, []) if isinstance(recipe.files, dict) else ({}, recipe.files)
 
 
@@ -109,10 +116,17 @@ def collect(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """Return the values of `module` and `files` with all files that travel with the recipe in `folder`.
 
     They are the module, the arguments of the command that are files there, the local files that these import, and those
-    that `files` names. A module outside of `folder` takes the files in its own folder. Raises `ConfigurationError` for
-    a file that is missing, outside of its folder, or looks like a secret, and if they are too large.
+    that `files` names. A module outside of `folder` takes the files in its own folder. Files that are too large for a
+    recipe are an archive in this machine's cache. Raises `ConfigurationError` for a file that is missing, outside of
+    its folder, or looks like a secret, and if they are too large for an archive.
     """
     carried, named = carried_and_named(recipe)
+    if isinstance(recipe.files, Archive):
+        if recipe.module is not None and recipe.module not in carried:
+            raise ConfigurationError(
+                f"module: {recipe.module}: the archive that files names holds no such file. Correct one of them."
+            )
+        return {}
     tree, module, found = _Folder(folder), recipe.module, dict(carried)
     if module is not None and module not in carried:
         path = Path(uris.resolve(folder, module))
@@ -120,29 +134,52 @@ def collect(recipe: Recipe, folder: Path) -> dict[str, Any]:
         module = inside or path.name
         found |= closure([module], (tree if inside else _Folder(path.parent)).read)
     scripts = [name for name in recipe.train.command or [] if not carried and tree.holds(name)]
-    for name, content in (
-        closure(scripts, tree.read) | {name: tree.require(name) for name in tree.walk(named)}
-    ).items():
-        if found.setdefault(name, content) != content:
+    others = tree.small(tree.walk(named))
+    for name, content in (closure(scripts, tree.read) | {name: tree.require(name) for name in others}).items():
+        if as_bytes(found.setdefault(name, content)) != as_bytes(content):
             raise ConfigurationError(
                 f"files: {name}: is both beside the recipe and beside the module {module}. Rename one of them."
             )
-    if hidden := [name for name in found if not _VALID.match(name)]:
+    if hidden := [name for name in found if not archive.is_valid_name(name)]:
         raise ConfigurationError(
             f"files: {documents.safe(hidden[0])}: cannot travel. No part of its path may begin with a dot or hold a "
             "control character, and it has at most 256. Rename it."
         )
-    if fault := _size_fault(found):
-        raise ConfigurationError(f"files: {fault}.")
-    return {"module": module, "files": found} if found else {}
+    if not found:
+        return {}
+    if _size_fault(found):
+        _require_small({name: len(as_bytes(content)) for name, content in found.items()})
+        return {"module": module, "files": archive.pack({name: as_bytes(each) for name, each in found.items()})}
+    texts = {name: _document(content) if isinstance(content, bytes) else content for name, content in found.items()}
+    return {"module": module, "files": texts}
+
+
+def _document(content: bytes) -> Binary:
+    return Binary(base64=base64.b64encode(content).decode())
+
+
+def _require_small(sizes: Mapping[str, int]) -> None:
+    """Raise `ConfigurationError` if files of these sizes are too large for an archive."""
+    total = sum(sizes.values())
+    if total <= archive.MAX_BYTES and len(sizes) <= archive.MAX_FILES:
+        return
+    places: Counter[str] = Counter()
+    for name, size in sizes.items():
+        places["/".join(name.split("/")[:-1][:2]) or name] += size
+    largest = [f"{place} ({size / (1 << 20):,.1f} MiB)" for place, size in places.most_common(3)]
+    raise ConfigurationError(
+        f"files: {len(sizes):,} files hold {total / (1 << 20):,.1f} MiB, and at most {archive.MAX_FILES:,} with "
+        f"{archive.MAX_BYTES >> 20} MiB travel with a recipe. The largest are {listed(largest, 3)}. Nothing was sent. "
+        "Leave out what no step reads, or read it from a bucket."
+    )
 
 
 def _size_fault(files: Files) -> str:
-    """Return the reason why `files` are too large to travel, or ''."""
+    """Return the reason why `files` are too large for the text of a recipe, or ''."""
     sizes = {name: len(as_bytes(content)) for name, content in files.items()}
     total = sum(sizes.values())
     if total <= MAX_BYTES and len(sizes) <= MAX_FILES:
-        contents = {name: each if isinstance(each, str) else each.base64 for name, each in files.items()}
+        contents = {name: _written(each) for name, each in files.items()}
         written = len(json.dumps(plain_yaml.dump(contents)))
         if written <= _MAX_WRITTEN:
             return ""
@@ -157,19 +194,46 @@ def _size_fault(files: Files) -> str:
     )
 
 
-def as_bytes(content: Content) -> bytes:
+def _written(content: Content | bytes) -> str:
+    if isinstance(content, bytes):
+        return _document(content).base64
+    return content if isinstance(content, str) else content.base64
+
+
+def as_bytes(content: Content | bytes) -> bytes:
     """Return the bytes of a file."""
+    if isinstance(content, bytes):
+        return content
     return base64.b64decode(content.base64) if isinstance(content, Binary) else content.encode()
 
 
+def digest(files: Files) -> str:
+    """Return the SHA-256 over the names and the bytes of `files`, however a recipe holds them."""
+    lines = [f"{name}\0{hashlib.sha256(as_bytes(content)).hexdigest()}\n" for name, content in sorted(files.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 def files(recipe: Recipe) -> Files:
-    """Return the files of a loaded recipe, by name. Raises `ConfigurationError` if they were not read."""
+    """Return the files of a loaded recipe, by name, those of its archive after it was verified.
+
+    Raises `ConfigurationError` if they were not read, and `DataError` if the archive is missing or was changed.
+    """
     carried, unread = carried_and_named(recipe)
     if recipe.module is not None and recipe.module not in carried:
         unread = [recipe.module, *unread]
     if unread:
         raise ConfigurationError(f"files: {listed(unread, 3)}: not read yet. Load the recipe from its file.")
     return carried
+
+
+def stored(recipe: Recipe, root: str) -> Recipe:
+    """Return `recipe` with its archive, if it has one, in the storage `root`, where later steps and runs find it."""
+    if not isinstance(recipe.files, Archive):
+        return recipe
+    named, upload = archive.upload_to(root, recipe.files)
+    if upload:
+        uploads.store(upload)
+    return recipe.model_copy(update={"files": named})
 
 
 def module_files(recipe: Recipe) -> Files:
@@ -201,13 +265,13 @@ def write(files: Files, folder: Path) -> None:
         path.write_bytes(as_bytes(content))
 
 
-def closure(entries: Iterable[str], read: Read) -> dict[str, Content]:
+def closure(entries: Iterable[str], read: Read) -> dict[str, Content | bytes]:
     """Return the files `entries` and all files that they import, by name.
 
     An absolute import is looked up in the folder of its entry, then in the recipe's folder. Raises `ConfigurationError`
     for a relative import of a file that is missing or outside of the recipe's folder.
     """
-    found: dict[str, Content] = {}
+    found: dict[str, Content | bytes] = {}
     for entry in entries:
         roots, todo, seen = dict.fromkeys([posixpath.dirname(entry), ""]), [entry], set[str]()
         while todo:
@@ -232,9 +296,9 @@ def local_names(entry: str, files: Files) -> set[str]:
     }
 
 
-def _imports(name: str, content: Content) -> Iterator[_Import]:
+def _imports(name: str, content: Content | bytes) -> Iterator[_Import]:
     """Yield the imports of a Python file, also those in functions."""
-    if not name.endswith(".py") or isinstance(content, Binary):
+    if not name.endswith(".py") or not isinstance(content, str):
         return
     try:
         tree = ast.parse(content)
@@ -319,7 +383,7 @@ class _Folder:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._real = os.path.realpath(root)
-        self._known: dict[str, Content | None] = {}
+        self._known: dict[str, str | bytes | None] = {}
 
     def name(self, path: Path) -> str | None:
         """Return the name of the file at `path`, None if it is elsewhere."""
@@ -334,14 +398,21 @@ class _Folder:
             return False
         return os.path.isfile(self._root / name)  # noqa: PTH113 - Path's raises for a name too long
 
-    def read(self, name: str) -> Content | None:
+    def read(self, name: str) -> str | bytes | None:
         """Return the content of the file `name`, None if there is no such file."""
         if name not in self._known:
             is_there = os.path.isfile(self._root / name)  # noqa: PTH113 - as above
             self._known[name] = self._content(name) if is_there else None
         return self._known[name]
 
-    def require(self, name: str) -> Content:
+    def small(self, names: Iterable[str]) -> list[str]:
+        """Return the files `names`. Raises `ConfigurationError` before any is read if they are too large."""
+        names = list(names)
+        paths = {name: self._root / name for name in names}
+        _require_small({name: path.stat().st_size if path.is_file() else 0 for name, path in paths.items()})
+        return names
+
+    def require(self, name: str) -> str | bytes:
         """Return the content of the file `name`, which is there."""
         content = self.read(name)
         if content is None:
@@ -378,13 +449,13 @@ class _Folder:
                 f"files: {name}: is a link to {real}, outside of the folder {self._root}. Copy the file there."
             )
 
-    def _content(self, name: str) -> Content:
+    def _content(self, name: str) -> str | bytes:
         self._require_inside(name)
         _require_public(name)
-        content = documents.read_bytes(self._root / name, limit=MAX_BYTES)
-        if len(content) > MAX_BYTES:
+        content = documents.read_bytes(self._root / name, limit=archive.MAX_BYTES)
+        if len(content) > archive.MAX_BYTES:
             raise ConfigurationError(
-                f"files: {name}: is larger than {MAX_BYTES:,} bytes, and files travel with the recipe. "
+                f"files: {name}: is larger than {archive.MAX_BYTES:,} bytes, and files travel with the recipe. "
                 "Leave it out, or read it from a bucket."
             )
         try:
@@ -392,7 +463,7 @@ class _Folder:
         except UnicodeDecodeError:
             if name.endswith(".py"):
                 raise ConfigurationError(f"{name}: is not UTF-8 text. Save it as UTF-8.") from None
-            return Binary(base64=base64.b64encode(content).decode())
+            return content
         if documents.holds_secret(text):
             raise _secret(name, "holds")
         return text

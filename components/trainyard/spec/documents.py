@@ -50,6 +50,11 @@ _KEYS = re.compile(
     r"|\bsk-[\w-]{32}"
     r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."  # JSON Web Token
 )
+# The beginnings of these. A large file is searched for them first, because the expression alone is slow.
+_KEY_STARTS = (
+    *("-----BEGIN ", "AKIA", "ASIA", "AIza", "ya29.", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_"),
+    *("hf_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-", "sk-", "eyJ"),
+)
 # In a value alone: code may have them around a variable.
 _SECRET_VALUES = re.compile(
     _KEYS.pattern + r"|-----BEGIN [A-Z ]*PRIVATE KEY"
@@ -179,9 +184,14 @@ def read_bytes(path: Path, limit: int) -> bytes:
     try:
         # Non-blocking, because opening a pipe without a writer would wait forever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            before = os.fstat(stream.fileno())
+            if not stat.S_ISREG(before.st_mode):
                 raise ConfigurationError(f"{path}: is no plain file. Name a YAML file.")
-            return stream.read(limit + 1)
+            content = stream.read(limit + 1)
+            after = os.fstat(stream.fileno())
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise ConfigurationError(f"{path}: was changed while it was read. Run the command again.")
+            return content
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"{safe(path)}: cannot be read ({reason}). Name a YAML file that exists.") from error
@@ -340,7 +350,14 @@ def _members(annotation: Any) -> list[Any]:
 
 def holds_secret(text: str) -> bool:
     """Return True if `text`, such as a file of code, holds a key of a known form."""
-    return _KEYS.search(text) is not None
+    return any(_KEYS.match(text, at) for start in _KEY_STARTS for at in _positions(text, start))
+
+
+def _positions(text: str, part: str) -> Iterator[int]:
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + 1)
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -24,6 +24,7 @@ from pydantic import (
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec import code, contradictions, devices, documents, formula, plain_yaml, trees
+from trainyard.spec.archive import Archive
 from trainyard.spec.code import MAX_FILES, Content, FileName
 from trainyard.spec.columns import (
     ENDINGS,
@@ -487,12 +488,14 @@ class Recipe(Strict):
         None, description="Python file next to the recipe with preprocessing_fn, build_model or metrics."
     )
     files: (
-        Annotated[list[FileName], Field(max_length=MAX_FILES)]
+        Archive
+        | Annotated[list[FileName], Field(max_length=MAX_FILES)]
         | Annotated[dict[FileName, Content], Field(max_length=MAX_FILES)]
     ) = Field(
         [],
+        union_mode="left_to_right",
         description="More files and folders next to the recipe for its module or train.command, which travel with it. "
-        "The module, files that the command names, and local files that they import are included. At most 64 KiB "
+        "The module, files that the command names, and local files that they import are included. At most 100 MiB "
         "together.",
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Random seed.")

@@ -54,6 +54,10 @@ def read(folder: str, name: str) -> bytes | None:
     return content if content is None or manifest is None else manifests.verified(content, manifest, name, folder)
 
 
+def read_bytes(uri: str, limit: int) -> bytes | None:
+    return _content(Path(uri), limit)
+
+
 def children(uri: str) -> list[str]:
     with os_errors(Path(uri), "read"), suppress(FileNotFoundError, NotADirectoryError):
         return sorted(path.name for path in Path(uri).iterdir() if not path.name.startswith("."))

@@ -1,7 +1,8 @@
 """Uploads of local files to a storage: `<storage>/uploads/<digest>/`, where the digest is that of names and content.
 
-The manifest is written last, so that a folder without one is incomplete. What a cut upload left is used by the next one
-of the same content, by whoever it is. Digests of local files are kept in the cache, by size and time of change.
+A storage that is a folder has only code, copied as an output is written. In a bucket, the manifest is written last, so
+that a folder without one is incomplete. What a cut upload left is used by the next one of the same content, by whoever
+it is. Digests of local files are kept in the cache, by size and time of change.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import DataError
 from trainyard.storage import cache, listing, storage
 from trainyard.storage.buckets import objects
 from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
@@ -28,6 +30,9 @@ from trainyard.storage.manifest import MANIFEST, File, Manifest
 from trainyard.uris import is_bucket
 
 FOLDER = "uploads"
+PRODUCER = "upload"
+"""The producer that the manifest of an upload names."""
+
 _USED = ".used"  # the object with the time of the last submission that names the upload, or of the upload's start
 _USED_AFTER = timedelta(days=1)  # chosen: between two writes of it
 _CHUNK_BYTES = 1 << 20
@@ -66,13 +71,8 @@ def plan(path: str, root: str, name: str) -> Upload:
     """Return the upload of `path` (an absolute path of a file, a folder or a glob) to the storage `root`.
 
     name: what names the path, for messages. Every file is read, except those whose digest is cached. Raises `DataError`
-    if there are no files or one cannot be read, `ConfigurationError` if the storage is no bucket.
+    if there are no files or one cannot be read.
     """
-    if not is_bucket(root):
-        raise ConfigurationError(
-            f"{name}: '{path}' is on this machine, and the storage {root} is no bucket. Copy it to a folder that the "
-            "steps mount, and name that."
-        )
     found = listing.list_files(path, name)
     if not found.files:
         raise DataError(f"{name}: '{path}' names no file. Correct the path.")
@@ -95,6 +95,23 @@ def plan(path: str, root: str, name: str) -> Upload:
 
 def _below(path: str, folder: str) -> str:
     return path[len(folder.rstrip("/")) + 1 :]
+
+
+def store(upload: Upload) -> None:
+    """Copy the files of `upload` to its storage, a bucket or a folder, unless they are there. Raises as `send`."""
+    if is_bucket(upload.folder):
+        if (names := missing(upload)) is not None:
+            send(upload, names, lambda _: None)
+        return
+    if storage.committed(upload.folder) is None:
+        with storage.stage(upload.folder, PRODUCER, origin=_origin(upload)) as folder:
+            for file, source in upload.sources.items():
+                shutil.copyfile(source, folder / file)
+    storage.write_text(storage.join(upload.folder, _USED), datetime.now(UTC).isoformat())
+
+
+def _origin(upload: Upload) -> dict[str, str]:
+    return {"path": upload.path, "time": datetime.now(UTC).isoformat()}
 
 
 def missing(upload: Upload) -> list[str] | None:
@@ -128,8 +145,7 @@ def send(upload: Upload, names: list[str], progress: Progress) -> None:
     for path in large:
         store.upload_in_parts(f"{name}/{path}", Path(upload.sources[path]), upload.files[path], progress)
     objects.in_parallel(send_one, [path for path in names if path not in large])
-    origin = {"path": upload.path, "time": datetime.now(UTC).isoformat()}
-    manifest = Manifest("upload", upload.files, origin=origin)
+    manifest = Manifest(PRODUCER, upload.files, origin=_origin(upload))
     with suppress(Changed):  # another process was faster with the same content
         text = manifest.to_json(attempt="", writer=os.urandom(8).hex())
         store.write(f"{name}/{MANIFEST}", text.encode(), match=ABSENT)

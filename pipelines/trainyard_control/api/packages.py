@@ -104,7 +104,7 @@ def prepare(
     remote, uploaded = uploads.with_uploads(loaded, loaded_environment)
     placed = compiled(remote, loaded_environment, day=day, again=known_step(from_step) or "")
     submission = compilation.submission(loaded.name, loaded_environment, placed, run)
-    paths = {key: upload.path for key, upload in uploaded.items()}
+    paths = {key: upload.path for key, upload in uploaded.items() if key != "files"}  # which the recipe names
     expected = expect(loaded, loaded_environment) if loaded_environment.target == "kubeflow" else None
     metadata = replace(submission.metadata, expected=expected, uploads=paths)
     files = {name: len(code.as_bytes(content)) for name, content in code.files(loaded).items()}
@@ -136,12 +136,13 @@ def prepare_benchmarks(
     if repeated := [pool for pool in pools if list(pools).count(pool) > 1]:
         raise ConfigurationError(f"--pools: '{repeated[0]}' is named twice. Name each pool once.")
     runs, name = {}, name or _run_name(loaded.name)
+    remote, code_upload = compilation.with_code(loaded, loaded_environment)
     for pool in pools:
         run, placed = f"{name}-{pool}", with_training_on(loaded_environment, pool)
         require_memory(loaded, loaded_environment, pool)
-        package = compiled_benchmark(loaded, placed, label=run)
+        package = compiled_benchmark(remote, placed, label=run)
         submission = compilation.submission(loaded.name, placed, package, run, trains_on=pool)
-        runs[pool] = replace(submission, pipeline=f"trainyard-benchmark-{loaded.name}")
+        runs[pool] = replace(submission, pipeline=f"trainyard-benchmark-{loaded.name}", uploads=code_upload)
     return Benchmarks(loaded, name, runs)
 
 

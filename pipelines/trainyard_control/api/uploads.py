@@ -1,4 +1,4 @@
-"""Takes local data, weights and teachers of a recipe to the storage of a cluster, before the run starts."""
+"""Uploads local data, weights, teachers and larger code of a recipe to the storage of a cluster, before a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.spec.networks import IMAGENET
 from trainyard.storage import uploads
 from trainyard.storage.uploads import Upload
 from trainyard_control.cluster import environments
-from trainyard_control.compiler.compilation import reachable
+from trainyard_control.compiler.compilation import reachable, with_code
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Recipe
@@ -46,7 +46,8 @@ def with_uploads(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict
     }
     for key, upload in found.items():
         recipe = _replaced(recipe, key.split("."), upload.uri)
-    return recipe, found
+    recipe, code = with_code(recipe, environment)
+    return recipe, found | code
 
 
 def send(named: dict[str, Upload], limit: str = LIMIT, confirm: Confirm | None = None) -> list[str]:
@@ -73,6 +74,11 @@ def upload(path: str, environment: str, limit: str = LIMIT, confirm: Confirm | N
     loaded = environments.load(environment)
     if why := uris.path_error(path) or ("is in a bucket already" if uris.is_bucket(path) else ""):
         raise ConfigurationError(f"{uris.without_secrets(path)[:200]}: {why}.")
+    if not uris.is_bucket(loaded.storage):
+        raise ConfigurationError(
+            f"{loaded.name}: '{path}' is on this machine, and the storage {loaded.storage} is no bucket. Copy it to a "
+            "folder that the steps mount, and name that."
+        )
     planned = uploads.plan(os.path.abspath(path), loaded.storage, loaded.name)  # noqa: PTH100 - keeps a glob
     (sentence,) = send({path: planned}, limit, confirm)
     return planned.uri, sentence

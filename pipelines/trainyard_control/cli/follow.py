@@ -112,6 +112,7 @@ def _require_kubeflow(submission: Submission, wait: bool) -> None:
 
 def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> int:
     """Send several parallel runs, or print them; with `wait` return the worst exit code."""
+    from trainyard.storage import uploads
     from trainyard_control.api.packages import send
 
     if dry_run:
@@ -119,6 +120,8 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
         return 0
     for submission in runs:
         _require_kubeflow(submission, wait)
+        for upload in submission.uploads.values():
+            uploads.store(upload)
     sent, worst = [], 0
     for submission in runs:
         sent.append((submission, send(submission)))

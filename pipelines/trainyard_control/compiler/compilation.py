@@ -22,7 +22,8 @@ from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT, STEPS
 from trainyard.kubernetes.client import Manifest
-from trainyard.spec import code, documents, plain_yaml
+from trainyard.spec import archive, code, documents, plain_yaml
+from trainyard.spec.archive import Archive
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
@@ -156,8 +157,17 @@ def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
     return yaml.dump_all(documents, Dumper=_BlockDumper, sort_keys=True, allow_unicode=True, width=120)
 
 
+def with_code(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict[str, Upload]]:
+    """Return `recipe` with the place that its archive of code will have in a bucket, and its upload, not sent yet."""
+    if not isinstance(recipe.files, Archive) or not is_bucket(environment.storage):
+        return recipe, {}
+    named, upload = archive.upload_to(environment.storage, recipe.files)
+    return recipe.model_copy(update={"files": named}), {"files": upload} if upload else {}
+
+
 def _check_portable(recipe: Recipe, environment: Environment) -> None:
-    code.files(recipe)  # raises if they were not read
+    if not isinstance(recipe.files, Archive):  # which may not be uploaded yet
+        code.files(recipe)  # raises if they were not read
     if environment.target == "local":
         return
     faults = []
@@ -169,6 +179,11 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     teacher = recipe.train.teacher
     if teacher and not reachable(teacher.model, environment):
         faults.append(f"train.teacher: '{teacher.model}' is on this machine. {_upload(environment)}")
+    if isinstance(recipe.files, Archive) and not reachable(recipe.files.archive, environment):
+        faults.append(
+            "files: code of more than 64 KiB is an archive on this machine, which is uploaded if a run starts and the "
+            "storage is a bucket. Make it smaller, or put the larger files into the image."
+        )
     if recipe.push.path and not reachable(recipe.push.path, environment):
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
     if faults:

@@ -48,9 +48,9 @@ def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
 
 
 def _recipe(recipe: Recipe, environment: Environment) -> Iterator[Check]:
-    from trainyard_control.compiler.compilation import compiled
+    from trainyard_control.compiler.compilation import compiled, with_code
 
-    placed = compiled(recipe, environment)
+    placed = compiled(with_code(recipe, environment)[0], environment)
     yield good("recipe", f"{recipe.name} compiles for {environment.name} ({len(placed.documents)} documents)")
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from calendar import monthrange
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -243,8 +243,10 @@ class Schedules:
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
     """Build the submission of the schedule, and the name of the recurring run for exactly this content."""
     recipe = _with_days(recipes.load(schedule.recipe, schedule.overrides), schedule)
+    recipe, code = compilation.with_code(recipe, environment)
     placed = compiled(recipe, environment, schedule.when)
     submission = compilation.submission(recipe.name, environment, placed, schedule.name, schedule=schedule.name)
+    submission = replace(submission, uploads=code)
     return submission, f"{schedule.name}.{digest(schedule, submission.package, environment.service_accounts.run)}"
 
 

@@ -28,7 +28,7 @@ from trainyard.graph import OUTPUTS, STEPS, is_from
 from trainyard.report import local_runs, summary
 from trainyard.report.local_runs import JOURNAL, LocalRunView, recipes_by_run
 from trainyard.runtime import step as steps
-from trainyard.spec import devices, plain_yaml
+from trainyard.spec import code, devices, plain_yaml
 from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool
@@ -157,6 +157,7 @@ class LocalRun:
 
     def _begin(self) -> None:
         weights.digest(self.recipe)  # those that are not there end the run before its data are read
+        self.recipe = self._pipeline.recipe = code.stored(self.recipe, self.root)
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         self._pipeline.day = self.day = day_of(self.day, self.recipe.data)
 

@@ -119,7 +119,7 @@ def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return the cost of build_model's network, from the cache or by building it with TensorFlow."""
-    files = repr(sorted(code.module_files(recipe).items()))
+    files = code.digest(code.module_files(recipe))
     features = json.dumps([feature.model_dump() for feature in data.features])
     key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0{files}".encode()).hexdigest()[:24]
 

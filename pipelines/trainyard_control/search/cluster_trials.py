@@ -20,7 +20,7 @@ from trainyard.contract.gang import STEP as TRAIN
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import OUTPUTS
 from trainyard.measured import duration_text
-from trainyard.storage import storage
+from trainyard.storage import storage, uploads
 from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled_benchmark
 from trainyard_control.kubeflow.kubeflow_api import submit
@@ -89,10 +89,11 @@ def packages(sweep: Sweep) -> list[Submission]:
 
 
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
-    variant, name = sweep.variant(trial.values), f"{sweep.run}-{trial.number + 1}"
+    name = f"{sweep.run}-{trial.number + 1}"
+    variant, code = compilation.with_code(sweep.variant(trial.values), sweep.environment)
     placed = compiled_benchmark(variant, sweep.environment, label=name)
     submission = compilation.submission(variant.name, sweep.environment, placed, name)
-    return replace(submission, pipeline=f"trainyard-sweep-{variant.name}")
+    return replace(submission, pipeline=f"trainyard-sweep-{variant.name}", uploads=code)
 
 
 @dataclass
@@ -112,6 +113,8 @@ class _ClusterTrials:
             submission = _submission(self.study.sweep, trial)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)})
+        for upload in submission.uploads.values():
+            uploads.store(upload)
         self._wait_for_examples(slot)
         run_id, attached = submit(submission, self.runs.server)
         self.listener.trial_sent(trial, submission.run, run_id, attached)

@@ -19,6 +19,7 @@ from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.gang import usd_per_hour
 from trainyard.errors import DataError
 from trainyard.spec import recipe as recipes
+from trainyard.spec.archive import Archive
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
@@ -73,7 +74,11 @@ class Sweep:
     @property
     def digest(self) -> str:
         """The digest of the search, equal for the same sweep with more trials."""
-        described: list[Any] = [self.recipe.model_dump(mode="json"), [repr(dimension) for dimension in self.dimensions]]
+        recipe = self.recipe
+        content = recipe.model_dump(mode="json")
+        if isinstance(recipe.files, Archive):
+            content["files"] = recipe.files.sha256  # wherever it is
+        described: list[Any] = [content, [repr(dimension) for dimension in self.dimensions]]
         if self.latency_budget is not None:
             described.append(self.latency_budget)
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]

@@ -25,7 +25,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError, DataError, ExitCode, Preempted, TrainyardError
 from trainyard.signals import on_sigterm
-from trainyard.spec import plain_yaml
+from trainyard.spec import code, plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
 from trainyard_control.local.local_run import Listener, LocalRun
@@ -262,7 +262,7 @@ def write_winner(study: Study) -> Recipe:
     if best is None:
         name, count = sweep.recipe.name, len(study.trials)
         raise DataError(f"{name}: none of the {count} trials was completed; the last: {study.trials[-1].why}")
-    winner = sweep.variant(best.values)
+    winner = code.stored(sweep.variant(best.values), sweep.environment.storage)
     content = winner.model_dump(mode="json", exclude_defaults=True)
     storage.write_text(storage.join(sweep.folder, "best.yaml"), plain_yaml.dump(content, allow_unicode=True))
     return winner

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from trainyard.contract.version import CARD, EXTRA, SERVED
+from trainyard.contract.version import CARD, CODE, EXTRA, SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.storage import cache, disk, storage
 
@@ -56,7 +56,8 @@ def contents(folder: str) -> dict[str, HubFile]:
     Raises `DataError` if a file of the version is missing or changed.
     """
     local = storage.local(folder, "push")
-    names = storage.require(folder, "push").files
+    stored = storage.require(folder, "push").files
+    names = {name: file for name, file in stored.items() if name != CODE}  # which is not for the public
     if SERVED not in names:  # the files of a custom program
         return {name: HubFile(local / name, file.bytes) for name, file in names.items()}
     files = {_place(name): HubFile(local / name, file.bytes) for name, file in names.items()}

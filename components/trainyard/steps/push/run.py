@@ -16,6 +16,8 @@ from trainyard.contract.version import Champion, set_champion
 from trainyard.errors import GateRefused
 from trainyard.graph import ARGUMENTS
 from trainyard.report.outputs import Outputs, read
+from trainyard.spec import archive
+from trainyard.spec.archive import Archive
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import card, versions
 from trainyard.storage import storage
@@ -69,7 +71,10 @@ def run(
                 files = version.layout(manifest)
                 cost = _cost(outputs, run_folder, usd_per_hour)
                 text = card.render(recipe, record, outputs, files, cost)
-                versions.publish(exported, files, manifest, destination, pushed.version, record, text)
+                extra = {version.CARD: text.encode()}
+                if isinstance(recipe.files, Archive):
+                    extra[version.CODE] = archive.read(recipe.files)
+                versions.publish(exported, files, manifest, destination, pushed.version, record, extra)
             set_champion(
                 destination,
                 Champion(

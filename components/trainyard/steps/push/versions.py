@@ -19,13 +19,15 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.pushed_versions import find_version, version_numbers
-from trainyard.contract.version import CARD, PRODUCER, SERVED, Champion, champion, set_champion
+from trainyard.contract.version import PRODUCER, SERVED, Champion, champion, set_champion
 from trainyard.contract.version import digest as model_digest
 from trainyard.contract.version import record as version_record
 from trainyard.errors import ConfigurationError, DataError
@@ -57,12 +59,12 @@ def publish(
     destination: str,
     version: int,
     record: VersionRecord,
-    card: str = "",
+    extra: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Leave `files` of the folder `source` as `version` in `destination`; nobody sees a part of it.
 
-    files: the name in `source` of each file of the version. manifest: of `source`. card: the model card, '' if `files`
-    holds one; a program's own README.md stays.
+    files: the name in `source` of each file of the version. manifest: of `source`. extra: the content of other files of
+    the version, by path; a file of `source` stays, such as a program's README.md.
 
     Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
@@ -72,8 +74,9 @@ def publish(
     with storage.stage(target, producer=PRODUCER, last=last, origin=origin) as folder:
         for path, name in files.items():
             _copy(Path(source) / name, folder / path, manifest.files[name])
-        if card and CARD not in files:
-            (folder / CARD).write_text(card, encoding="utf-8")
+        for path in extra.keys() - files.keys():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(extra[path])
 
 
 def _copy(source: Path, target: Path, expected: File) -> None:

@@ -109,6 +109,12 @@ def read(folder: str, name: str) -> bytes | None:
     return manifests.verified(content[0], published.manifest, name, folder) if content else None
 
 
+def read_bytes(uri: str, limit: int) -> bytes | None:
+    store, name = objects.locate(uri)
+    stored = store.read(name, limit)
+    return stored[0] if stored else None
+
+
 def children(uri: str) -> list[str]:
     store, name = objects.locate(uri)
     listing = store.list(f"{name}/", deep=False)
