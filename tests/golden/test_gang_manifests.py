@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.spec.environment import Volume
+from trainyard.spec.environment import CaBundle, Volume
 from trainyard.spec.hardware.pools import Pool, device_variables
 from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
 
@@ -35,6 +35,7 @@ def gang(kind: str) -> Gang:
         platform="gke",
         environment={"TRAINYARD_STALL_SECONDS": "600", **(device_variables(pool) if kind == "tpu" else {})},
         volume=Volume(claim="runs", path="/runs") if kind == "gpu" else None,
+        ca_bundle=CaBundle(secret="company-ca", key="ca.crt") if kind == "gpu" else None,
     )
 
 

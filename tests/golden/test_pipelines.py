@@ -68,7 +68,13 @@ def test_the_scheduled_pipeline_compiles_to_the_committed_package(tmp_path: Path
 
 def test_the_prediction_compiles_to_the_committed_package(tmp_path: Path) -> None:
     places = ("gs://bucket/models", "gs://bucket/photos", "gs://bucket/answers")
-    package = stable(to_yaml(compiled_prediction(*places, "", environments.load("gke")).documents), tmp_path)
+    key = "projects/company/locations/europe-west4/keyRings/data/cryptoKeys/runs"
+    settings = {
+        "ca_bundle": environments.CaBundle(config_map="company-ca", key="ca.crt"),
+        "storage_encryption": environments.StorageEncryption(kms_key=key),
+    }
+    environment = environments.load("gke").model_copy(update=settings)
+    package = stable(to_yaml(compiled_prediction(*places, "", environment).documents), tmp_path)
     golden = GOLDENS / "predict-gke.yaml"
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
         golden.write_text(package, encoding="utf-8")

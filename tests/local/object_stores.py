@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class Request:
     number: int
     method: str
     path: str
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,7 +82,7 @@ class _Proxy(BaseHTTPRequestHandler):
         store = self.store
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with store.lock:
-            request = Request(len(store.requests) + 1, self.command, self.path)
+            request = Request(len(store.requests) + 1, self.command, self.path, dict(self.headers.items()))
             store.requests.append(request)
         fault = store.fault(request)
         if store.before(request):
@@ -89,7 +91,7 @@ class _Proxy(BaseHTTPRequestHandler):
             time.sleep(3600)
         if fault == "reset":
             return self._reset()
-        if fault in ("503", "429"):
+        if fault in ("503", "429", "403"):
             return self._answer(int(fault), [], b"{}" if store.scheme == "gs" else b"")
         with store.lock:
             status, headers, content = self._forward(body)
@@ -185,17 +187,22 @@ def forget_clients() -> None:
     for cached in (objects.open_store, gcs._client, s3._made_client):
         cached.cache_clear()
     s3.access_by(s3.Access)
+    gcs.trust_by(str)
 
 
 @contextmanager
-def _proxied(scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1") -> Iterator[Store]:
+def _proxied(
+    scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> Iterator[Store]:
     store = Store(scheme, "trainyard-test", "", {})
     handler = type("Proxy", (_Proxy,), {"store": store, "upstream": upstream})
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     server = type("Server", (ThreadingHTTPServer,), {"address_family": family})((host, 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    store.address = f"http://{with_port(host, server.server_port)}"
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    store.address = f"{'https' if tls else 'http'}://{with_port(host, server.server_port)}"
     forget_clients()
     try:
         yield store
@@ -206,14 +213,14 @@ def _proxied(scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1") ->
 
 
 @contextmanager
-def s3_store(host: str = "127.0.0.1") -> Iterator[Store]:
-    """A bucket of moto's S3 server, whose proxy listens on `host`."""
+def s3_store(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Store]:
+    """A bucket of moto's S3 server, whose proxy listens on `host`, with the certificate of `tls`."""
     from moto.server import ThreadedMotoServer
 
     port = free_port()
     server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
     server.start()
-    with _proxied("s3", ("127.0.0.1", port), host) as store:
+    with _proxied("s3", ("127.0.0.1", port), host, tls) as store:
         store.environment = {
             "AWS_ENDPOINT_URL_S3": store.address,
             "AWS_ACCESS_KEY_ID": "test",
@@ -230,13 +237,13 @@ def s3_store(host: str = "127.0.0.1") -> Iterator[Store]:
 
 
 @contextmanager
-def gcs_store() -> Iterator[Store]:
-    """A bucket of the emulator of Cloud Storage."""
+def gcs_store(tls: ssl.SSLContext | None = None) -> Iterator[Store]:
+    """A bucket of the emulator of Cloud Storage, behind a proxy with the certificate of `tls`."""
     from gcp_storage_emulator.server import create_server
 
     port = free_port()
     server = create_server("127.0.0.1", port, in_memory=True, default_bucket="trainyard-test")
-    with server, _proxied("gs", ("127.0.0.1", port)) as store:
+    with server, _proxied("gs", ("127.0.0.1", port), tls=tls) as store:
         store.environment = {"STORAGE_EMULATOR_HOST": store.address}
         yield store
 

@@ -149,6 +149,7 @@ KUBEFLOW = {
     "storage": "gs://bucket/runs",
     "images": {"cpu": "example/cpu:1", "gpu": "example/gpu:1"},
     "volume": {"claim": "runs", "path": "/mnt/runs"},
+    "ca_bundle": {"config_map": "company-ca", "key": "ca.crt"},
     "beam": {"options": {"parallelism": 4}},
     "variables": {"AWS_DEFAULT_REGION": "eu"},
     "secrets": {"AWS_SECRET_ACCESS_KEY": {"secret": "store", "key": "secretkey"}},
@@ -177,7 +178,8 @@ VERTEX = {
 }
 ELASTIC = {
     "target": "local",
-    "storage": "runs",
+    "storage": "s3://bucket/runs",
+    "storage_encryption": {"kms_key": "alias/runs"},
     "pools": {"here": {"kind": "cpu", "workers": {"min": 2, "max": 4}, "resources": RESOURCES}},
     "placement": {"default": "here"},
 }

@@ -440,6 +440,37 @@ def test_what_vertex_would_silently_ignore_is_refused(tmp_path: Path, change: tu
     assert sentence in refusal(tmp_path, vertex.replace(*change))
 
 
+BUNDLE = "ca_bundle: {config_map: company-ca, key: ca.crt}"
+KEY = "storage_encryption: {kms_key: alias/runs}"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f"{LOCAL}{BUNDLE}", "ca_bundle: only pods of Kubeflow mount a ConfigMap or Secret. Leave it out. Set AWS_CA_"),
+        (f"{KUBEFLOW}ca_bundle: {{key: ca.crt}}", "ca_bundle: takes config_map or secret, one of them"),
+        (f"{KUBEFLOW}{BUNDLE[:-1]}, secret: other}}", "ca_bundle: takes config_map or secret, one of them"),
+        (f"{KUBEFLOW}{BUNDLE}\nvariables: {{SSL_CERT_FILE: /ca}}", "ca_bundle: sets SSL_CERT_FILE, which the environ"),
+        (f"{LOCAL}{KEY}", "storage_encryption: encrypts the objects of a bucket, and storage is '"),
+        (f"{KUBEFLOW}{KEY}", "storage_encryption.kms_key: 'alias/runs' is no key of Cloud KMS. Give projects/PROJECT/"),
+        (
+            "target: local\nstorage: s3://bucket/runs\nstorage_encryption: {kms_key: projects/p/locations/l}",
+            "storage_encryption.kms_key: 'projects/p/locations/l' is a key of Cloud KMS, and storage is in S3. Give id",
+        ),
+        (f"{LOCAL}storage_encryption: {{}}", "storage_encryption.kms_key: is required"),
+    ],
+)
+def test_a_bundle_or_a_key_that_has_no_meaning_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, f"{text}\n")
+
+
+def test_dataflow_encrypts_with_the_key_of_the_storage(tmp_path: Path) -> None:
+    key = "projects/p/locations/eu/keyRings/r/cryptoKeys/k"
+    options = "{project: p, region: r, sdk_container_image: i}"
+    text = f"{KUBEFLOW}storage_encryption: {{kms_key: {key}}}\nbeam: {{runner: dataflow, options: {options}}}\n"
+    assert f"--dataflow_kms_key={key}" in load(tmp_path, text).beam_options
+
+
 def test_numbers_are_taken_as_kubernetes_quantities(tmp_path: Path) -> None:
     assert load(tmp_path, KUBEFLOW).pools["cpu"].resources.requests.cpu == "2"
 

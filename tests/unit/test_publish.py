@@ -203,6 +203,7 @@ def test_every_inference_service_fits_kserves_schema(cluster: str, kserves_schem
     environment = environments.load(cluster)
     none = environment.service_accounts.model_copy(update={"run": "", "server": ""})
     changes: list[dict[str, Any]] = [{}, {"service_accounts": none}, {"image_pull_secrets": []}, {"volume": None}]
+    changes += [{"ca_bundle": environments.CaBundle(secret="company-ca", key="ca.crt")}]
     for change, canary, folder in product(changes, (None, 0, 100), ("gs://b/digits/1", "s3://b/digits/1", "digits/1")):
         version = PushedVersion(1, folder, True, (), VersionRecord())
         service = kserve.inference_service(version, environment.model_copy(update=change), "digits", canary)

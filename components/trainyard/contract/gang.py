@@ -20,7 +20,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
-from trainyard.spec.environment import DEFAULT, MAX_INPUT_WORKERS, TRAIN, Environment, SecretKey, Volume
+from trainyard.spec.environment import DEFAULT, MAX_INPUT_WORKERS, TRAIN, CaBundle, Environment, SecretKey, Volume
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, placement
@@ -63,6 +63,7 @@ class GangSpec(PlacedGang):
     service_account: str
     timeout_seconds: int
     volume: Volume | None = None
+    ca_bundle: CaBundle | None = None
     variables: dict[str, str] = {}
     secrets: dict[str, SecretKey] = {}
     image_pull_secrets: list[str] = []
@@ -197,7 +198,8 @@ def gang_spec(environment: Environment, step: str = TRAIN) -> GangSpec | None:
         service_account=environment.service_accounts.worker,
         timeout_seconds=environment.timeout_of(step) or STEPS[step].timeout_seconds,
         volume=environment.volume,
-        variables=environment.variables | ({} if trains else trainer_variables(environment)),
+        ca_bundle=environment.ca_bundle,
+        variables=environment.pod_variables | ({} if trains else trainer_variables(environment)),
         secrets=environment.secrets,
         image_pull_secrets=environment.image_pull_secrets,
         input_workers=_input_pods(environment) if trains else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainyard.kubernetes.client import Manifest
-from trainyard.spec.environment import SecretKey, Volume
+from trainyard.spec.environment import CA_FOLDER, CaBundle, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import EPHEMERAL_STORAGE, SHARED_MEMORY, Pool, placement
 
@@ -23,6 +23,7 @@ def pod_spec(
     platform: Platform,
     volume: Volume | None = None,
     pull_secrets: Sequence[str] = (),
+    ca_bundle: CaBundle | None = None,
     *,
     worker: bool = False,
 ) -> Manifest:
@@ -39,6 +40,8 @@ def pod_spec(
         extra[needs.resource] = str(needs.count)
     group = {"runAsGroup": USER, "fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"} if worker else {}
     mounts = _mounts(pool, volume, worker)
+    if ca_bundle:
+        mounts.append(("ca-bundle", CA_FOLDER, bundle_source(ca_bundle)))
     container = {
         "resources": {
             "requests": pool.resources.requests.model_dump() | extra,
@@ -73,6 +76,13 @@ def pod_spec(
     if pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return spec
+
+
+def bundle_source(bundle: CaBundle) -> Manifest:
+    """Return the source of a volume with all keys of the ConfigMap or Secret that has the certificates."""
+    if bundle.secret:
+        return {"secret": {"secretName": bundle.secret}}
+    return {"configMap": {"name": bundle.config_map}}
 
 
 def variables(values: Mapping[str, str], secrets: Mapping[str, SecretKey]) -> list[Manifest]:

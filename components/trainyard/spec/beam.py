@@ -55,9 +55,12 @@ class Beam(Strict):
     options: dict[Variable, Value] = Field({}, max_length=100, description="Beam options; they override Trainyard's.")
 
 
-def command_line(beam: Beam, target: Target, namespace: str, storage: str) -> str:
+def command_line(beam: Beam, target: Target, namespace: str, storage: str, kms_key: str = "") -> str:
     """Return the options as Beam's command line, quoted for a shell."""
-    options = _defaults(beam, target, namespace, storage) | beam.options
+    options = _defaults(beam, target, namespace, storage)
+    if beam.runner == "dataflow" and kms_key:
+        options["dataflow_kms_key"] = kms_key
+    options |= beam.options
     words = [f"--runner={_ENGINES.get(beam.runner, beam.runner)}"]
     for name, value in options.items():
         if value is True:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import stat
 import types
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -163,19 +165,22 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
 
 
 def read_object(uri: str) -> str:
-    """Return the text of the object at `uri` in a bucket, at most MAX_BYTES.
+    """Return the text of the object at `uri` in a bucket, gunzipped if needed, at most MAX_BYTES.
 
     Raises `ConfigurationError` if it is missing or not text, `TransientError` if the store does not answer.
     """
     from trainyard.storage.buckets import bucket_source
+    from trainyard.storage.listing import open_file
 
     if why := path_error(uri):
         raise ConfigurationError(f"{safe(uri)}: {why}.")
     try:
-        with bucket_source.source_errors(uri, ""), bucket_source.open_object(uri, MAX_BYTES + 1) as stream:
+        with bucket_source.source_errors(uri, ""), open_file(uri, MAX_BYTES + 1) as stream:
             content = stream.read(MAX_BYTES + 1)
     except DataError as error:
         raise ConfigurationError(str(error)) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ConfigurationError(f"{uri}: is damaged ({error}). Copy it again from its origin.") from error
     return _decoded(content, uri, MAX_BYTES)
 
 

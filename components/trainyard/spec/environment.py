@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
 from trainyard.spec.hardware.pools import GANG_ONLY, Pool, Variant, nearest_that_trains
 from trainyard.spec.plain_yaml import Location
+from trainyard.storage.buckets.objects import KMS_VARIABLE, is_google_key
 from trainyard.uris import Image, Output, is_bucket, resolve
 
 BUNDLED = Path(__file__).parent.parent / "environments"
@@ -36,6 +38,8 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
 ACCELERATOR_MEMORY = 1 << 29  # chosen, for each: less than TensorFlow takes before it has read a batch
 MAX_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
+
+_GOOGLE_KEY = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
 
 Step = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -74,6 +78,34 @@ class SecretKey(Strict):
 
     secret: Name = Field(description="Name of the Secret.")
     key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")] = Field(description="Key in the Secret.")
+
+
+CA_FOLDER = "/etc/trainyard/ca"
+"""The folder of pods in which `ca_bundle` is mounted."""
+CA_VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+"""Variables by which libraries find trusted certificates: boto3; requests, so Google's client; OpenSSL and Go."""
+
+
+class CaBundle(Strict):
+    """Certificates of private authorities (PEM), in a ConfigMap or Secret of the runs' namespace."""
+
+    config_map: Name | Literal[""] = Field("", description="Name of the ConfigMap.")
+    secret: Name | Literal[""] = Field("", description="Name of the Secret, instead of a ConfigMap.")
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")] = Field(description="Key in it, such as ca.crt.")
+
+    @property
+    def path(self) -> str:
+        """The file in a pod."""
+        return f"{CA_FOLDER}/{self.key}"
+
+
+class StorageEncryption(Strict):
+    """Encryption of written objects with your own key."""
+
+    kms_key: Annotated[str, Field(max_length=2048, pattern=r"^[^\s?#]+$")] = Field(
+        description="s3: id, ARN or alias of a key of AWS KMS. gs: "
+        "projects/PROJECT/locations/LOCATION/keyRings/RING/cryptoKeys/KEY."
+    )
 
 
 class InputWorkers(Strict):
@@ -157,6 +189,14 @@ class Environment(Strict):
     beam: Beam = Beam()
     namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs.")
     volume: Volume | None = Field(None, description="A shared volume, so that storage can be a folder on it.")
+    storage_encryption: StorageEncryption | None = Field(
+        None, description="Key for all objects that Trainyard writes. Default: that of the bucket."
+    )
+    ca_bundle: CaBundle | None = Field(
+        None,
+        description="Certificates that all pods and your machine trust, instead of the container images'. Include "
+        "public authorities if steps use public servers.",
+    )
     variables: dict[Variable, Annotated[str, Field(max_length=32_768)]] = Field(
         {},
         max_length=1000,
@@ -221,7 +261,18 @@ class Environment(Strict):
     @property
     def beam_options(self) -> str:
         """Beam's command line for preprocess."""
-        return beam.command_line(self.beam, self.target, self.namespace, self.storage)
+        return beam.command_line(self.beam, self.target, self.namespace, self.storage, self.kms_key)
+
+    @property
+    def kms_key(self) -> str:
+        """The key that encrypts written objects, '' for the bucket's own."""
+        return self.storage_encryption.kms_key if self.storage_encryption else ""
+
+    @property
+    def pod_variables(self) -> dict[str, str]:
+        """The environment variables of every step."""
+        bundle = dict.fromkeys(CA_VARIABLES, self.ca_bundle.path) if self.ca_bundle else {}
+        return bundle | ({KMS_VARIABLE: self.kms_key} if self.kms_key else {}) | self.variables
 
     def timeout_of(self, step: str) -> int | None:
         """Return the maximum seconds of a pod of `step`, None for a step of a foreign pipeline."""
@@ -316,6 +367,8 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
     yield from _secret_faults(environment)
+    yield from _bundle_faults(environment)
+    yield from _encryption_faults(environment)
     for place, why in beam.faults(environment.beam, environment.target, environment.storage):
         yield ("beam", *place), why
     for name, pool in environment.pools.items():
@@ -541,6 +594,36 @@ def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
             yield (*at, "spot"), "a step of Vertex AI Pipelines cannot ask for Spot. Leave it out"
         if pool.accelerator and catalog().accelerators[pool.accelerator].vertex is None:
             yield (*at, "accelerator"), f"no step of Vertex AI Pipelines can ask for {pool.accelerator}"
+
+
+def _bundle_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    bundle, at = environment.ca_bundle, ("ca_bundle",)
+    if bundle is None:
+        return
+    if environment.target != "kubeflow":
+        instead = "Add the certificates to the container images"
+        if environment.target == "local":
+            instead = f"Set {', '.join(CA_VARIABLES)} to a file with the certificates"
+        yield at, f"only pods of Kubeflow mount a ConfigMap or Secret. Leave it out. {instead}"
+    if bool(bundle.config_map) == bool(bundle.secret):
+        yield at, "takes config_map or secret, one of them. Name the one that has the certificates"
+    for name in CA_VARIABLES:
+        if name in environment.variables or name in environment.secrets:
+            yield at, f"sets {name}, which the environment gives too. Leave one of them out"
+
+
+def _encryption_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    key, storage = environment.kms_key, environment.storage
+    if not key:
+        return
+    if not is_bucket(storage):
+        yield ("storage_encryption",), f"encrypts the objects of a bucket, and storage is '{storage}'. Leave it out"
+    elif storage.startswith("gs://") and not _GOOGLE_KEY.fullmatch(key):
+        known = "projects/PROJECT/locations/LOCATION/keyRings/RING/cryptoKeys/KEY"
+        yield ("storage_encryption", "kms_key"), f"'{key}' is no key of Cloud KMS. Give {known}"
+    elif storage.startswith("s3://") and is_google_key(key):
+        why = f"'{key}' is a key of Cloud KMS, and storage is in S3. Give id, ARN or alias of a key of AWS KMS"
+        yield ("storage_encryption", "kms_key"), why
 
 
 def _storage_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

@@ -277,12 +277,13 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
         template = job["spec"]["template"]
         return _pod(template["metadata"]["labels"], template["spec"])
     pool = environment.pools[name]
-    spec = pod_spec(pool, environment.platform, environment.volume, environment.image_pull_secrets)
+    volume, pull_secrets = environment.volume, environment.image_pull_secrets
+    spec = pod_spec(pool, environment.platform, volume, pull_secrets, environment.ca_bundle)
     spec["restartPolicy"] = "Never"
     spec["containers"][0] |= {
         "name": "main",
         "image": environment.images[pool.variant],
-        "env": variables(environment.variables, environment.secrets),
+        "env": variables(environment.pod_variables, environment.secrets),
     }
     if account := environment.service_accounts.run:
         spec["serviceAccountName"] = account

@@ -7,25 +7,31 @@ name both. Nothing is asked before the first request to the store.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec import environment as environments
-from trainyard.spec.environment import Environment
-from trainyard.storage.buckets import s3
+from trainyard.spec.environment import CaBundle, Environment
+from trainyard.storage import cache as storage_cache
+from trainyard.storage import storage
+from trainyard.storage.buckets import gcs, s3
+from trainyard.storage.buckets.objects import KMS_VARIABLE
 from trainyard.uris import is_bucket
 
 if TYPE_CHECKING:
     from trainyard.kubernetes.client import Cluster
 
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -34,11 +40,15 @@ _FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)".*i
 
 
 def load(name: str) -> Environment:
-    """Return the environment `name`, as `spec.environment.load` does, and have this process reach its S3 store.
+    """Return the environment `name`, as `spec.environment.load` does, and have this process reach its storage.
 
-    If the shell names an endpoint, its variables are used instead of the environment's.
+    If the shell names an endpoint of S3, its variables are used instead of the environment's.
     """
     environment = environments.load(name)
+    os.environ.pop(KMS_VARIABLE, None)
+    if environment.kms_key:
+        os.environ[KMS_VARIABLE] = environment.kms_key  # of this process and of the steps that it starts
+    gcs.trust_by(lambda: bundle_file(environment))
     if environment.storage.startswith("s3://"):
         s3.access_by(_access(environment) or s3.Access)
     return environment
@@ -55,6 +65,32 @@ def readable_storage(environment: Environment) -> str:
     return environment.storage
 
 
+def bundle_file(environment: Environment) -> str:
+    """Return a file with public authorities and those of the environment's `ca_bundle`, as the cluster has it.
+
+    A file that the shell names in REQUESTS_CA_BUNDLE is returned instead; '' without either. Raises
+    `InfrastructureError` without the right to read it, `ConfigurationError` if it has no certificates.
+    """
+    own, bundle = os.environ.get("REQUESTS_CA_BUNDLE", ""), environment.ca_bundle
+    return own if own or bundle is None else _bundle_file(environment.name, environment.namespace, bundle)
+
+
+@cache
+def _bundle_file(environment: str, namespace: str, bundle: CaBundle) -> str:
+    import certifi
+
+    at, key = f"{environment}: ca_bundle", bundle.key
+    instead = "set AWS_CA_BUNDLE and REQUESTS_CA_BUNDLE to a file with the certificates"
+    with _rights(f"{at}: the certificates are in the cluster", instead):
+        kind: Literal["Secret", "ConfigMap"] = "Secret" if bundle.secret else "ConfigMap"
+        text = _value(_cluster(namespace), kind, bundle.secret or bundle.config_map, key, at)
+    if _CERTIFICATE not in text:
+        raise ConfigurationError(f"{at}: key '{key}' holds no certificate. PEM is expected. Name another key.")
+    file = storage_cache.folder() / f"ca-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pem"
+    storage.write_text(str(file), f"{Path(certifi.where()).read_text(encoding='utf-8')}\n{text}\n")
+    return str(file)
+
+
 def _access(environment: Environment) -> _PodAccess | None:
     """Return the access of pods to S3, None if the environment has none or the shell names an endpoint."""
     if environment.target != "kubeflow" or any(map(os.environ.get, _ENDPOINTS)):
@@ -63,7 +99,9 @@ def _access(environment: Environment) -> _PodAccess | None:
     variables = tuple((name, environment.variables[name]) for name in wanted if name in environment.variables)
     secrets = {name: environment.secrets[name] for name in _KEYS if name in environment.secrets}
     named = tuple((name, key.secret, key.key) for name, key in secrets.items())
-    return _PodAccess(environment.name, environment.namespace, variables, named) if variables or named else None
+    if not (variables or named or environment.ca_bundle):
+        return None
+    return _PodAccess(environment.name, environment.namespace, variables, named, environment.ca_bundle)
 
 
 @dataclass(frozen=True)
@@ -74,9 +112,10 @@ class _PodAccess:
     namespace: str
     variables: tuple[tuple[str, str], ...]
     secrets: tuple[tuple[str, str, str], ...]
+    bundle: CaBundle | None = None
 
     def __call__(self) -> s3.Access:
-        """Open a port-forward if the endpoint is a Service of the cluster, and read the keys.
+        """Open a port-forward if the endpoint is a Service of the cluster, and read the keys and certificates.
 
         Raises `InfrastructureError` if a right is missing, `ConfigurationError` if a Service or Secret is.
         """
@@ -87,7 +126,10 @@ class _PodAccess:
         if self.secrets and (reached != endpoint or not _has_credentials()):
             keys |= self._secret_keys()
         region = next((variables[name] for name in _REGIONS if name in variables), "")
-        return s3.Access(reached, region, *(keys.get(name, "") for name in _KEYS))
+        bundle = ""
+        if self.bundle and not reached.startswith("http://") and not os.environ.get("AWS_CA_BUNDLE"):
+            bundle = _bundle_file(self.environment, self.namespace, self.bundle)
+        return replace(s3.Access(reached, region, *(keys.get(name, "") for name in _KEYS)), bundle=bundle)
 
     def _forwarded(self, endpoint: str) -> str:
         """Return the address on this machine from which `endpoint` is forwarded, '' if that is no Service."""
@@ -97,9 +139,9 @@ class _PodAccess:
             return ""
         from trainyard_control.cluster.port_forward import forward
 
-        cluster = replace(self._cluster(), namespace=match["namespace"] or self.namespace)
-        reason = f"{endpoint} is only reached from pods"
-        with self._rights(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
+        cluster = replace(_cluster(self.namespace), namespace=match["namespace"] or self.namespace)
+        reason = f"{self.environment}: storage: {endpoint} is only reached from pods"
+        with _rights(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
             local = forward(cluster, match["name"], url.port or (443 if url.scheme == "https" else 80))
         if not local:
             return ""
@@ -112,49 +154,52 @@ class _PodAccess:
 
     def _secret_keys(self) -> dict[str, str]:
         """Return the keys in the environment's Secrets; none if they must not be read and the shell has some."""
-        cluster, values = self._cluster(), {}
+        cluster, values = _cluster(self.namespace), {}
+        reason, instead = f"{self.environment}: storage: its keys are in a Secret", f"set {' and '.join(_KEYS[:2])}"
         try:
-            with self._rights("its keys are in a Secret", f"set {' and '.join(_KEYS[:2])}"):
+            with _rights(reason, instead):
                 for name, secret, key in self.secrets:
-                    values[name] = _secret_value(cluster, secret, key, f"{self.environment}: secrets.{name}")
+                    values[name] = _value(cluster, "Secret", secret, key, f"{self.environment}: secrets.{name}")
         except InfrastructureError:
             if all(map(os.environ.get, _KEYS[:2])):
                 return {}
             raise
         return values
 
-    def _cluster(self) -> Cluster:
-        from trainyard.kubernetes.client import connect
 
-        return connect(self.namespace)
+def _cluster(namespace: str) -> Cluster:
+    from trainyard.kubernetes.client import connect
 
-    @contextmanager
-    def _rights(self, reason: str, instead: str) -> Iterator[None]:
-        """Turn a refusal of the Kubernetes API in the block into a sentence that names the missing right."""
-        try:
-            yield
-        except InfrastructureError as error:
-            if not (match := _FORBIDDEN.search(str(error))):
-                raise
-            raise InfrastructureError(
-                f"{self.environment}: storage: {reason}, and you may not {match['verb']} {match['resource']} in "
-                f"namespace {match['namespace']}. Have that right granted to you, or {instead}."
-            ) from error
+    return connect(namespace)
 
 
-def _secret_value(cluster: Cluster, secret: str, key: str, location: str) -> str:
-    """Return the text under `key` of a Secret. location: of the setting that names it."""
-    found = cluster.get(cluster.path("secrets", secret))
+@contextmanager
+def _rights(reason: str, instead: str) -> Iterator[None]:
+    """Turn a refusal of the Kubernetes API in the block into a sentence that names the missing right."""
+    try:
+        yield
+    except InfrastructureError as error:
+        if not (match := _FORBIDDEN.search(str(error))):
+            raise
+        raise InfrastructureError(
+            f"{reason}, and you may not {match['verb']} {match['resource']} in namespace {match['namespace']}. Have "
+            f"that right granted to you, or {instead}."
+        ) from error
+
+
+def _value(cluster: Cluster, kind: Literal["Secret", "ConfigMap"], name: str, key: str, location: str) -> str:
+    """Return the text under `key` of a Secret or ConfigMap. location: of the setting that names it."""
+    found = cluster.get(cluster.path(f"{kind.lower()}s", name))
     if found is None:
         raise ConfigurationError(
-            f"{location}: namespace {cluster.namespace} has no Secret '{secret}'. Create it, or name another."
+            f"{location}: namespace {cluster.namespace} has no {kind} '{name}'. Create it, or name another."
         )
     data = found.get("data") or {}
     if key not in data:
         raise ConfigurationError(
-            f"{location}: Secret '{secret}' has no key '{key}'. It has: {', '.join(sorted(data)) or 'none'}."
+            f"{location}: {kind} '{name}' has no key '{key}'. It has: {', '.join(sorted(data)) or 'none'}."
         )
-    return base64.b64decode(data[key]).decode().strip()
+    return (base64.b64decode(data[key]).decode() if kind == "Secret" else str(data[key])).strip()
 
 
 def _has_credentials() -> bool:

@@ -331,7 +331,7 @@ def _place_container(
         added = added | {TIMEOUT_VARIABLE: str(placement.seconds)}  # it has no timeout of a task: the step ends itself
     if environment.run_as_user and not placement.ours:
         added = added | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
-    variables = {**environment.variables, **added}
+    variables = {**environment.pod_variables, **added}
     missing = [{"name": name, "value": value} for name, value in variables.items() if name not in set_by_author]
     if missing:
         container["env"] = [*container.get("env", []), *missing]
@@ -414,7 +414,8 @@ def _seconds(duration: str) -> float:
 
 def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environment, known: set[str]) -> Spec:
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
-    spec = pod_spec(placement.pool, environment.platform, environment.volume, environment.image_pull_secrets)
+    volume, pull_secrets = environment.volume, environment.image_pull_secrets
+    spec = pod_spec(placement.pool, environment.platform, volume, pull_secrets, environment.ca_bundle)
     result = copy.deepcopy(config)
     step_labels = labels.step_labels(placement.step) | {labels.POOL: placement.name}
     if placement.use:
@@ -456,8 +457,18 @@ def _mount(config: Spec, spec: Manifest) -> None:
         if claim := volume.get("persistentVolumeClaim", {}).get("claimName"):
             name_parameter = {"runtimeValue": {"constant": claim}}
             _add(config, "pvcMount", {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": path})
+        elif "secret" in volume:
+            _add(config, "secretAsVolume", _as_volume("secret", volume["secret"]["secretName"], path))
+        elif "configMap" in volume:
+            _add(config, "configMapAsVolume", _as_volume("configMap", volume["configMap"]["name"], path))
         elif path not in mounted:
             _add(config, "emptyDirMounts", {"volumeName": volume["name"], "mountPath": path, **volume["emptyDir"]})
+
+
+def _as_volume(kind: str, name: str, path: str) -> Spec:
+    """As kfp-kubernetes' use_secret_as_volume and use_config_map_as_volume compile."""
+    parameter = {"runtimeValue": {"constant": name}}
+    return {f"{kind}Name": name, f"{kind}NameParameter": parameter, "mountPath": path, "optional": False}
 
 
 def _add(config: Spec, section: str, entry: Spec) -> None:

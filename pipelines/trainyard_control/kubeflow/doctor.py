@@ -197,6 +197,10 @@ def _objects(cluster: Cluster, environment: Environment, namespace: Manifest) ->
     named = [*(source.secret for source in environment.secrets.values()), *environment.image_pull_secrets]
     for name in dict.fromkeys(named):
         yield _exists(_allowed(cluster, f"{space}/secrets/{name}"), f"secret {name}", "; its keys are not checked")
+    if bundle := environment.ca_bundle:
+        kind, title = ("secrets", "secret") if bundle.secret else ("configmaps", "config map")
+        found = _allowed(cluster, f"{space}/{kind}/{bundle.secret or bundle.config_map}")
+        yield _exists(found, f"{title} {bundle.secret or bundle.config_map}")
     if environment.volume:
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))

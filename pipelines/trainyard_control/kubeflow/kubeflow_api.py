@@ -21,6 +21,8 @@ from trainyard.kubernetes import client
 from trainyard.kubernetes.client import CALL_SECONDS, message, patient, reason
 from trainyard.spec.environment import Environment
 from trainyard.storage import cache
+from trainyard.storage.buckets.objects import untrusted
+from trainyard_control.cluster.environments import bundle_file
 from trainyard_control.compiler.compilation import Submission, request
 
 SERVICE = "ml-pipeline"
@@ -226,6 +228,11 @@ class KubeflowServer:
         except refused as error:
             raise self._refused(call.__name__, error) from error
         except (HTTPError, OSError) as error:
+            if untrusted(why := reason(error)):
+                raise InfrastructureError(
+                    f"kubeflow: the certificate of {self.host} is not trusted ({why}). Name the certificates of its "
+                    "authority as ca_bundle in the environment, or a file of them in REQUESTS_CA_BUNDLE."
+                ) from error
             raise TransientError(
                 f"kubeflow: {self.host} cannot be reached ({reason(error)}). "
                 "Check kubeflow.endpoint in the environment and the network, and run the same command again."
@@ -257,6 +264,8 @@ def _configuration(environment: Environment) -> Any:
     token = settings.token_file
     if settings.endpoint:
         configuration.host = settings.endpoint.rstrip("/")
+        if configuration.host.startswith("https://"):
+            configuration.ssl_ca_cert = bundle_file(environment) or None
     elif os.environ.get("KUBERNETES_SERVICE_HOST"):
         configuration.host = f"http://{SERVICE}.{settings.namespace}:{_PORT}"
         token = token or (_OWN_TOKEN if Path(_OWN_TOKEN).exists() else "")

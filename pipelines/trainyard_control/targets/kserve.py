@@ -16,7 +16,8 @@ from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster, Manifest
-from trainyard.spec.environment import Environment
+from trainyard.kubernetes.pod_spec import bundle_source
+from trainyard.spec.environment import CA_FOLDER, CA_VARIABLES, Environment
 from trainyard.uris import is_bucket
 
 GROUP = "apis/serving.kserve.io/v1beta1"
@@ -56,7 +57,7 @@ def inference_service(
         )
     if not (image := environment.images.get("cpu")):
         raise ConfigurationError(f"{environment.name}: images.cpu: is missing, which serves the model. Name it.")
-    container = {
+    container: Manifest = {
         "name": "kserve-container",
         "image": image,
         "args": ["serve", _MODELS, "--host", "0.0.0.0", "--port", str(_PORT), "--model-name", name],  # noqa: S104
@@ -71,6 +72,11 @@ def inference_service(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+    volumes = []
+    if bundle := environment.ca_bundle:
+        container["env"] += [{"name": name, "value": bundle.path} for name in CA_VARIABLES]
+        container["volumeMounts"] = [{"name": "ca-bundle", "mountPath": CA_FOLDER}]
+        volumes = [{"name": "ca-bundle", **bundle_source(bundle)}]
     account = environment.service_accounts.server or environment.service_accounts.run
     pull_secrets = [{"name": secret} for secret in environment.image_pull_secrets]
     canary = {} if canary_percent is None else {"canaryTrafficPercent": canary_percent}
@@ -89,6 +95,7 @@ def inference_service(
                 **({"serviceAccountName": account} if account else {}),
                 "automountServiceAccountToken": False,
                 **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
+                **({"volumes": volumes} if volumes else {}),
                 **canary,
                 "containers": [container],
             }

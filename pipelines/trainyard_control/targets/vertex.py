@@ -244,6 +244,7 @@ def job(submission: Submission, credentials: Any = None) -> Any:
             project=settings.project,
             location=settings.location,
             credentials=credentials,
+            encryption_spec_key_name=submission.environment.kms_key or None,
         )
 
 

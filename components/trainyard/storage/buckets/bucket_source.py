@@ -81,6 +81,8 @@ def source_errors(source: str, field: str = "data.path") -> Iterator[None]:
             raise
         if fault.kind is Kind.NO_BUCKET:
             raise _no_such(source, field) from error
+        if fault.kind is Kind.UNTRUSTED:
+            raise
         if fault.kind is Kind.REFUSED:
             raise DataError(
                 f"{source}: may not be read ({fault.reason}). Log in or grant the right to read the bucket's objects, "

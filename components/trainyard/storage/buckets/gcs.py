@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +28,7 @@ class CloudStorage(ObjectStore):
         "Grant the service account (or, on your machine, the account of `gcloud auth application-default login`) the "
         "role Storage Object User on the bucket"
     )
+    bundle_variable = "REQUESTS_CA_BUNDLE"
 
     def errors(self) -> tuple[type[Exception], ...]:
         """Return the errors of the client, its credentials and its HTTP library."""
@@ -44,6 +47,8 @@ class CloudStorage(ObjectStore):
         if isinstance(error, RetryError) and isinstance(error.cause, Exception):
             return self._fault(error.cause)
         reason = one_line(getattr(error, "message", None) or error)
+        if objects.untrusted(reason):
+            return StoreFault(Kind.UNTRUSTED, reason)
         code = int(getattr(error, "code", 0) or getattr(getattr(error, "response", None), "status_code", 0) or 0)
         if isinstance(error, GoogleAuthError):
             kind = Kind.TRANSIENT if isinstance(error, TransportError) else Kind.REFUSED
@@ -125,7 +130,8 @@ class CloudStorage(ObjectStore):
         self._blob(name).delete(if_generation_match=int(version), retry=None, timeout=objects.TIMEOUT_SECONDS)
 
     def _blob(self, name: str) -> Any:
-        return _client().bucket(self.bucket).blob(name)
+        key = os.environ.get(objects.KMS_VARIABLE, "")
+        return _client().bucket(self.bucket).blob(name, kms_key_name=key if objects.is_google_key(key) else None)
 
 
 class _Bounded(BytesIO):
@@ -142,9 +148,21 @@ class _Bounded(BytesIO):
         return super().write(content)
 
 
+_find_bundle: Callable[[], str] = str
+
+
+def trust_by(find: Callable[[], str]) -> None:
+    """Let `find` name the file of trusted certificates before the first request, unless REQUESTS_CA_BUNDLE does."""
+    global _find_bundle
+    _find_bundle = find
+
+
 @cache
 def _client() -> Any:
     """Return the process's client; without credentials an anonymous one, which reads public buckets."""
+    if bundle := _find_bundle():
+        # Tokens are renewed by other clients of google-auth, which know no other way.
+        os.environ.setdefault(CloudStorage.bundle_variable, bundle)
     from google.auth.exceptions import DefaultCredentialsError
     from google.cloud.storage import Client
 

@@ -30,6 +30,9 @@ from trainyard.uris import is_bucket
 ABSENT = ""
 """The version of a missing object."""
 
+KMS_VARIABLE = "TRAINYARD_KMS_KEY"
+"""The variable with the key that encrypts written objects: an environment's `storage_encryption.kms_key`."""
+
 WARN_SECONDS = 5.0  # chosen: delay of the warning about retries
 DEADLINE_SECONDS = 300.0  # chosen: survives a store that fails a fifth of all requests for five minutes
 PAGE_OBJECTS = 1000  # specified: the most that both stores list at once
@@ -51,6 +54,7 @@ class Kind(Enum):
     CHANGED = "changed"
     PAST_END = "past the end"
     REFUSED = "refused"
+    UNTRUSTED = "untrusted"
     EXPIRED = "expired"
     TRANSIENT = "transient"
 
@@ -111,6 +115,16 @@ class Page:
     next: str = ""
 
 
+def is_google_key(key: str) -> bool:
+    """Return True if `key` names a key of Google's Cloud KMS; all others are of S3."""
+    return key.startswith("projects/")
+
+
+def untrusted(reason: str) -> bool:
+    """Return True if an error with this message refuses the certificate of a server."""
+    return "CERTIFICATE_VERIFY_FAILED" in reason
+
+
 class ObjectStore(ABC):
     """One bucket. Every method retries transient faults for `deadline_seconds` in all.
 
@@ -120,6 +134,8 @@ class ObjectStore(ABC):
 
     role: str
     """The permission to grant if access is refused."""
+    bundle_variable: str
+    """The variable with a file of trusted certificates."""
 
     def __init__(self, root: str, deadline_seconds: float | None) -> None:
         self.root = root
@@ -261,6 +277,11 @@ class ObjectStore(ABC):
         if fault.kind is Kind.REFUSED:
             return InfrastructureError(
                 f"{uri}: the store refused to {verb} it ({fault.reason}). {self.role}, or name another storage."
+            )
+        if fault.kind is Kind.UNTRUSTED:
+            return InfrastructureError(
+                f"{uri}: the certificate of its server is not trusted ({fault.reason}). Name the certificates of its "
+                f"authority as ca_bundle in the environment, or a file of them in {self.bundle_variable}."
             )
         if fault.kind is Kind.EXPIRED:
             return TransientError(

@@ -1,14 +1,16 @@
 """Amazon S3 and compatible servers (MinIO, SeaweedFS, Ceph …) as an `ObjectStore`: versions are ETags.
 
 Unless `access_by` names others, region, endpoint and credentials are boto3's own: AWS_REGION, AWS_ENDPOINT_URL_S3,
-AWS_ACCESS_KEY_ID …, ~/.aws, or the role of the pod. Every upload carries its CRC32C. A server that supports it refuses
-other content and returns it; otherwise the ETag must be the content's MD5, or the content is read back.
+AWS_ACCESS_KEY_ID …, ~/.aws, or the role of the pod. Without credentials requests are anonymous, which reads public
+buckets. Every upload carries its CRC32C. A server that supports it refuses other content and returns it; otherwise the
+ETag must be the content's MD5, or the content is read back.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,15 +45,19 @@ _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException", "Re
 _RETRIED = ("SlowDown", "RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch", "ConditionalRequestConflict")
 
 
+_ANONYMOUS = "; no AWS credentials were found, so the request was anonymous"
+
+
 @dataclass(frozen=True)
 class Access:
-    """Endpoint and keys of this process's client; for an empty one boto3's own."""
+    """Endpoint, keys and file of trusted certificates of this process's client; for an empty one boto3's own."""
 
     endpoint: str = ""
     region: str = ""
     access_key: str = field(default="", repr=False)
     secret_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
+    bundle: str = ""
 
 
 _find_access: Callable[[], Access] = Access
@@ -87,6 +93,7 @@ class S3(ObjectStore):
         "Allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and s3:ListBucket on the bucket to "
         "these credentials (AWS_ACCESS_KEY_ID …, or the pod's role)"
     )
+    bundle_variable = "AWS_CA_BUNDLE"
 
     def __init__(self, root: str, deadline_seconds: float | None) -> None:
         super().__init__(root, deadline_seconds)
@@ -111,8 +118,11 @@ class S3(ObjectStore):
 
         if isinstance(error, ClientError):
             detail = error.response.get("Error", {})
-            return StoreFault(_kind(error.response), f"{detail.get('Code', '')}: {detail.get('Message', '')}"[:300])
+            kind, reason = _kind(error.response), f"{detail.get('Code', '')}: {detail.get('Message', '')}"[:300]
+            return StoreFault(kind, reason + (_ANONYMOUS if kind is Kind.REFUSED and _is_anonymous() else ""))
         reason = one_line(error)
+        if objects.untrusted(reason):
+            return StoreFault(Kind.UNTRUSTED, reason)
         broken = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
         if isinstance(error, BotoCoreError) and not isinstance(error, broken):
             return StoreFault(Kind.REFUSED, reason)  # no credentials, an endpoint that is no URL …
@@ -146,7 +156,8 @@ class S3(ObjectStore):
             ("If-Match", {"IfMatch": '"00000000000000000000000000000000"'}),
         ):
             try:
-                put_again = partial(_client().put_object, Bucket=self.bucket, Key=name, Body=content, **condition)
+                target = {"Bucket": self.bucket, "Key": name, "Body": content, **_encryption(), **condition}
+                put_again = partial(_client().put_object, **target)
                 self.retried(name, "write", put_again)
             except Changed:
                 continue
@@ -270,6 +281,7 @@ class S3(ObjectStore):
             Body=content,
             ContentType=objects.content_type(name),
             ChecksumCRC32C=checksum,
+            **_encryption(),
             **condition,
         )
         confirmed = answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content)
@@ -300,6 +312,7 @@ def _client() -> Any:
 def _made_client() -> Any:
     """Return the process's client. Servers other than Amazon's are addressed by `host/bucket`, not by `bucket.host`."""
     import boto3
+    from botocore import UNSIGNED
     from botocore.config import Config
 
     connect, read = objects.TIMEOUT_SECONDS
@@ -313,17 +326,33 @@ def _made_client() -> Any:
         response_checksum_validation="when_required",
     )
     access = _find_access()
+    session = boto3.Session()
+    if not access.access_key and session.get_credentials() is None:
+        settings = settings.merge(Config(signature_version=UNSIGNED))
     options = {
         "endpoint_url": access.endpoint or None,
         "region_name": access.region or None,
         "aws_access_key_id": access.access_key or None,
         "aws_secret_access_key": access.secret_key or None,
         "aws_session_token": access.session_token or None,
+        "verify": access.bundle or None,
     }
-    client = boto3.client("s3", config=settings, **options)
+    client = session.client("s3", config=settings, **options)
     if ".amazonaws.com" in client.meta.endpoint_url:
         return client
-    return boto3.client("s3", config=settings.merge(Config(s3={"addressing_style": "path"})), **options)
+    return session.client("s3", config=settings.merge(Config(s3={"addressing_style": "path"})), **options)
+
+
+def _encryption() -> dict[str, str]:
+    """Return the arguments of a request that creates an object, with the key that encrypts it."""
+    key = os.environ.get(objects.KMS_VARIABLE, "")
+    return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key} if key and not objects.is_google_key(key) else {}
+
+
+def _is_anonymous() -> bool:
+    from botocore import UNSIGNED
+
+    return _client().meta.config.signature_version is UNSIGNED
 
 
 def _kind(answer: dict[str, Any]) -> Kind:
@@ -347,8 +376,9 @@ def _part_bytes(file: File) -> int:
 
 def _begin(target: dict[str, str]) -> str:
     """Begin an upload in parts, and return its id."""
-    content_type = objects.content_type(target["Key"])
-    answer = _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C", ContentType=content_type)
+    answer = _client().create_multipart_upload(
+        **target, ChecksumAlgorithm="CRC32C", ContentType=objects.content_type(target["Key"]), **_encryption()
+    )
     return str(answer["UploadId"])
 
 

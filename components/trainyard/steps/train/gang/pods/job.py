@@ -16,7 +16,7 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import CONTAINER
 from trainyard.kubernetes.pod_spec import pod_spec, variables
-from trainyard.spec.environment import SecretKey, Volume
+from trainyard.spec.environment import CaBundle, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
 from trainyard.steps.train.peers import liveness, settings
@@ -63,6 +63,7 @@ class Gang:
     environment: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, SecretKey] = field(default_factory=dict)
     volume: Volume | None = None
+    ca_bundle: CaBundle | None = None
     pull_secrets: tuple[str, ...] = ()
     service_account: str = "default"
     timeout_seconds: int = 86400
@@ -203,7 +204,7 @@ def _failure_rules() -> list[Manifest]:
 
 
 def _pod(gang: Gang) -> Manifest:
-    base = pod_spec(gang.pool, gang.platform, gang.volume, gang.pull_secrets, worker=True)
+    base = pod_spec(gang.pool, gang.platform, gang.volume, gang.pull_secrets, gang.ca_bundle, worker=True)
     spec: Manifest = {
         "restartPolicy": "Never",
         "subdomain": gang.name,

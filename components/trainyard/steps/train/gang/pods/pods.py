@@ -211,6 +211,7 @@ def gang(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str
         environment={**plan.variables, **heartbeat, **text},
         secrets=plan.secrets,
         volume=plan.volume,
+        ca_bundle=plan.ca_bundle,
         pull_secrets=tuple(plan.image_pull_secrets),
         service_account=plan.service_account,
         timeout_seconds=plan.timeout_seconds,
