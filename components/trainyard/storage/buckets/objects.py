@@ -121,7 +121,7 @@ def is_google_key(key: str) -> bool:
 
 
 def untrusted(reason: str) -> bool:
-    """Return True if an error with this message refuses the certificate of a server."""
+    """Return True if an error with this message says that a server is not trusted (TLS)."""
     return "CERTIFICATE_VERIFY_FAILED" in reason
 
 
