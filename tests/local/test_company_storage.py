@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +31,7 @@ from trainyard.spec.environment import CA_VARIABLES
 from trainyard.storage import storage, uploads
 from trainyard.storage.buckets import objects, s3
 from trainyard_control.cluster import environments
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 KEYS = {"s3": "arn:aws:kms:eu-west-1:1:key/a", "gs": "projects/p/locations/eu/keyRings/r/cryptoKeys/k"}
 
@@ -221,3 +224,40 @@ def test_a_recipe_with_content_encoding_gzip_is_read(store: Store) -> None:
     objects.open_store(store.uri).write("cut.yaml", packed)
     with pytest.raises(ConfigurationError, match=r"cut\.yaml: is damaged \(.*\)\. Copy it again from its origin\."):
         documents.read_object(f"{store.uri}/cut.yaml")
+
+
+def test_a_kubeflow_of_a_private_authority_is_asked_with_the_clusters_certificates(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Healthy)
+    server.socket = authority.server.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    settings: dict[str, Any] = {
+        "storage": "s3://b/runs",
+        "kubeflow": {"endpoint": f"https://127.0.0.1:{server.server_port}"},
+    }
+    without = KubeflowServer(environments.load(environment(tmp_path, **settings)))
+    with pytest.raises(
+        InfrastructureError, match=r"certificate of https://127.* is not trusted .* ca_bundle in the env"
+    ):
+        without.version()
+    objects_by_path = {"/configmaps/company-ca": {"data": {"ca.crt": authority.certificate}}}
+    monkeypatch.setattr(client, "connect", answers(objects_by_path))
+    settings["ca_bundle"] = {"config_map": "company-ca", "key": "ca.crt"}
+    assert KubeflowServer(environments.load(environment(tmp_path, **settings))).version() == "2.17.0"
+    server.shutdown()
+    server.server_close()
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Kubeflow's answer to a request for its health."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"tag_name": "2.17.0"}')
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

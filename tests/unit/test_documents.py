@@ -150,6 +150,7 @@ KUBEFLOW = {
     "images": {"cpu": "example/cpu:1", "gpu": "example/gpu:1"},
     "volume": {"claim": "runs", "path": "/mnt/runs"},
     "ca_bundle": {"config_map": "company-ca", "key": "ca.crt"},
+    "kubeflow": {"endpoint": "https://kfp.example.com", "token_command": ["login"]},
     "beam": {"options": {"parallelism": 4}},
     "variables": {"AWS_DEFAULT_REGION": "eu"},
     "secrets": {"AWS_SECRET_ACCESS_KEY": {"secret": "store", "key": "secretkey"}},

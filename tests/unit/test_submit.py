@@ -257,7 +257,7 @@ def test_a_token_is_read_from_its_file_for_every_request_and_never_shown(tmp_pat
     environment = own(tmp_path, "kind", kubeflow={"endpoint": "http://kfp.example", "token_file": str(token)})
     server = KubeflowServer(environment)
     token.write_text("the-2nd-token\n")
-    assert server.configuration.get_api_key_with_prefix("authorization") == "Bearer the-2nd-token"
+    assert server.login.headers() == {"Authorization": "Bearer the-2nd-token"}
     assert "the-2nd-token" not in made(environment).package
     token.unlink()
     with pytest.raises(ConfigurationError, match=r"kubeflow.token_file: .*token: cannot be read"):

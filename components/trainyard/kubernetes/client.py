@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.retry import retry
+from trainyard.storage.buckets.objects import untrusted
 
 Manifest = dict[str, Any]
 T = TypeVar("T")
@@ -63,22 +64,6 @@ def configure(configuration: Any, config: Any, context: str = "") -> None:
             f"kubernetes: no cluster is known here ({error}). "
             "Set KUBECONFIG to a file with its address and your credentials."
         ) from error
-
-
-def show_token(configuration: Any, file: str) -> None:
-    """Send the current token of `file` with every request, because tokens expire and are replaced."""
-
-    def renew(target: Any) -> None:
-        try:
-            target.api_key["authorization"] = Path(file).expanduser().read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigurationError(
-                f"kubeflow.token_file: {file}: cannot be read ({error.strerror}). Write the token there."
-            ) from error
-
-    configuration.api_key_prefix["authorization"] = "Bearer"
-    configuration.refresh_api_key_hook = renew
-    renew(configuration)
 
 
 @dataclass
@@ -248,7 +233,9 @@ def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], Non
     from urllib3.exceptions import HTTPError
 
     def transient(error: Exception) -> bool:
-        return isinstance(error, HTTPError | OSError) or _is_busy(error)
+        if isinstance(error, HTTPError | OSError):
+            return not untrusted(reason(error))
+        return _is_busy(error)
 
     def report(error: Exception, _: float) -> None:
         if on_retry:
@@ -269,7 +256,7 @@ def message(error: Any) -> str:
         document = json.loads(body)
         text = document.get("message") or document.get("error_message") or document.get("error")
     except (ValueError, AttributeError):
-        text = body
+        text = "" if body.lstrip().startswith("<") else body  # a web page
     return " ".join(str(text or error.reason).split())[:400]
 
 

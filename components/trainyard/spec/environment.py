@@ -147,6 +147,15 @@ class Kubeflow(Strict):
     )
     namespace: Namespace = Field("kubeflow", description="Namespace of Kubeflow Pipelines, for an empty endpoint.")
     token_file: Text = Field("", description="File with a bearer token, read for every request.")
+    token_command: list[Text] = Field(
+        [],
+        max_length=100,
+        description="Program and arguments that print a bearer token or an ExecCredential, as for kubectl; run again "
+        "before the token expires.",
+    )
+    cookie_file: Text = Field(
+        "", description="File with the session cookie of a browser (NAME=VALUE), read for every request."
+    )
     model_registry: _Url = Field(
         "",
         description="URL of the Model Registry, for `publish kubeflow`. Empty: its Service, through the Kubernetes API "
@@ -570,6 +579,12 @@ def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
 
 
 def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    logins = [name for name in ("token_file", "token_command", "cookie_file") if getattr(environment.kubeflow, name)]
+    if len(logins) > 1:
+        yield ("kubeflow", logins[1]), f"is a second login beside {logins[0]}. Leave one of them out"
+    for name in logins:
+        if name != "token_file" and not (environment.kubeflow.endpoint or environment.kubeflow.model_registry):
+            yield ("kubeflow", name), "is for the server at kubeflow.endpoint. Give its URL, or leave it out"
     if environment.deadline_seconds is not None and environment.target != "kubeflow":
         yield ("deadline_seconds",), "only Kubeflow ends a run as a whole. Give timeout_seconds to the steps"
     if environment.keep_seconds is not None and environment.target != "kubeflow":

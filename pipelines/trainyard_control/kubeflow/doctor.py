@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from importlib import metadata
 
 from trainyard.contract import gang
@@ -86,7 +87,31 @@ def _kubeflow(environment: Environment) -> Iterator[Check]:
     theirs = server.version()
     yield good("kubeflow", f"{server.host} answers")
     yield checks.version(theirs, metadata.version("kfp"))
-    yield checks.space(environment, server.multi_user())
+    multi_user = server.multi_user()
+    yield checks.space(environment, multi_user)
+    if server.login.source or multi_user:
+        yield from _person(environment, server, multi_user)
+
+
+def _person(environment: Environment, server: KubeflowServer, multi_user: bool) -> Iterator[Check]:
+    """Check who the login is, and that it may run in the environment's namespace."""
+    told, (named, expires) = server.workgroup(), server.login.user()
+    user, source = str(told.get("user") or named), server.login.source
+    until = f", until {datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC" if expires else ""
+    by = f", by {source}{until}" if source else ""
+    yield good("kubeflow login", f"you are {user}{by}") if user else unknown("kubeflow login", f"no name{by}")
+    if not multi_user:
+        return
+    own = environment.namespace
+    spaces = {str(one.get("namespace")): str(one.get("role")) for one in told.get("namespaces") or []}
+    try:
+        server.find_experiment()
+    except InfrastructureError as error:
+        others = ", ".join(f"{name} ({role})" for name, role in spaces.items())
+        why = f"you may not run in '{own}'. You may in: {others}" if others else str(error).rstrip(".")
+        yield bad("your namespace", f"{why}. Set namespace, or be added as a contributor")
+        return
+    yield good("your namespace", f"you may run in '{own}'" + (f" ({spaces[own]})" if own in spaces else ""))
 
 
 def _kubernetes(environment: Environment) -> Iterator[Check]:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes import client
@@ -23,14 +23,13 @@ from trainyard.spec.environment import Environment
 from trainyard.storage import cache
 from trainyard.storage.buckets.objects import untrusted
 from trainyard_control.cluster.environments import bundle_file
+from trainyard_control.cluster.login import Login
 from trainyard_control.compiler.compilation import Submission, request
 
 SERVICE = "ml-pipeline"
 _PORT = 8888
 _PAGE = 100
 _UPLOAD_SECONDS = 60  # chosen: the server compiles the package before it answers
-# Kubeflow's convention for the token that the kubelet writes into a pod.
-_OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path, not a token
 _OVER = frozenset({"FAILED", "CANCELED", "CANCELING"})
 _SETTLE_SECONDS = 15.0  # chosen: longer than another client takes from creating its run to looking for others
 _POLL_SECONDS = 0.5
@@ -50,6 +49,10 @@ class KubeflowServer:
         self._environment = environment
         self.configuration = _configuration(environment)
         api = kfp_server_api.ApiClient(self.configuration)
+        self.login = Login(environment.kubeflow)
+        # Through the Kubernetes API server the login is that of KUBECONFIG.
+        if self.login.source or environment.kubeflow.endpoint or os.environ.get("KUBERNETES_SERVICE_HOST"):
+            self.login.attach(api, environment.namespace)
         self._api = api
         self._health = kfp_server_api.HealthzServiceApi(api)
         self._pipelines = kfp_server_api.PipelineServiceApi(api)
@@ -70,6 +73,23 @@ class KubeflowServer:
     def multi_user(self) -> bool:
         """Return True for a multi-user installation, with a namespace per user."""
         return bool(self._healthz().get("multi_user"))
+
+    def workgroup(self) -> dict[str, Any]:
+        """Return `user` and `namespaces` with their roles, as Kubeflow's dashboard knows them; empty without one.
+
+        Source: components/centraldashboard/app/api_workgroup.ts (env-info) of https://github.com/kubeflow/dashboard.
+        """
+        from urllib3.exceptions import HTTPError
+
+        if not (endpoint := self._environment.kubeflow.endpoint):
+            return {}
+        url = f"{urljoin(endpoint, '/')}api/workgroup/env-info"
+        try:
+            answer = self._api.request("GET", url, headers={}, _preload_content=False, _request_timeout=CALL_SECONDS)
+            found = json.loads(answer.data)
+        except (self._kfp.ApiException, HTTPError, OSError, ValueError, InfrastructureError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def experiment(self) -> str:
         """Return the id of the environment's experiment, creating it if needed."""
@@ -242,9 +262,8 @@ class KubeflowServer:
         text = message(error)
         if error.status in (401, 403):
             return InfrastructureError(
-                f"kubeflow: {self.host}: refused ({error.status}: {text}). Renew the token, or ask for the "
-                f"permission in namespace '{self._environment.namespace}' "
-                "(kubeflow.token_file, namespace in the environment)."
+                f"kubeflow: {self.host}: refused ({error.status}: {text}). Ask for the permission in namespace "
+                f"'{self._environment.namespace}', or name another namespace or login in the environment."
             )
         if error.status == 404:
             return ConfigurationError(
@@ -261,22 +280,18 @@ def _configuration(environment: Environment) -> Any:
 
     settings = environment.kubeflow
     configuration = kfp_server_api.Configuration()
-    token = settings.token_file
     if settings.endpoint:
         configuration.host = settings.endpoint.rstrip("/")
         if configuration.host.startswith("https://"):
             configuration.ssl_ca_cert = bundle_file(environment) or None
     elif os.environ.get("KUBERNETES_SERVICE_HOST"):
         configuration.host = f"http://{SERVICE}.{settings.namespace}:{_PORT}"
-        token = token or (_OWN_TOKEN if Path(_OWN_TOKEN).exists() else "")
     else:
         from kubernetes import config
 
         client.configure(configuration, config)
         path = f"api/v1/namespaces/{settings.namespace}/services/{SERVICE}:{_PORT}/proxy"
         configuration.host = f"{configuration.host.rstrip('/')}/{path}"
-    if token:
-        client.show_token(configuration, token)
     return configuration
 
 

@@ -17,6 +17,7 @@ from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.cluster.environments import bundle_file
+from trainyard_control.cluster.login import Login
 from trainyard_control.targets.kserve import storage_uri
 
 _API = "/api/model_registry"
@@ -136,9 +137,9 @@ def _connect(environment: Environment) -> tuple[Cluster, str]:
     configuration = Configuration()
     configuration.host = settings.model_registry.rstrip("/")
     configuration.ssl_ca_cert = bundle_file(environment) or None
-    if settings.token_file:
-        client.show_token(configuration, settings.token_file)
-    return Cluster(ApiClient(configuration), settings.namespace), _API
+    api = ApiClient(configuration)
+    Login(settings).attach(api, environment.namespace)
+    return Cluster(api, settings.namespace), _API
 
 
 def _digest(version: Manifest) -> str:
