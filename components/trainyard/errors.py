@@ -85,6 +85,12 @@ class GateRefused(TrainyardError):
     exit_code = ExitCode.REFUSED
 
 
+class Cancelled(TrainyardError):
+    """A person ended the run."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class PeerLost(TrainyardError):
     """Another worker of the gang is lost: all workers must start again."""
 

@@ -1,4 +1,4 @@
-"""The whole way through a real Kubeflow Pipelines: submit, follow, show, explain, cancel and schedule.
+"""The whole way through a real Kubeflow Pipelines: run, submit, follow, show, explain, cancel and schedule.
 
 `make test-kubeflow` runs them. KUBECONFIG is the cluster, TRAINYARD_KFP_NAMESPACE where Kubeflow is installed (without
 it they are skipped), TRAINYARD_KFP the address of its API if it shall not be reached through that of Kubernetes,
@@ -90,7 +90,7 @@ def document(*arguments: str) -> Any:
 @pytest.fixture(scope="module")
 def finished(environment: Path) -> str:
     name = f"{RUN}-digits"
-    done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK)
+    done = trainyard("run", "digits", "-e", str(environment), "--name", name, *QUICK)
     assert done.returncode == 0, done.stderr
     return name
 
@@ -115,7 +115,7 @@ def test_a_name_given_twice_is_one_run(finished: str, environment: Path) -> None
 
 def test_a_second_run_shows_the_steps_that_kubeflows_cache_answered(finished: str, environment: Path) -> None:
     name = f"{RUN}-again"
-    assert trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK).returncode == 0
+    assert trainyard("run", "digits", "-e", str(environment), "--name", name, *QUICK).returncode == 0
     steps = {step["name"]: step for step in document("runs", "show", name, "-e", str(environment))["steps"]}
     assert {step["state"] for step in steps.values()} == {"done"} and not steps["train"]["pod"]
     assert (steps["train"]["cause"], steps["train"]["cost"]["usd"]) == ("cached", 0)
@@ -135,7 +135,7 @@ def remove(folder: str) -> None:
 
 def pods_of(name: str, environment: Path, *options: str) -> dict[str, bool]:
     """Run the recipe as `name`; return which step had a pod of its own."""
-    done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK, *options)
+    done = trainyard("run", "digits", "-e", str(environment), "--name", name, *QUICK, *options)
     assert done.returncode == 0, done.stderr
     return {step["name"]: bool(step["pod"]) for step in document("runs", "show", name, "-e", str(environment))["steps"]}
 
@@ -155,7 +155,7 @@ def test_a_step_is_done_again_where_that_is_asked_for(finished: str, environment
 
 def test_a_model_that_the_gate_refused_is_said_so(finished: str, environment: Path) -> None:
     gate = ["--set", "evaluate.gates=[{metric: accuracy, min: 1.0}]"]
-    done = trainyard("submit", "digits", "-e", str(environment), "--name", f"{RUN}-low", "--wait", *QUICK, *gate)
+    done = trainyard("run", "digits", "-e", str(environment), "--name", f"{RUN}-low", *QUICK, *gate)
     assert done.returncode == 0
     for output in (done.stderr, *(trainyard(*verb, f"{RUN}-low", "-e", str(environment)).stdout for verb in SHOWN)):
         assert "the gate refused the model, so it is not pushed" in output and "has succeeded" not in output
@@ -174,7 +174,7 @@ def test_the_log_of_a_step_is_the_steps_own(finished: str, environment: Path) ->
 def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(environment: Path) -> None:
     name = f"{RUN}-bad"
     bad = ["--set", "data.bundled=null", "--set", "data.path=/mnt/runs/nothing", *QUICK]
-    done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *bad)
+    done = trainyard("run", "digits", "-e", str(environment), "--name", name, *bad)
     assert done.returncode == 10, done.stderr
     explanation = trainyard("explain", name, "-e", str(environment)).stdout
     assert explanation.startswith("preprocess ended with exit code 10 (data): ") and "no files found" in explanation
@@ -183,7 +183,7 @@ def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(environm
 def test_a_step_that_no_node_takes_is_explained_and_ends_at_the_limit(environment: Path) -> None:
     nowhere = changed(environment, placement={"default": "cpu", "preprocess": "none"})
     name = f"{RUN}-pending"
-    done = trainyard("submit", "digits", "-e", str(nowhere), "--name", name, "--wait", "--pending-limit", "20", *QUICK)
+    done = trainyard("run", "digits", "-e", str(nowhere), "--name", name, "--pending-limit", "20", *QUICK)
     assert done.returncode == 40, done.stderr
     assert "no node has a label no, and no=node is asked for" in done.stderr
 
@@ -252,7 +252,7 @@ def _schedules(environment: Path, prefix: str) -> list[Any]:
 def test_a_run_ends_at_its_deadline_and_is_explained(finished: str, environment: Path) -> None:
     late = changed(environment, deadline_seconds=120)  # training begins before it: the examples are there
     long = ["--set", "train.epochs=5000", *QUICK[2:]]
-    done = trainyard("submit", "digits", "-e", str(late), "--name", f"{RUN}-late", "--wait", *long)
+    done = trainyard("run", "digits", "-e", str(late), "--name", f"{RUN}-late", *long)
     assert done.returncode == 40, done.stderr
     for said in (done.stderr, trainyard("explain", f"{RUN}-late", "-e", str(late)).stdout):
         assert "took more than the 120 s that a run may (unfinished: train)" in said

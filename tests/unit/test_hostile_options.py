@@ -135,7 +135,7 @@ def test_a_hostile_value_is_answered_in_one_sentence(
         assert error is None or isinstance(error, TrainyardError | SystemExit), (value[:80], error)
         code = error.exit_code if isinstance(error, TrainyardError) else result.exit_code
         allowed = (ExitCode.DONE, ExitCode.USAGE, ExitCode.CONFIGURATION)
-        reads_data = verb == "run" or verb.startswith(
+        reads_data = verb in ("run", "submit") or verb.startswith(
             ("data ", "evaluate", "models ", "predict", "publish ", "recipe new", "serve")
         )
         allowed = (*allowed, ExitCode.DATA) if reads_data else allowed

@@ -26,7 +26,7 @@ def test_a_server_whose_gateway_is_down_is_asked_no_faster_than_one_that_answers
 
         def log_message(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(kubeflow_runs, "_GONE_SECONDS", 0.5)
+    monkeypatch.setattr(kubeflow_runs, "_SILENT_SECONDS", 0.5)
     monkeypatch.setattr(kubeflow_runs, "_POLL_SECONDS", 0.1)
     with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -16,6 +16,7 @@ from trainyard.contract.pipeline import Pipeline
 from trainyard.graph import CHECK, LAST, OUTPUTS, STEPS
 from trainyard.report.outputs import read
 from trainyard.report.summary import run_title, write
+from trainyard.spec import plain_yaml
 from trainyard.spec.environment import LISTED
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -34,7 +35,7 @@ def write_end(recipe: Recipe, root: str, run_id: str, step: str) -> str:
         ended["not_due"] = checked["why"]
     outputs = read(done)
     if step == LAST or "not_due" in ended or (outputs.evaluation and outputs.verdict == "refused"):
-        return write(root, recipe, run_id, done, seconds, ended)[1]
+        return _write(root, recipe, run_id, done, seconds, ended)
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
     ending = report.Ending(attempts=ended.get("attempts", ()))
@@ -49,7 +50,16 @@ def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
     folder = keys.run_folder(root, recipe.name, run_id)
     done, seconds = _finished(recipe, root, folder)
     failure = {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
-    write(root, recipe, run_id, done, seconds, failure | _attempts(folder))
+    _write(root, recipe, run_id, done, seconds, failure | _attempts(folder))
+
+
+def _write(
+    root: str, recipe: Recipe, run_id: str, done: dict[str, str], seconds: dict[str, float], ended: dict[str, Any]
+) -> str:
+    """Write the recipe, the record and the report of a run, and return the report."""
+    file = storage.join(keys.run_folder(root, recipe.name, run_id), "recipe.yaml")
+    storage.write_text(file, plain_yaml.dump(recipe.model_dump(mode="json")))
+    return write(root, recipe, run_id, done, seconds, ended)[1]
 
 
 def _attempts(folder: str) -> dict[str, Any]:

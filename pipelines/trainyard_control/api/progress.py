@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from importlib.util import find_spec
@@ -124,6 +124,47 @@ class Screen:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
+
+
+class ClusterScreen(Screen):
+    """The screen of a run on a cluster: the lines of a local run, and one for each wait, failure and restart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: set[str] = set()
+
+    def step_changed(self, step: StepView, events: Iterable[dict[str, Any]] = ()) -> None:
+        """Show a new state or cause of a step. events: those in the log of a step that is done."""
+        is_new = step.name not in self._started
+        self._started |= {step.name} if step.state == "running" else set()
+        if step.state == "done" and not step.task.worker:
+            self._show_end(step, list(events))
+        elif step.state == "running" and is_new and not step.task.worker:
+            self._forget_task()
+            self.step_started(step.name)
+        else:
+            marks = {"failed": "[red]✗[/]", "waiting": "[yellow]…[/]", "done": "[green]✓[/]"}
+            mark = marks.get(step.state, "·" if is_new else " ")
+            self._console.print(f"{mark} {step.name.ljust(_WIDTH)}  {markup(step.sentence)}", soft_wrap=True)
+
+    def steps_running(self, steps: Iterable[StepView]) -> None:
+        """Show the progress of running steps, if bars are shown."""
+        for step in steps:
+            if self._task is not None and step.state == "running" and not step.task.worker:
+                self._progress.update(self._task, text=markup(step.sentence))
+
+    def connection_lost(self, reason: str) -> None:
+        """Show that the server has stopped to answer."""
+        self._console.print(f"[yellow]![/] {markup(reason)} The run continues, and is asked for again.", soft_wrap=True)
+
+    def _show_end(self, step: StepView, events: list[dict[str, Any]]) -> None:
+        from trainyard_control.kubeflow.run_view import CACHED  # a local run needs nothing of clusters
+
+        for event in events:
+            if event["event"] == "warning":
+                self.step_event(step.name, event)
+        reused = step.cause == CACHED or any(event["event"] == "reused" for event in events)
+        self.step_ended(step.name, step.seconds or 0.0, reused)
 
 
 @contextmanager

@@ -20,10 +20,12 @@ from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import in_iframe
 from trainyard.signals import Terminated, on_sigterm
 from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
 from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, at_least_one, known_step, local_environment, overrides
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
+from trainyard_control.cluster import environments
 from trainyard_control.local.local_run import Journal, LocalRun
 from trainyard_control.planning import expectation
 from trainyard_control.search import comparison
@@ -62,7 +64,7 @@ class Report(os.PathLike[str]):
 
 
 class Run(LocalRunView):
-    """A run of this machine, with the fields of `trainyard runs`.
+    """A run of this machine, or an ended one of a cluster, with the fields of `trainyard runs`.
 
     state: pushed, refused, failed, done, running or unfinished. record: its run.json. settings: its recipe with every
     default.
@@ -125,9 +127,10 @@ def run(
     day: str = "",
     push: bool = True,
     override: str = "",
+    name: str | None = None,
     **settings: Any,
 ) -> Run:
-    """Train a recipe on this machine, from data to a pushed model, as `trainyard run` does.
+    """Train a recipe, from data to a pushed model, as `trainyard run` does.
 
     Finished steps of earlier runs are reused, and an interrupted one is resumed. recipe: a bundled recipe or a YAML
     file. from_step: recompute this step and the later ones. day: day of the run, YYYY-MM-DD, for a recipe with a window
@@ -135,20 +138,25 @@ def run(
     your name and the time. settings: values of the recipe, `train__epochs=3` for `train.epochs`; `set_` takes them as
     `--set` does. A model that the gate refuses is no error: see `verdict`.
 
+    With the environment of a cluster, the run is submitted there as by `submit`, and followed to its end. name: its
+    name there; the same name follows an existing run. `push` and `override` are of a run on this machine.
+
     Raises `TrainyardError` with the sentence that the CLI shows. Ctrl-C ends the step and raises `KeyboardInterrupt`;
-    the same call resumes the run.
+    the same call resumes the run. A run on a cluster continues without you.
 
     >>> import trainyard as ty
     >>> run = ty.run("digits", train__epochs=3)  # doctest: +SKIP
     >>> run.metrics["accuracy"], run.verdict  # doctest: +SKIP
     """
     sets = overrides(set_, settings)
+    loaded_environment = environments.load(environment)
+    check_options(loaded_environment, push=push, override=override, name=name)
+    if loaded_environment.target != "local":
+        from trainyard_control.api import cluster_run
+
+        return cluster_run.run(recipe, environment, sets, name=name, day=day, from_step=from_step)
     loaded = recipes.load(recipe, sets)
-    loaded_environment = local_environment(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = local_runs.new_name()
-    if override and not (push and override.strip()):
-        why = "a reason is missing. Write one" if push else "nothing is pushed with --no-push. Leave one of them out"
-        raise ConfigurationError(f"--override: {why}.")
     screen, first = Screen(), known_step(from_step)
     with Journal(keys.run_folder(loaded_environment.storage, loaded.name, run_id), screen) as journal:
         local_run = LocalRun(
@@ -159,6 +167,21 @@ def run(
             journal.step_event("train", events.fields_of("warning", message=message))
         _executed(local_run, screen)
     return Run.from_view(local_runs.view(local_run.root, loaded.name, run_id))
+
+
+def check_options(environment: Environment, *, push: bool, override: str, name: str | None) -> None:
+    """Raise `ConfigurationError` for options that a run in `environment` does not have, and for contradictions."""
+    if environment.target != "local" and (override or not push):
+        option = "--override" if override else "--no-push"
+        raise ConfigurationError(
+            f"{option}: is of a run on this machine, and the target of {environment.name} is {environment.target}. "
+            "Leave it out."
+        )
+    if environment.target == "local" and name is not None:
+        raise ConfigurationError(f"--name {name}: is of a run on a cluster. Name its environment, or leave --name out.")
+    if override and not (push and override.strip()):
+        why = "a reason is missing. Write one" if push else "nothing is pushed with --no-push. Leave one of them out"
+        raise ConfigurationError(f"--override: {why}.")
 
 
 def _predicted(run: LocalRun) -> dict[str, float] | None:

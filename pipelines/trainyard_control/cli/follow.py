@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Collection
-from datetime import UTC, datetime
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.errors import ExitCode, TrainyardError
 from trainyard.measured import duration_text
-from trainyard_control.cli.options import Output, say, say_table
+from trainyard.storage import storage
+from trainyard_control.cli.options import Output, confirm, say, write_file
 
 if TYPE_CHECKING:
+    from trainyard_control.api.packages import Submitted
+    from trainyard_control.api.run import Run
     from trainyard_control.compiler.compilation import Submission
     from trainyard_control.kubeflow.run_view import RunView, StepView
     from trainyard_control.kubeflow.runs import KubeflowRuns
@@ -23,31 +26,96 @@ if TYPE_CHECKING:
 _MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 
 
-def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> tuple[RunView, ExitCode]:
-    """Follow a run to its end, and return it with its exit code.
+def upload_and_send(submission: Submission, upload_limit: str) -> Submitted:
+    """Upload what the run reads, and start it or find the run of its name."""
+    from trainyard_control.api import uploads
 
-    If a step waits longer than `pending_limit` seconds, the run is cancelled: Kubeflow itself would wait for ever.
-    Without a limit nothing is cancelled.
-    """
-    from trainyard_control.kubeflow.runs import changes, longest_wait
+    for sentence in uploads.send(submission.uploads, upload_limit, confirm):
+        say(f"✓ {sentence}", err=True)
+    return send(submission)
 
-    view = None
+
+def send(submission: Submission) -> Submitted:
+    """Start the run or find the run of its name, and print which."""
+    from trainyard_control.api import packages
+
+    done = packages.send(submission)
+    how = "was submitted before" if done.attached else "submitted"
+    number = f"run {done.run_id}, {done.pipeline} {done.version}" if done.version else done.run_id
+    typer.echo(f"✓ {done.name} {how}: {number}", err=True)
+    if done.expected and not done.attached:
+        typer.echo(f"· train: the plan expects {done.expected}", err=True)
+    return done
+
+
+def follow(runs: KubeflowRuns, run_id: str, again: str, pending_limit: float) -> RunView:
+    """Follow a run to its end, as `cluster_run.follow`. Ctrl-C exits and leaves the run alone."""
+    from trainyard_control.api import cluster_run
+
     try:
-        for view in changes(runs.watch(run_id), lambda step: say(_line(step), err=True)):
-            waiting = longest_wait(view, datetime.now(UTC))
-            if waiting and waiting[0] > pending_limit and not view.over:
-                typer.echo(f"✗ {waiting[1].name} waits for {duration_text(waiting[0])}: the run is ended", err=True)
-                runs.cancel(run_id)
-                return view, ExitCode.INFRASTRUCTURE if waiting[1].permanent else ExitCode.TRANSIENT
+        return cluster_run.follow(runs, run_id, again, pending_limit)
     except KeyboardInterrupt:
-        typer.echo(f"! the run continues without this command: trainyard explain {run_id}", err=True)
+        say(f"! The run continues without this command. Follow it again: {again}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    assert view is not None  # noqa: S101 - watch yields at least once
-    if view.overdue and pending_limit < math.inf:
-        runs.cancel(run_id)  # Argo ends only the run's own pods, not a gang's
+
+
+def run_on_cluster(
+    submission: Submission, environment: str, upload_limit: str, pending_limit: float, output: Output
+) -> tuple[str, str]:
+    """Submit a training and follow it to its last screen.
+
+    Returns the recipe's name and why the gate refused the model, '' if it did not. environment: as the person named it.
+    """
+    from trainyard_control.api import cluster_run
+    from trainyard_control.kubeflow.runs import KubeflowRuns
+
+    done = upload_and_send(submission, upload_limit)
+    runs, again = KubeflowRuns(submission.environment), cluster_run.watch_command(done.name, environment)
+    view = follow_to_last_screen(runs, done.run_id, again, pending_limit, output)
+    return view.recipe, view.refused
+
+
+def follow_to_last_screen(runs: KubeflowRuns, run_id: str, again: str, pending_limit: float, output: Output) -> RunView:
+    """Follow a run to its end, save its report here, and print the last screen of a local run.
+
+    Raises the error of a run that fails. If the storage cannot be read from here, the run's end is printed instead.
+    """
+    from trainyard_control.api import cluster_run
+    from trainyard_control.cli import screen
+
+    view = follow(runs, run_id, again, pending_limit)
+    run = None
+    try:
+        run = cluster_run.ended(runs, view)
+        run = _with_saved_report(run, view.name)
+    except TrainyardError as error:
+        say(f"! {error}", err=True)
+    if failure := view.failure:
+        raise failure
+    is_judged = run is not None and bool(run.record.get("gate"))
+    if not is_judged:
+        say_end(view)
+    if output is Output.JSON:
+        typer.echo(json.dumps(run.summary if run and run.record else view.summary()))
+    elif run and is_judged:
+        screen.show(run, curves=False)
+    return view
+
+
+def _with_saved_report(run: Run, name: str) -> Run:
+    """Save the report of `run` in the current folder, and return the run with the file as its report."""
+    page = storage.read_text(str(run.report)) if run.report else None
+    if page is None:
+        return run
+    file = Path(f"{name}.html")
+    write_file(page, file)
+    return replace(run, record=run.record | {"report": str(file)})
+
+
+def say_end(view: RunView) -> None:
+    """Print in one line how a run has ended, and how long it took."""
     mark = "!" if view.refused else "✓" if view.state == "SUCCEEDED" else "✗"
-    typer.echo(f"{mark} {view.reason.rstrip('.')}. ({duration_text(view.seconds)})", err=True)
-    return view, view.exit_code
+    say(f"{mark} {view.reason.rstrip('.')}. ({duration_text(view.seconds)})", err=True)
 
 
 def show_troubled_steps(view: RunView) -> None:
@@ -75,63 +143,54 @@ def _line(step: StepView) -> str:
     return f"{_MARKS[step.state]} {step.name.ljust(10)}  {step.sentence}"
 
 
-def send_and_follow(submission: Submission, *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> None:
-    """Send the run, or print it for a dry run; with `wait` exit with the run's exit code."""
-    from trainyard_control.api.packages import send
+def send_and_follow(
+    submission: Submission, environment: str, *, wait: bool, pending_limit: int, output: Output
+) -> None:
+    """Send a run that is no training; with `wait` follow it to its end. Raises the error of a run that fails.
 
-    if dry_run:
-        if submission.files:
-            sizes = [(name, f"{size:,} bytes") for name, size in submission.files.items()]
-            say_table([*sizes, ("sends", f"{sum(submission.files.values()):,} bytes of code")], err=True)
-        show_all([submission], output)
-        return
-    vertex = submission.environment.target == "vertex"
-    _require_kubeflow(submission, wait)
-    done = send(submission)
-    how = "was submitted before" if done.attached else "submitted"
-    number = done.run_id if vertex else f"run {done.run_id}, {done.pipeline} {done.version}"
-    typer.echo(f"✓ {done.name} {how}: {number}", err=True)
-    if done.expected and not done.attached:
-        typer.echo(f"· train: the plan expects {done.expected}", err=True)
-    record, code = done.document(), 0
+    environment: as the person named it.
+    """
+    from trainyard_control.api import cluster_run
+    from trainyard_control.kubeflow.runs import KubeflowRuns
+
     if wait:
-        from trainyard_control.kubeflow.runs import KubeflowRuns
-
-        view, code = follow(KubeflowRuns(submission.environment), done.run_id, pending_limit)
+        cluster_run.require_followed(submission.environment)
+    done = send(submission)
+    record = done.document()
+    if wait:
+        runs, again = KubeflowRuns(submission.environment), cluster_run.watch_command(done.name, environment)
+        view = follow(runs, done.run_id, again, pending_limit)
+        if failure := view.failure:
+            raise failure
+        say_end(view)
         record |= {"run": view.document()}
     if output is Output.JSON:
         typer.echo(json.dumps(record))
-    if code:
-        raise typer.Exit(code)
 
 
-def _require_kubeflow(submission: Submission, wait: bool) -> None:
-    if wait and submission.environment.target == "vertex":
-        raise ConfigurationError("--wait: only supported on Kubeflow. Leave it out.")
-
-
-def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> int:
-    """Send several parallel runs, or print them; with `wait` return the worst exit code."""
+def send_all(runs: Collection[Submission], environment: str, *, wait: bool, pending_limit: int) -> int:
+    """Send several parallel runs; with `wait` return the worst exit code. environment: as the person named it."""
     from trainyard.storage import uploads
-    from trainyard_control.api.packages import send
+    from trainyard_control.api import cluster_run
+    from trainyard_control.kubeflow.runs import KubeflowRuns
 
-    if dry_run:
-        show_all(runs, output)
-        return 0
     for submission in runs:
-        _require_kubeflow(submission, wait)
+        if wait:
+            cluster_run.require_followed(submission.environment)
         for upload in submission.uploads.values():
             uploads.store(upload)
-    sent, worst = [], 0
-    for submission in runs:
-        sent.append((submission, send(submission)))
-        how = "was submitted before" if sent[-1][1].attached else "submitted"
-        typer.echo(f"✓ {submission.run} {how}: {sent[-1][1].run_id}", err=True)
+    sent, worst = [(submission, send(submission)) for submission in runs], 0
     for submission, done in sent if wait else ():
-        from trainyard_control.kubeflow.runs import KubeflowRuns
-
-        typer.echo(f"· {submission.run}", err=True)
-        worst = max(worst, follow(KubeflowRuns(submission.environment), done.run_id, pending_limit)[1])
+        say(f"· {submission.run}", err=True)
+        again = cluster_run.watch_command(done.name, environment)
+        try:
+            view = follow(KubeflowRuns(submission.environment), done.run_id, again, pending_limit)
+        except TrainyardError as error:
+            say(f"✗ {error}", err=True)
+            worst = max(worst, error.exit_code)
+        else:
+            say_end(view)
+            worst = max(worst, view.exit_code)
     return worst
 
 

@@ -32,6 +32,9 @@ class Output(StrEnum):
 Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401
 
 RecipeName = Annotated[str, typer.Argument(help="Bundled recipe, YAML file, or its gs:// or s3:// URI.")]
+RecipeOrData = Annotated[
+    str, typer.Argument(help="Bundled recipe, YAML file or its gs:// or s3:// URI; or data to draft a recipe from.")
+]
 VersionName = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Recipe, folder of versions or its URI; @VERSION or @ALIAS chooses one."),
@@ -123,3 +126,33 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
             f"{location}: cannot be written ({error.strerror}). Name a file in a folder that is there."
         ) from error
     say(f"✓ {done} {file}", err=True)
+
+
+def recipe_or_draft(recipe: str, label: str | None) -> str:
+    """Return `recipe`; if it names data, draft a recipe, print and save it, and return its file."""
+    from trainyard import escape
+    from trainyard_control.api import arguments
+
+    if not arguments.is_data(recipe):
+        if label is not None:
+            raise ConfigurationError(f"--label {label}: {recipe} is a recipe and names its label. Leave --label out.")
+        return recipe
+    file = arguments.recipe_file(recipe)
+    text, _ = arguments.draft(recipe, file, label)
+    if not file.exists():
+        write_file(text, file, mode="x")
+    elif file.read_text(encoding="utf-8") != text:
+        raise ConfigurationError(
+            f"{file}: already exists and differs from the recipe drafted from the data. Run it: trainyard run {file}. "
+            "Or move it away."
+        )
+    typer.echo(escape.lines(text), err=True)
+    return str(file)
+
+
+def say_left_out(recipe: str, set_: Sequence[str] | None) -> None:
+    """Print the settings of the recipe that its model does not have."""
+    from trainyard.spec import recipe as recipes
+
+    for key, _ in recipes.left_out(recipe, set_ or []):
+        say(f"! {key}: is not a setting of the model and is left out", err=True)

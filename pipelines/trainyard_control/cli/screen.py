@@ -21,8 +21,8 @@ from trainyard_control.api.run import Run
 from trainyard_control.search.comparison import Row
 
 
-def show(run: Run) -> None:
-    """Print the final screen of an evaluated run."""
+def show(run: Run, *, curves: bool = True) -> None:
+    """Print the final screen of an evaluated run. curves: whether TensorBoard may read them from this machine."""
     record = run.record
     console = table_console()
     gate = record["gate"]
@@ -30,7 +30,7 @@ def show(run: Run) -> None:
     badge = "[bold green]✓ blessed[/]" if blessed else "[bold red]✗ refused[/]"
     console.print()
     console.rule(f"[bold]{markup(run.recipe)}[/] · {badge}", align="left")
-    console.print(_summary(record, run.settings["model"].get("name")))
+    console.print(_summary(record, run.settings["model"].get("name"), curves))
     console.print(metrics_table(record["metrics"], run.intervals, _on("test" if record["data"] else None)))
     if record.get("remark"):
         console.print(_remark(record["remark"]))
@@ -40,7 +40,7 @@ def show(run: Run) -> None:
         console.print(exports_table(record["exports"]))
 
 
-def _summary(record: dict[str, Any], network: str | None) -> Table:
+def _summary(record: dict[str, Any], network: str | None, with_curves: bool = True) -> Table:
     data, train = record["data"], record["train"]
     table = key_value_table()
     if data:
@@ -69,7 +69,7 @@ def _summary(record: dict[str, Any], network: str | None) -> Table:
             table.add_row("override", markup(f"{override['name']}: {override['reason']}"))
     table.add_row("report", markup(record["report"]))
     curves = storage.join(record["folders"]["train"], "tensorboard")
-    if storage.children(curves):  # a custom program may write none
+    if with_curves and storage.children(curves):  # a custom program may write none
         table.add_row("curves", markup(f"tensorboard --logdir {shell(curves)}"))
     table.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     return table

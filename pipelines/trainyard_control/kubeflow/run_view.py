@@ -21,7 +21,7 @@ from typing import Any
 from trainyard.contract import gang
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
-from trainyard.errors import ExitCode, known_code
+from trainyard.errors import ExitCode, TrainyardError, from_code, known_code
 from trainyard.graph import STEPS, readers
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.diagnosis import DRIVER, PodTask, State
@@ -152,6 +152,12 @@ class RunView:
             return code
         failed = [step for step in self.steps if step.state == "failed" and step.code is not None]
         return min(failed, key=lambda step: step.since).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
+
+    @property
+    def failure(self) -> TrainyardError | None:
+        """The error of an ended run, with its exit code; None if it succeeded."""
+        code = self.exit_code
+        return from_code(code, f"{self.reason.rstrip('.')}.") if self.over and code else None
 
     @property
     def refused(self) -> str:

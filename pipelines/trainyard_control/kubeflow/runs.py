@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.gang import notes_attempts
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
@@ -33,6 +34,7 @@ from trainyard.kubernetes.diagnosis import (
     task_of,
 )
 from trainyard.kubernetes.pod_spec import variable
+from trainyard.measured import duration_text
 from trainyard.report.local_runs import ALL_RUNS, RunFilter, no_runs
 from trainyard.spec.environment import LISTED, TRAIN, Environment
 from trainyard.steps.train.peers import settings
@@ -58,7 +60,9 @@ from trainyard_control.planning.expectation import Expectation
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
+_SILENT_SECONDS = 600.0  # chosen: a laptop changes its network, or a person logs in again
 _NOTE_SECONDS = 5.0  # chosen: the storage may be unreachable from here
+_EVENT_LINES = 2000  # chosen: a step warns at its start or end, and a training's lines of progress are between
 _LAUNCHER_LINES = 200  # chosen: more than Kubeflow's launcher writes after a step
 _PROMPT_SECONDS = 20  # chosen: a running controller ends a run within seconds
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
@@ -76,7 +80,12 @@ class KubeflowRuns:
                 "Name an environment of a cluster with -e."
             )
         self.environment = environment
-        self.server = KubeflowServer(environment)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Connect to the servers with the credentials of now."""
+        self.server = KubeflowServer(self.environment)
+        vars(self).pop("cluster", None)
 
     @cached_property
     def cluster(self) -> client.Cluster:
@@ -137,7 +146,7 @@ class KubeflowRuns:
         by_task = _by_task(run)
         views = self._priced(run, with_lost_attempts(with_podless(views_by_pod, by_task, cached), by_task), by_task)
         folder = self._folder(view.recipe, run_id)
-        record = self._json(folder, "run")
+        record = self._json(folder, "run") if view.over else None
         if attempts := self._attempts(folder, record):
             views = tuple(
                 with_attempts(step, attempts, self.environment, gang_pods(step, views), now) for step in views
@@ -192,6 +201,28 @@ class KubeflowRuns:
             return self.cluster.log(pod, container)
         lines = argo.step_lines(self.cluster.log(pod, container, tail + _LAUNCHER_LINES))
         return "".join(f"{line}\n" for line in lines[-tail:])
+
+    def step_events(self, run_id: str, step: str) -> list[dict[str, Any]]:
+        """Return the last events of a step, as `trainyard.events` has them; none if its log cannot be read."""
+        with suppress(TrainyardError):
+            return list(filter(None, map(events.parse, self.log(run_id, step, _EVENT_LINES).splitlines())))
+        return []
+
+    def end_long_wait(self, view: RunView, limit: float) -> None:
+        """Cancel the run if a step waits longer than `limit` seconds to start: Kubeflow itself would wait for ever.
+
+        Raises `InfrastructureError` if waiting cannot help, otherwise `TransientError`.
+        """
+        waiting = longest_wait(view, datetime.now(UTC))
+        if waiting is None or waiting[0] <= limit or view.over:
+            return
+        self.cancel(view.run_id)
+        seconds, step = duration_text(waiting[0]), waiting[1]
+        kind = InfrastructureError if step.permanent else TransientError
+        raise kind(
+            f"{view.name}: {step.name} waits for {seconds} ({step.sentence.rstrip('.')}): the run is ended. "
+            "Run the same command with the same --name to resume."
+        )
 
     def cancel(self, run_id: str) -> None:
         """End the run, its pods and its gangs, and wait until they are gone.
@@ -250,19 +281,29 @@ class KubeflowRuns:
     def _state(self, run_id: str) -> str:
         return str(self.server.run(run_id).state)
 
-    def watch(self, run_id: str) -> Iterator[RunView]:
-        """Yield the run until it has ended, including its end. If the server is silent, wait for it."""
+    def watch(self, run_id: str, on_silence: Callable[[str], None] = lambda _: None) -> Iterator[RunView]:
+        """Yield the run until it has ended, including its end. If the server is silent, wait for it.
+
+        A server that has answered and then refuses is asked again with new credentials, because tokens expire.
+        on_silence: called with the reason when an answer fails to come after others.
+        """
         silent_since: float | None = None
+        answered = False
         while True:
             try:
                 view = self.view(run_id)
-                silent_since = None
-            except TransientError:
-                silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > _GONE_SECONDS:
+            except (TransientError, InfrastructureError) as error:
+                if not answered and isinstance(error, InfrastructureError):
+                    raise
+                if silent_since is None:
+                    silent_since = time.monotonic()
+                    on_silence(str(error))
+                if time.monotonic() - silent_since > _SILENT_SECONDS:
                     raise
                 time.sleep(_POLL_SECONDS)
+                self._connect()
                 continue
+            silent_since, answered = None, True
             yield view
             if view.over:
                 return

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
@@ -17,15 +16,14 @@ import optuna
 from trainyard import errors, events
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.gang import STEP as TRAIN
-from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
+from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import OUTPUTS
-from trainyard.measured import duration_text
 from trainyard.storage import storage, uploads
 from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled_benchmark
 from trainyard_control.kubeflow.kubeflow_api import submit
 from trainyard_control.kubeflow.run_view import RunView, StepView
-from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
+from trainyard_control.kubeflow.runs import KubeflowRuns, changes
 from trainyard_control.search.bench import find_training
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import Slot, SweepListener, in_slots, require_possible, result, write_winner
@@ -158,15 +156,7 @@ class _ClusterTrials:
                 self.examples.set()
             if self.study.sweep.prune and any(step.name == TRAIN and step.state == "running" for step in view.steps):
                 judge()
-            waiting = longest_wait(view, datetime.now(UTC))
-            if waiting and waiting[0] > self.pending_limit and not view.over:
-                self.runs.cancel(run_id)
-                seconds, step = duration_text(waiting[0]), waiting[1]
-                kind = InfrastructureError if step.permanent else TransientError
-                raise kind(
-                    f"{view.name}: {step.name} waits for {seconds} ({step.sentence.rstrip('.')}): the run is ended. "
-                    "Run the same command with the same --name to resume."
-                )
+            self.runs.end_long_wait(view, self.pending_limit)
         return view
 
     def _ended(self, trial: Trial, run: str, view: RunView) -> Trial:

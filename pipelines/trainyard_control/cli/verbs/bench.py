@@ -69,7 +69,11 @@ def bench(
 
         names = [pool.strip() for pool in pools.split(",")]
         benchmarks = prepare_benchmarks(recipe, environment, set_ or [], names, name)
-        measured = _on_pools(benchmarks, dry_run, wait, pending_limit, output)
+        if dry_run:
+            from trainyard_control.cli.follow import show_all
+
+            return show_all(benchmarks.runs.values(), output)
+        measured = _on_pools(benchmarks, environment, wait, pending_limit)
     elif name or dry_run or wait:
         raise ConfigurationError("--name, --dry-run and --wait are of runs on a cluster. Add --pools, or leave it out.")
     else:
@@ -83,16 +87,12 @@ def bench(
         print_answer(output, measured, lambda: _show(measured))
 
 
-def _on_pools(
-    benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int, output: Output
-) -> BenchmarkReport | None:
+def _on_pools(benchmarks: Benchmarks, environment_name: str, wait: bool, pending_limit: int) -> BenchmarkReport | None:
     """Send the run of each pool, and return the speeds measured so far."""
     from trainyard_control.cli.follow import send_all
     from trainyard_control.search.bench import collect
 
-    code = send_all(benchmarks.runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
-    if dry_run:
-        return None
+    code = send_all(benchmarks.runs.values(), environment_name, wait=wait, pending_limit=pending_limit)
     environment = next(iter(benchmarks.runs.values())).environment
     report, missing = collect(benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()})
     if missing:

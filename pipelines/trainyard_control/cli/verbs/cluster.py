@@ -15,20 +15,21 @@ from trainyard_control.cli.options import (
     Day,
     DryRun,
     EnvironmentName,
+    Label,
     Output,
     OutputFormat,
     Overrides,
     PackageFile,
-    PendingLimit,
     RecipeName,
+    RecipeOrData,
     RunName,
     Step,
     UploadLimit,
-    Wait,
-    confirm,
     print_answer,
     print_lines,
+    recipe_or_draft,
     say,
+    say_left_out,
     say_table,
 )
 
@@ -39,7 +40,8 @@ _MAX_BYTES = 4 << 20  # chosen: a hundred times the catalog's pipelines
 
 def submit(
     environment: EnvironmentName,
-    recipe: RecipeName = "digits",
+    recipe: RecipeOrData = "digits",
+    label: Label = None,
     set_: Overrides = None,
     name: RunName = None,
     day: Day = "",
@@ -48,30 +50,32 @@ def submit(
         typer.Option("--no-cache", "--from", help="Run this step and the following ones again."),
     ] = None,
     dry_run: DryRun = False,
-    wait: Wait = False,
-    pending_limit: PendingLimit = 3600,
     upload_limit: UploadLimit = "5Gi",
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Run a recipe on Kubeflow Pipelines or Vertex AI.
+    """Start a run on Kubeflow Pipelines or Vertex AI, and return.
 
-    Data, weights and a teacher on this machine are uploaded to the storage first, unless it has them already.
+    It is the run of `trainyard run -e`, which waits for the end. Data, weights and a teacher on this machine are
+    uploaded to the storage first, unless it has them already.
     """
-    from trainyard.spec import recipe as recipes
-    from trainyard_control.api import uploads
     from trainyard_control.api.packages import prepare
-    from trainyard_control.cli.follow import send_and_follow
+    from trainyard_control.cli.follow import show_all, upload_and_send
+    from trainyard_control.cluster import environments
 
+    environments.load(environment)  # data to draft from may be in its storage
+    recipe = recipe_or_draft(recipe, label)
     submission = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
-    for key, _ in recipes.left_out(recipe, set_ or []):
-        say(f"! {key}: is not a setting of the model and is left out", err=True)
-    if dry_run:
-        for key, upload in submission.uploads.items():
-            say(f"· {key}: {upload.bytes:,} bytes of {upload.path} would be uploaded to {upload.uri}", err=True)
-    else:
-        for sentence in uploads.send(submission.uploads, upload_limit, confirm):
-            say(f"✓ {sentence}", err=True)
-    send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
+    say_left_out(recipe, set_)
+    if not dry_run:
+        done = upload_and_send(submission, upload_limit)
+        print_answer(output, done.document(), lambda: None)
+        return
+    for key, upload in submission.uploads.items():
+        say(f"· {key}: {upload.bytes:,} bytes of {upload.path} would be uploaded to {upload.uri}", err=True)
+    if submission.files:
+        sizes = [(name, f"{size:,} bytes") for name, size in submission.files.items()]
+        say_table([*sizes, ("sends", f"{sum(submission.files.values()):,} bytes of code")], err=True)
+    show_all([submission], output)
 
 
 def explain(

@@ -80,11 +80,13 @@ def predict(
     """
     if submit:
         from trainyard_control.api.packages import prepare_prediction
-        from trainyard_control.cli.follow import send_and_follow
+        from trainyard_control.cli.follow import send_and_follow, show_all
 
         submission = prepare_prediction(model, input_, environment, out, key, name)
-        send_and_follow(submission, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
-        if not dry_run:
+        if dry_run:
+            show_all([submission], output)
+        else:
+            send_and_follow(submission, environment, wait=wait, pending_limit=pending_limit, output=output)
             typer.echo(f"✓ {_answers(out.rstrip('/'))}" if wait else f"· the answers will be in {out}", err=True)
         return
     if name or dry_run or wait:

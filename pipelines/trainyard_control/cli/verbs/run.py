@@ -1,4 +1,4 @@
-"""`trainyard run`: train a recipe on this machine."""
+"""`trainyard run`: train a recipe on this machine or on a cluster, and wait for its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.errors import ConfigurationError, ExitCode, GateRefused
+from trainyard.errors import ExitCode, GateRefused
 from trainyard_control.cli.options import (
     LOCAL,
     Day,
@@ -16,20 +16,23 @@ from trainyard_control.cli.options import (
     Output,
     OutputFormat,
     Overrides,
+    PendingLimit,
+    RecipeOrData,
+    RunName,
     Step,
+    UploadLimit,
     print_answer,
-    write_file,
+    recipe_or_draft,
+    say_left_out,
 )
 
 
 def run(
-    recipe: Annotated[
-        str,
-        typer.Argument(help="Bundled recipe, YAML file or its gs:// or s3:// URI; or data to draft a recipe from."),
-    ] = "digits",
+    recipe: RecipeOrData = "digits",
     label: Label = None,
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
+    name: RunName = None,
     from_step: Annotated[
         Step | None, typer.Option("--from", help="Run this step and the following ones again.")
     ] = None,
@@ -41,56 +44,63 @@ def run(
         str, typer.Option(metavar="REASON", help="Push a model that a gate refuses. The reason is recorded.")
     ] = "",
     day: Day = "",
+    pending_limit: PendingLimit = 3600,
+    upload_limit: UploadLimit = "5Gi",
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Train a recipe on this machine, from data to a pushed model.
+    """Train a recipe, from data to a pushed model.
 
     The steps are preprocess, train, evaluate, export and push. Finished steps of earlier runs are reused, and an
     interrupted one is resumed. If you name data instead of a recipe, a recipe is drafted, saved in the current folder
     and run.
+
+    With the environment of a cluster, local data, weights and a teacher are uploaded to its storage, the run is
+    submitted and followed to its end, and its report is saved in the current folder. `submit` does not wait.
     """
     from trainyard.contract.artifacts.gate import REFUSED
+    from trainyard_control.api.cluster_run import require_followed
+    from trainyard_control.api.run import check_options
+    from trainyard_control.cluster import environments
+
+    loaded = environments.load(environment)
+    check_options(loaded, push=not no_push, override=override, name=name)
+    require_followed(loaded)
+    recipe = recipe_or_draft(recipe, label)
+    step = from_step.value if from_step else None
+    if loaded.target == "local":
+        name, refused = _run_here(recipe, environment, set_, step, day, not no_push, override, output)
+    else:
+        from trainyard_control.api.packages import prepare
+        from trainyard_control.cli.follow import run_on_cluster
+
+        submission = prepare(recipe, environment, set_ or [], name, day, step)
+        say_left_out(recipe, set_)
+        name, refused = run_on_cluster(submission, environment, upload_limit, pending_limit, output)
+    if require_blessed and refused:
+        raise GateRefused(f"{name}: {REFUSED} ({refused}).")
+
+
+def _run_here(
+    recipe: str,
+    environment: str,
+    set_: list[str] | None,
+    step: str | None,
+    day: str,
+    push: bool,
+    override: str,
+    output: Output,
+) -> tuple[str, str]:
+    """Run `recipe` on this machine, and return its name and why its gate refused, '' if it did not."""
     from trainyard_control import api
     from trainyard_control.api.run import INTERRUPTED
     from trainyard_control.cli.screen import show
 
-    recipe = _recipe_or_draft(recipe, label)
-    step = from_step.value if from_step else None
     try:
         done = api.run(
-            recipe,
-            environment=environment,
-            set_=set_ or [],
-            from_step=step,
-            day=day,
-            push=not no_push,
-            override=override,
+            recipe, environment=environment, set_=set_ or [], from_step=step, day=day, push=push, override=override
         )
     except KeyboardInterrupt:
         print(f"✗ {INTERRUPTED}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     print_answer(output, done.summary, lambda: show(done))
-    if require_blessed and done.verdict == "refused":
-        raise GateRefused(f"{done.recipe}: {REFUSED} ({done.reason}).")
-
-
-def _recipe_or_draft(recipe: str, label: str | None) -> str:
-    """Return `recipe`; if it names data, draft a recipe, print and save it, and return its file."""
-    from trainyard import escape
-    from trainyard_control.api import arguments
-
-    if not arguments.is_data(recipe):
-        if label is not None:
-            raise ConfigurationError(f"--label {label}: {recipe} is a recipe and names its label. Leave --label out.")
-        return recipe
-    file = arguments.recipe_file(recipe)
-    text, _ = arguments.draft(recipe, file, label)
-    if not file.exists():
-        write_file(text, file, mode="x")
-    elif file.read_text(encoding="utf-8") != text:
-        raise ConfigurationError(
-            f"{file}: already exists and differs from the recipe drafted from the data. Run it: trainyard run {file}. "
-            "Or move it away."
-        )
-    typer.echo(escape.lines(text), err=True)
-    return str(file)
+    return done.recipe, done.reason if done.verdict == "refused" else ""

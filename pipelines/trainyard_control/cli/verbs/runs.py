@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError
 from trainyard.measured import duration_text, metric_text
-from trainyard_control.cli.follow import follow
+from trainyard_control.cli.follow import follow_to_last_screen
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -99,15 +100,16 @@ def watch(
 ) -> None:
     """Follow a run to its end, and exit with its exit code."""
     if root := _local(environment):
-        code = _watch_local(root, run)
+        if code := _watch_local(root, run):
+            raise typer.Exit(code)
     else:
+        from trainyard_control.api.cluster_run import watch_command
+
         runs = _runs(environment)
         run_id = runs.find(run) if run else next((view.run_id for view in runs.newest(1, False)), "")
         if not run_id:
             raise ConfigurationError(f"{environment}: no run was submitted there. Submit one by `trainyard submit`.")
-        code = int(follow(runs, run_id)[1])
-    if code:
-        raise typer.Exit(code)
+        follow_to_last_screen(runs, run_id, watch_command(run or run_id, environment), math.inf, Output.TEXT)
 
 
 @app.command("logs")

@@ -1,0 +1,127 @@
+"""An HTTP server that answers as the API of Kubeflow Pipelines 2.17 does, as far as a run is submitted and followed.
+
+It executes nothing itself: `start` says what a run does, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+Tasks = dict[str, str]
+_ID = "0b9f4c1e-0000-4000-8000-00000000000{}"
+
+
+@dataclass
+class Kubeflow:
+    """What the server holds. start: called with the run's id and the package when a run is created.
+
+    refuse: statuses that answer the next requests for a run, in this order. asked: how often a run was asked for.
+    """
+
+    start: Callable[[str, str], None] = lambda run_id, package: None
+    refuse: list[int] = field(default_factory=list)
+    address: str = ""
+    asked: int = 0
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, run_id: str, state: str, **tasks: str) -> None:
+        """Say that the run is in `state`, and its tasks in theirs."""
+        now = _now()
+        run, known = self.runs[run_id], {task["display_name"]: task for task in self.runs[run_id]["tasks"]}
+        for name, task in tasks.items():
+            entry = known.setdefault(name, {"display_name": name, "start_time": now})
+            entry |= {"state": task} | ({"end_time": now} if task in ("SUCCEEDED", "FAILED") else {})
+        ended = {"finished_at": now} if state in ("SUCCEEDED", "FAILED", "CANCELED") else {}
+        run |= {"state": state, "tasks": list(known.values())} | ended
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_state: Kubeflow
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        path = url.path.removeprefix("/apis/v2beta1/")
+        state, query = self.server_state, parse_qs(url.query)
+        equal = json.loads(query["filter"][0])["predicates"][0] if "filter" in query else None
+        if path == "healthz":
+            return self._answer({"tag_name": "2.17.0", "multi_user": False})
+        if path == "runs":
+            listed = [_run(run) for run in reversed(state.runs.values())]
+            return self._answer(
+                {"runs": [run for run in listed if not equal or run["display_name"] == equal["string_value"]]}
+            )
+        if match := re.fullmatch(r"runs/([^/:]+)", path):
+            state.asked += 1
+            if state.refuse:
+                return self._answer({"message": "the session has expired"}, state.refuse.pop(0))
+            if match[1] not in state.runs:
+                return self._answer({"message": f"run {match[1]} not found"}, 404)
+            return self._answer(_run(state.runs[match[1]]))
+        if path.endswith("/versions"):
+            known = [name for name in state.packages if equal and name == equal["string_value"]]
+            return self._answer({"pipeline_versions": [{"pipeline_version_id": name} for name in known]})
+        self._answer({})  # no pipeline or experiment is known before it is made
+
+    def do_POST(self) -> None:
+        url = urlsplit(self.path)
+        path, state = url.path.removeprefix("/apis/v2beta1/"), self.server_state
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if path == "pipelines/upload_version":
+            name = parse_qs(url.query)["name"][0]
+            boundary = self.headers["Content-Type"].partition("boundary=")[2].encode()
+            state.packages[name] = body.split(b"\r\n\r\n", 1)[1].split(b"\r\n--" + boundary)[0].decode()
+            return self._answer({"pipeline_version_id": name})
+        if path == "runs":
+            sent = json.loads(body)
+            run_id = _ID.format(len(state.runs))
+            state.runs[run_id] = sent | {"run_id": run_id, "created_at": _now(), "state": "PENDING", "tasks": []}
+            package = state.packages[sent["pipeline_version_reference"]["pipeline_version_id"]]
+            threading.Thread(target=state.start, args=(run_id, package), daemon=True).start()
+            return self._answer(_run(state.runs[run_id]))
+        if match := re.fullmatch(r"runs/([^/:]+):terminate", unquote(path)):
+            state.tell(match[1], "CANCELED")
+            return self._answer({})
+        kind = path.rstrip("/").rpartition("/")[2].removesuffix("s")
+        self._answer({f"{kind}_id": f"the-{kind}"})
+
+    def _answer(self, document: dict[str, Any], status: int = 200) -> None:
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _run(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the run as Kubeflow's API gives it."""
+    known = {name: value for name, value in run.items() if name != "tasks"}
+    return known | {"run_details": {"task_details": run["tasks"]}}
+
+
+@contextmanager
+def serve(kubeflow: Kubeflow) -> Iterator[Kubeflow]:
+    """Serve `kubeflow` on this machine until the block ends."""
+    handler = type("Handler", (_Handler,), {"server_state": kubeflow})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        kubeflow.address = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield kubeflow
+        server.shutdown()
