@@ -80,6 +80,46 @@ def test_a_quota_that_forbids_the_pools_pods_is_found_before_the_run(namespace: 
     assert code == 40
 
 
+def test_a_quota_on_requests_counts_the_containers_of_argo_and_kubeflow(namespace: Namespace) -> None:
+    hard = {"requests.cpu": "4", "requests.memory": "8Gi"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "cores"}, "spec": {"hard": hard}}
+    executor = "resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {cpu: 500m, memory: 512Mi}}"
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "workflow-controller-configmap"}}
+    config["data"] = {"executor": executor}
+    smallest = [{"type": "Container", "min": {"cpu": "50m"}}]
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "least"}, "spec": {"limits": smallest}}
+    argo = {"kubeflow": {"namespace": namespace.name}}
+    try:
+        namespace.kubectl("create", "-f", "-", stdin=json.dumps(quota))
+        checks, _ = doctor(namespace, **argo)
+        for name in ("pool cpu", "kubeflow's pods"):
+            assert checks[name][0] == "bad" and "must specify requests.cpu for: init,wait" in checks[name][1]
+        assert "set executor.resources in workflow-controller-configmap" in checks["kubeflow's pods"][1]
+        namespace.kubectl("create", "-f", "-", stdin=json.dumps(config))
+        checks, _ = doctor(namespace, **argo)
+        assert checks["pool cpu"] == ("good", "the API server would take a pod of it (dry run)")
+        assert checks["kubeflow's pods"] == ("good", "the API server would take the driver of a step (dry run)")
+        namespace.kubectl("create", "-f", "-", stdin=json.dumps(limits))
+        checks, _ = doctor(namespace, **argo)
+        assert "minimum cpu usage per Container is 50m, but request is 10m" in checks["kubeflow's pods"][1]
+    finally:
+        for kind, name in (
+            ("resourcequota", "cores"),
+            ("limitrange", "least"),
+            ("configmap", config["metadata"]["name"]),
+        ):
+            namespace.kubectl("delete", kind, name, "--ignore-not-found")
+
+
+def test_a_bundle_of_certificates_must_exist_and_is_mounted(namespace: Namespace) -> None:
+    bundle = {"ca_bundle": {"config_map": "company-ca", "key": "ca.crt"}}
+    checks, _ = doctor(namespace, **bundle)
+    assert checks["config map company-ca"] == ("bad", "does not exist. Create it, or correct the environment")
+    assert checks["pool cpu"][0] == "good"
+    namespace.kubectl("create", "configmap", "company-ca", "--from-literal=ca.crt=x")
+    assert doctor(namespace, **bundle)[0]["config map company-ca"] == ("good", "exists")
+
+
 def test_a_pool_that_no_node_can_be_is_told_by_its_label(namespace: Namespace) -> None:
     checks, _ = doctor(namespace, pools={"cpu": CPU | {"nodeSelector": {"cloud.google.com/gke-nodepool": "cqu"}}})
     assert checks["pool cpu"] == ("good", "the API server would take a pod of it (dry run)")

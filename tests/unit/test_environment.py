@@ -415,6 +415,7 @@ def test_jax_trains_where_tensorflow_cannot_or_is_not_wanted(
     ("change", "sentence"),
     [
         (("retries:", "deadline_seconds: 60\nretries:"), "deadline_seconds: only Kubeflow ends a run as a whole"),
+        (("count: 1", "count: 1\n    evictable: true"), "pools.gpu-l4.evictable: Vertex AI Pipelines has none"),
         (("kind: cpu", "kind: cpu\n    nodeSelector: {a: b}"), "pools.cpu: Vertex AI has no nodeSelector"),
         (('limits: {cpu: "4", ', "limits: {"), "pools.cpu.resources.limits.cpu: is required"),
         (("count: 1", "count: 1\n    spot: true"), "pools.gpu-l4.spot"),

@@ -108,6 +108,9 @@ def labeled(task: PipelineTask, step: str, pool: str) -> PipelineTask:
         "trainyard/pool": pool,
     }.items():
         kubernetes.add_pod_label(task, key, value)
+    if pool != "gpu-l4":  # of Spot
+        kubernetes.add_pod_annotation(task, "cluster-autoscaler.kubernetes.io/safe-to-evict", "false")
+        kubernetes.add_pod_annotation(task, "karpenter.sh/do-not-disrupt", "true")
     return task
 
 
@@ -384,6 +387,22 @@ def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
     once = place(documents(train_pipeline)[0], kind)
     assert_equal(once.documents, written_with_calls(change, ON_KIND))
     assert place(once.pipeline, kind, once.platform) == once
+
+
+@pytest.mark.parametrize("kind", ["config_map", "secret"])
+def test_a_bundle_of_certificates_is_mounted_in_every_step_as_kfp_mounts_it(kind: str) -> None:
+    bundle = environments.CaBundle.model_validate({kind: "company-ca", "key": "ca.crt"})
+    environment = environments.load("kind").model_copy(update={"ca_bundle": bundle})
+    use = kubernetes.use_secret_as_volume if kind == "secret" else kubernetes.use_config_map_as_volume
+
+    def change(task: PipelineTask, step: str) -> PipelineTask:
+        for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+            task.set_env_variable(name, "/etc/trainyard/ca/ca.crt")
+        return use(on_kind(task, step), "company-ca", "/etc/trainyard/ca")
+
+    once = place(documents(train_pipeline)[0], environment)
+    assert_equal(once.documents, written_with_calls(change, ON_KIND))
+    assert place(once.pipeline, environment, once.platform) == once
 
 
 def test_a_step_that_the_pipeline_does_not_have_is_answered_with_the_nearest_name() -> None:

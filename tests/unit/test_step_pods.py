@@ -15,7 +15,7 @@ from trainyard.spec.environment import Environment, Volume
 from trainyard.spec.hardware.pools import GANG_ONLY, Pool, WorkerRange
 from trainyard.steps.train.gang.pods import pods
 from trainyard.steps.train.gang.pods.job import worker_job
-from trainyard_control.cluster.checks import pool_pod, queued_pods
+from trainyard_control.cluster.checks import driver_pod, pool_pod, queued_pods, with_argo
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.placement import place
 
@@ -50,6 +50,40 @@ def test_the_pod_of_a_pool_says_what_place_writes_and_what_kubeflow_adds() -> No
         "runAsUser": 65532,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+EXECUTOR = {"data": {"executor": "resources: {requests: {cpu: 10m}}\nsecurityContext: {runAsUser: 65532}\n"}}
+
+
+def test_quotas_count_the_containers_of_argo_and_kubeflow_too() -> None:
+    pod = with_argo(pool_pod(gke(), "gpu-l4"), EXECUTOR)
+    wait, own = pod["spec"]["containers"]
+    init, launcher = pod["spec"]["initContainers"]
+    assert (wait["name"], own["name"], init["name"], launcher["name"]) == ("wait", "main", "init", "kfp-launcher")
+    assert wait["resources"] == init["resources"] == {"requests": {"cpu": "10m"}}
+    assert wait["securityContext"] == {"runAsUser": 65532}
+    driver = driver_pod(gke(), None)
+    assert [container["name"] for container in driver["spec"]["containers"]] == ["wait", "main"]
+    assert driver["spec"]["containers"][0]["resources"] == {}, "as Argo's default, which a quota on requests refuses"
+    assert driver["spec"]["serviceAccountName"] == "trainyard-launcher"
+    gang = pool_pod(gke(workers=2), "gpu-l4")
+    assert with_argo(gang, EXECUTOR) == gang
+
+
+@pytest.mark.parametrize(("spot", "evictable", "kept"), [(0, None, 1), (1, None, 0), (0, True, 0), (1, False, 1)])
+def test_pods_keep_their_node_off_spot_or_if_the_pool_says_so(spot: int, evictable: bool | None, kept: int) -> None:
+    pool = {"spot": bool(spot), "evictable": evictable}
+    wanted = labels.KEPT if kept else {}
+    assert pool_pod(gke(**pool), "gpu-l4")["metadata"]["annotations"] == wanted
+    worker = pool_pod(gke(**pool, workers=2), "gpu-l4")["metadata"]["annotations"]
+    assert wanted.items() <= worker.items() and (kept or not labels.KEPT.keys() & worker.keys())
+    for workers in (1, 2):
+        environment = gke(**pool, workers=workers)
+        placed = place(compiled(recipes.load("digits"), environments.load("local")).pipeline, environment)
+        assert placed.platform
+        configs = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+        train = configs["exec-train"]["podMetadata"].get("annotations", {})
+        assert train == (wanted if workers == 1 else {}), "a launcher only waits"
 
 
 def test_the_pod_of_a_pool_of_input_workers_alone_is_theirs() -> None:
@@ -117,6 +151,7 @@ TPU = {"kind": "tpu", "accelerator": "tpu-v5-lite-podslice", "topology": "2x2", 
 CPU = {"kind": "cpu", "accelerator": None, "count": 0}
 # For each field of a pool a change that its pods must show, from GPU or from another pool.
 IN_EVERY_POD: dict[str, dict[str, Any]] = {
+    "evictable": {"evictable": True},
     "kind": CPU,
     "accelerator": {"accelerator": "nvidia-tesla-t4"},
     "count": {"count": 2},

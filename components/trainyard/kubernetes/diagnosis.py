@@ -18,7 +18,10 @@ Failure = Literal["deadline", "turned-away", "out-of-memory", "exited", "unknown
 Cause = Literal["done", "running", "ending"] | Waiting | Disruption | Failure
 
 CONTAINER = "worker"
-"""The container of a gang's pods; Kubeflow calls a step's `main`."""
+"""The container of a gang's pods."""
+
+MAIN = "main"
+"""The container of a step's pod, as Kubeflow calls it."""
 
 DRIVER = "driver"
 """The name that `task_of` returns for the pods in which Kubeflow prepares steps."""
@@ -157,7 +160,7 @@ def task_of(thing: Manifest) -> PodTask:
 def main_container(pod: Manifest) -> str:
     """Return the name of the container that does the step's work."""
     names = [str(container["name"]) for container in pod["spec"]["containers"]]
-    ours = (name for name in names if name in (CONTAINER, "main"))
+    ours = (name for name in names if name in (CONTAINER, MAIN))
     return next(ours, next((name for name in names if name not in _ARGO_CONTAINERS), names[0]))
 
 

@@ -40,6 +40,13 @@ NetworkPolicy closes. Sources: https://istio.io/latest/docs/reference/config/lab
 https://istio.io/latest/docs/ambient/usage/add-workloads, https://linkerd.io/2/reference/proxy-configuration
 """
 
+KEPT = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations of a pod whose node is not removed to save money.
+
+Sources: https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md,
+https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
+"""
+
 KUBEFLOW_RUN = "pipeline/runid"
 WORKFLOW = "workflows.argoproj.io/workflow"
 NODE_ID = "workflows.argoproj.io/node-id"

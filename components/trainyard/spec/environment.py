@@ -601,6 +601,8 @@ def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         for key in ("node_affinity", "queue", "shared_memory", "ephemeral_storage"):
             if getattr(pool, key):
                 yield (*at, Pool.model_fields[key].alias or key), "Vertex AI Pipelines has none. Leave it out"
+        if pool.evictable is not None:
+            yield (*at, "evictable"), "Vertex AI Pipelines has none. Leave it out"
         if pool.max_workers > 1:
             yield (*at, "workers"), "a step of Vertex AI Pipelines is one machine. Leave it out"
         if pool.resources.limits.cpu is None:

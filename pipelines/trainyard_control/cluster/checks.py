@@ -15,7 +15,7 @@ from trainyard.errors import ExitCode
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.kubernetes.diagnosis import conditions, name_of
+from trainyard.kubernetes.diagnosis import MAIN, WAIT, conditions, name_of
 from trainyard.kubernetes.pod_spec import pod_spec, variables
 from trainyard.quantity import in_bytes
 from trainyard.spec import recipe as recipes
@@ -47,6 +47,16 @@ LAUNCHER_NEEDS = (
     ("get", "", "pods", "log"),
     ("list", "", "events", ""),
 )
+# What Kubeflow gives its own containers. Source: https://github.com/kubeflow/pipelines,
+# backend/src/v2/compiler/argocompiler/argo.go (driverResources, launcherResources) and security_context.go.
+_DRIVER = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}}
+_LAUNCHER = {"requests": {"cpu": "100m"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
+_HARDENED = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 # Permissions that runs, explain and runs cancel need.
 PERSON_NEEDS = (
     ("list", "", "pods", ""),
@@ -262,8 +272,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def pool_pod(environment: Environment, name: str) -> Manifest:
     """Build a pod of a run on the pool `name`, which steps or input workers must be placed on.
 
-    The pod of a step lacks Argo's own containers, to which Kubeflow gives their own permissions. Source: Kubeflow
-    Pipelines 2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
+    The pod of a step lacks Argo's own containers, which `with_argo` adds.
     """
     step = next((step for step in _steps(environment) if name in environment.pool_names(step)), "")
     launched = next((one for one in LISTED if launches(environment, one) and name in environment.pool_names(one)), "")
@@ -275,13 +284,13 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
         training = gang(attempt.model_copy(update={"pool": fixed}), recipes.load("digits"), "doctor", options)
         job = worker_job(training if step or training.input is None else training.input)
         template = job["spec"]["template"]
-        return _pod(template["metadata"]["labels"], template["spec"])
+        return _pod(template["metadata"]["labels"], template["spec"], template["metadata"]["annotations"])
     pool = environment.pools[name]
     volume, pull_secrets = environment.volume, environment.image_pull_secrets
     spec = pod_spec(pool, environment.platform, volume, pull_secrets, environment.ca_bundle)
     spec["restartPolicy"] = "Never"
     spec["containers"][0] |= {
-        "name": "main",
+        "name": MAIN,
         "image": environment.images[pool.variant],
         "env": variables(environment.pod_variables, environment.secrets),
     }
@@ -290,7 +299,37 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
     if seconds := environment.timeout_of(step):
         spec["activeDeadlineSeconds"] = seconds
     queue = {labels.QUEUE: pool.queue} if pool.queue else {}
-    return _pod(labels.step_labels(step) | {labels.POOL: name} | queue, spec)
+    return _pod(labels.step_labels(step) | {labels.POOL: name} | queue, spec, {} if pool.is_evictable else labels.KEPT)
+
+
+def driver_pod(environment: Environment, config: Manifest | None) -> Manifest:
+    """Build the pod of Kubeflow's that runs before each step. config: as in `with_argo`."""
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": MAIN, "image": "kfp-driver", "resources": _DRIVER, "securityContext": _HARDENED}],
+    }
+    if account := environment.service_accounts.run:
+        spec["serviceAccountName"] = account
+    return with_argo(_pod({}, spec, {}), config)
+
+
+def with_argo(pod: Manifest, config: Manifest | None) -> Manifest:
+    """Return `pod`, of a step or a driver, with the containers of Argo and, in a step, the launcher of Kubeflow.
+
+    config: the ConfigMap of the workflow controller, None if it cannot be read. Quotas and limit ranges count them all.
+    A pod of a gang is returned as it is.
+    """
+    spec = pod["spec"]
+    (main,) = spec["containers"]
+    if main["name"] != MAIN:
+        return pod
+    settings = yaml.safe_load(((config or {}).get("data") or {}).get("executor", "")) or {}
+    argo = {"image": "argoexec", "securityContext": settings.get("securityContext") or _HARDENED}
+    argo |= {"resources": settings.get("resources") or {}}
+    launcher = {"name": "kfp-launcher", "image": "kfp-launcher", "resources": _LAUNCHER, "securityContext": _HARDENED}
+    first = [{"name": "init", **argo}, *([launcher] if main["image"] != "kfp-driver" else [])]
+    return pod | {"spec": spec | {"initContainers": first, "containers": [{"name": WAIT, **argo}, main]}}
 
 
 def _steps(environment: Environment) -> list[str]:
@@ -299,11 +338,11 @@ def _steps(environment: Environment) -> list[str]:
     return list(dict.fromkeys([*OUTPUTS, *STEPS, *sorted(other_steps)]))
 
 
-def _pod(own_labels: dict[str, str], spec: Manifest) -> Manifest:
+def _pod(own_labels: dict[str, str], spec: Manifest, annotations: dict[str, str]) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"generateName": "trainyard-doctor-", "labels": own_labels},
+        "metadata": {"generateName": "trainyard-doctor-", "labels": own_labels, "annotations": annotations},
         "spec": spec,
     }
 

@@ -50,6 +50,7 @@ LAUNCHER = {
     "ephemeral_storage": None,
     "shared_memory": None,
     "queue": "",
+    "evictable": True,  # the next one continues within seconds
 }
 LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
 
@@ -426,6 +427,8 @@ def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environmen
         step_labels[labels.QUEUE] = placement.pool.queue
     metadata = result.setdefault("podMetadata", {})
     metadata["labels"] = step_labels | metadata.get("labels", {})
+    if not placement.pool.is_evictable:
+        metadata["annotations"] = labels.KEPT | metadata.get("annotations", {})
     if user := USER if placement.ours else environment.run_as_user:
         result.setdefault("securityContext", {"runAsUser": str(user), "runAsNonRoot": True})
     if "nodeSelector" in spec:

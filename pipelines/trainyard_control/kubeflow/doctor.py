@@ -131,11 +131,11 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
         yield checks.pod_security(space)
     yield from _rights(cluster, environment)
     yield from _objects(cluster, environment, space)
-    yield from _pools(cluster, environment)
-    yield _controller(cluster, environment.kubeflow.namespace)
     path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
     config = _allowed(cluster, path)
     read = None if config is _REFUSED else config
+    yield from _pools(cluster, environment, read)
+    yield _controller(cluster, environment.kubeflow.namespace)
     yield checks.retries(read, environment.kubeflow.namespace)
     yield checks.deadlines(read, environment.kubeflow.namespace)
 
@@ -267,25 +267,30 @@ def _kueue(cluster: Cluster, path: str) -> Manifest | None:
     return newer or _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta1/{path}")
 
 
-def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
+def _pools(cluster: Cluster, environment: Environment, config: Manifest | None) -> Iterator[Check]:
+    """Check nodes and admission of each pool. config: of the workflow controller, None if it cannot be read."""
     nodes, pods = ((_allowed(cluster, f"/api/v1/{kind}") or {}).get("items") for kind in ("nodes", "pods"))
     for name in checks.used_pools(environment):
         if nodes is None:
             yield unknown(f"pool {name}", "nodes may not be read")
         else:
             yield checks.pool_capacity(environment, name, nodes, pods)
-        yield from _admitted(cluster, environment, name)
+        pod = checks.with_argo(pool_pod(environment, name), config)
+        yield _admitted(cluster, f"pool {name}", pod, "a pod of it", "Ask for less, or have it allowed")
+    remedy = (
+        "Have it allowed, or set executor.resources in workflow-controller-configmap of namespace "
+        f"{environment.kubeflow.namespace}"
+    )
+    yield _admitted(cluster, "kubeflow's pods", checks.driver_pod(environment, config), "the driver of a step", remedy)
 
 
-def _admitted(cluster: Cluster, environment: Environment, name: str) -> Iterator[Check]:
-    """Submit a pod of the pool as a dry run, to check Pod Security, quotas, limit ranges and webhooks."""
+def _admitted(cluster: Cluster, name: str, pod: Manifest, title: str, remedy: str) -> Check:
+    """Submit a pod as a dry run, to check Pod Security, quotas, limit ranges and webhooks."""
     if not _is_allowed(cluster, ("create", "", "pods", "")):
-        yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not checked")
-        return
-    if refusal := cluster.refusal(f"{cluster.path('pods')}?dryRun=All", pool_pod(environment, name)):
-        yield bad(f"pool {name}", f"a pod of it is refused: {refusal}. Ask for less, or have it allowed")
-        return
-    yield good(f"pool {name}", "the API server would take a pod of it (dry run)")
+        return unknown(name, "you may not try a pod there; quotas and admission are not checked")
+    if refusal := cluster.refusal(f"{cluster.path('pods')}?dryRun=All", pod):
+        return bad(name, f"{title} is refused: {refusal}. {remedy}")
+    return good(name, f"the API server would take {title} (dry run)")
 
 
 _REFUSED: Manifest = {"refused": True}

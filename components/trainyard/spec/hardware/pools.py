@@ -227,6 +227,10 @@ class Pool(Strict):
     )
     trains: bool = Field(True, description="false: only evaluate, export and predict run here.")
     spot: bool = Field(False, description="Spot nodes, which may be preempted at any time.")
+    evictable: bool | None = Field(
+        None,
+        description="Whether the cluster autoscaler or Karpenter may end pods to remove a node. Default: only if spot.",
+    )
     workers: Workers = Field(
         1,
         description="Number of nodes that train together, as a gang. {min: 2, max: 4}: as many of 4 as there are, "
@@ -295,6 +299,11 @@ class Pool(Strict):
     def is_elastic(self) -> bool:
         """True if the pool gives a range of workers."""
         return isinstance(self.workers, WorkerRange)
+
+    @property
+    def is_evictable(self) -> bool:
+        """True if a node may be removed while pods run on it."""
+        return self.spot if self.evictable is None else self.evictable
 
     def allowed_preemptions(self, last: bool) -> int | None:
         """Return the number of preemptions per worker, None without a limit. last: no other pool is left to try."""

@@ -116,7 +116,10 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
         "podFailurePolicy": {"rules": _failure_rules()},
         "suspend": bool(gang.pool.queue),
         "template": {
-            "metadata": {"labels": _task_labels(gang) | labels.NO_MESH, "annotations": labels.NO_MESH},
+            "metadata": {
+                "labels": _task_labels(gang) | labels.NO_MESH,
+                "annotations": labels.NO_MESH | ({} if gang.pool.is_evictable else labels.KEPT),
+            },
             "spec": _pod(gang),
         },
     }
