@@ -136,6 +136,11 @@ def test_quantiles_are_exact_whatever_the_parts_and_their_order(parts, shares):
         assert quantiles(partial(list, ordered), {"n": tuple(sorted(shares))})["n"] == tuple(expected + 0.0)
 
 
+def test_a_column_without_a_value_has_no_quantiles():
+    batch = pa.record_batch({"raw/due": pa.array([None, ""], pa.string())})
+    assert quantiles(lambda: [batch], {"raw/due": (0.0, 1.0)}) == {}
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split):
     train, _ = split_rows(made, "train")

@@ -98,4 +98,6 @@ def test_the_tutorial_ends_with_answers_for_another_month(folder):
     assert record["gate"]["verdict"] == "blessed", (record["gate"], record["metrics"])
     trainyard(folder, *predict)
     answers = parquet.read_table(folder / "tips.parquet")
-    assert answers.num_rows == ROWS and set(answers["prediction"].to_pylist()) <= {"true", "false"}
+    tipped = answers["prediction"].to_pylist().count("true")
+    # Half of them: the month is after all that the model has learned from, and alike.
+    assert answers.num_rows == ROWS and 0.25 * ROWS < tipped < 0.75 * ROWS

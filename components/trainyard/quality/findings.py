@@ -217,7 +217,7 @@ def is_bounded(feature: Numeric | Category | Date | Text) -> bool:
     """Return True if far values do not flatten the others: the feature is clipped, or its scale is of ranks or logs."""
     if isinstance(feature, Numeric) and feature.scale in ("log", "buckets"):
         return True
-    return not isinstance(feature, Numeric | Date) or feature.clip is not None
+    return not isinstance(feature, Numeric | Date) or feature.clip not in (None, (0, 1))
 
 
 def far_values_text(

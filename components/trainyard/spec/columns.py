@@ -315,9 +315,10 @@ class Date(Strict):
         description=f"{_MISSING}, such as [9999-12-31, unknown], beside an empty cell.",
     )
     clip: Quantiles | None = Field(
-        None,
+        (0.0, 1.0),
         description="Quantiles of the training split, such as [0.01, 0.99]: days beyond them count as these, before "
-        "the scale. Month, weekday and hour stay.",
+        "the scale. By default, days later than all of the training split count as its last. null: the network "
+        "extrapolates a trend of the days. Month, weekday and hour stay.",
     )
 
 

@@ -282,7 +282,7 @@ def _sums(values: pa.Array, weights: pa.Array) -> dict[str, float]:
 
 
 def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
-    """Return the quantiles of the training split that each feature with `clip` is limited to.
+    """Return the quantiles of the training split that each feature with `clip` and a value there is limited to.
 
     Those of dates are days since 1970.
     """
@@ -303,7 +303,7 @@ def quantiles(
 ) -> dict[str, tuple[float, float]]:
     """Return for each column of `shares` its `values.quantiles.weighted_quantiles`, in memory that rows do not grow.
 
-    A column of texts holds days. batches: read four times, 16 bits of the numbers each. weight: the column of sample
+    A column of texts holds days. A column without a value is left out. batches: read four times, 16 bits of the numbers each. weight: the column of sample
     weights.
     """
     ends = {(name, is_low): pair[not is_low] for name, pair in shares.items() for is_low in (True, False)}
@@ -321,12 +321,13 @@ def quantiles(
                     digits = (keys[is_inside] >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
                     totals[end] += np.bincount(digits.astype(np.int64), counted[is_inside], 1 << _BITS)
         if not ranks:
-            ranks = {end: share * totals[end].sum() for end, share in ends.items()}
+            ranks = {end: share * totals[end].sum() for end, share in ends.items() if totals[end].any()}
         for end, rank in ranks.items():
             digit = place(totals[end], rank, is_low=end[1])
             ranks[end] = rank - totals[end][:digit].sum()
             prefixes[end] = prefixes[end] << np.uint64(_BITS) | np.uint64(digit)
-    return {name: (_number(prefixes[name, True]), _number(prefixes[name, False])) for name in shares}
+    known = (name for name in shares if (name, True) in ranks)
+    return {name: (_number(prefixes[name, True]), _number(prefixes[name, False])) for name in known}
 
 
 def _as_numbers(column: pa.Array) -> NDArray[np.float64]:
