@@ -303,8 +303,8 @@ def quantiles(
 ) -> dict[str, tuple[float, float]]:
     """Return for each column of `shares` its `values.quantiles.weighted_quantiles`, in memory that rows do not grow.
 
-    A column of texts holds days. A column without a value is left out. batches: read four times, 16 bits of the numbers each. weight: the column of sample
-    weights.
+    A column of texts holds days. A column without a value is left out. batches: read four times, 16 bits of the numbers
+    each. weight: the column of sample weights.
     """
     ends = {(name, is_low): pair[not is_low] for name, pair in shares.items() for is_low in (True, False)}
     prefixes, ranks = dict.fromkeys(ends, np.uint64(0)), dict[tuple[str, bool], float]()
