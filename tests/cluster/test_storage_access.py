@@ -1,6 +1,7 @@
 """A person's machine reaches an object store that is a Service of the cluster, with the key in a Secret.
 
-The Service's pod passes connections on to a real S3 server on this machine. TRAINYARD_HOST is as in
+The Service's pod passes connections on to a real S3 server on this machine. The commands of docs/how-to/laptop.md run
+against it, and against a server of Kubeflow's API whose runs do their steps on this machine. TRAINYARD_HOST is as in
 test_train_step_bucket.
 """
 
@@ -8,6 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +20,13 @@ from pathlib import Path
 import boto3
 import pytest
 from namespaces import Namespace, until
+from tests.kubeflow_server import Kubeflow, serve
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "local"))
 
 import object_stores
+
+from trainyard.graph import OUTPUTS
 
 HOST = os.environ.get("TRAINYARD_HOST", "")
 pytestmark = [
@@ -45,13 +52,39 @@ async def main():
     await server.serve_forever()
 asyncio.run(main())
 """
+# Does the steps of the run argv[1], whose package is on stdin, in little time.
+_STEPS = """
+import sys, yaml
+from trainyard.spec import documents, environment
+from trainyard.spec.recipe import Recipe
+from trainyard_control.api.run import Screen, _executed
+from trainyard_control.local.local_run import LocalRun
+parameters = next(yaml.safe_load_all(sys.stdin))["root"]["inputDefinitions"]["parameters"]
+known = {name: parameter.get("defaultValue") for name, parameter in parameters.items()}
+quick = ["train.epochs=2", "evaluate.bootstrap=20", "evaluate.gates=[{metric: r2, min: -99}]"]
+quick.append("export.formats=[saved_model]")
+recipe = documents.parse(known["recipe"], Recipe, name="recipe", overrides=quick)
+here = environment.load("local").model_copy(update={"storage": known["storage"]})
+screen = Screen()
+_executed(LocalRun(recipe, here, sys.argv[1], None, screen), screen)
+"""
 _TABLE = "a,label\n1,x\n2,y\n3,x\n"
 
 
 @pytest.fixture(scope="module")
 def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An environment whose store only pods reach. Its bucket holds a table and a report."""
-    with object_stores.s3_store(HOST) as store:
+    kubeflow = Kubeflow()
+
+    def execute(run_id: str, package: str) -> None:
+        kubeflow.tell(run_id, "RUNNING", preprocess="RUNNING")
+        variables = os.environ | store.environment
+        done = subprocess.run([sys.executable, "-c", _STEPS, run_id], input=package, env=variables, text=True)
+        state = "FAILED" if done.returncode else "SUCCEEDED"
+        kubeflow.tell(run_id, state, **dict.fromkeys(OUTPUTS, state))
+
+    kubeflow.start = execute
+    with object_stores.s3_store(HOST) as store, serve(kubeflow):
         host, _, port = store.address.removeprefix("http://").rpartition(":")
         security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
         own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -89,6 +122,7 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
             "target": "kubeflow",
             "storage": f"{store.uri}/runs",
             "namespace": namespace.name,
+            "kubeflow": {"endpoint": kubeflow.address},
             "variables": {"AWS_ENDPOINT_URL_S3": f"http://store.{namespace.name}:8333", "AWS_REGION": "us-east-1"},
             "secrets": {
                 "AWS_ACCESS_KEY_ID": {"secret": "key", "key": "id"},
@@ -104,10 +138,10 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
         yield file
 
 
-def _trainyard(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _trainyard(*arguments: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     command = [sys.executable, "-m", "trainyard_control.cli.main", *arguments]
-    return subprocess.run(command, env=environment | variables, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment | variables, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_data_in_the_cluster_is_read_and_the_key_is_not_shown(environment: Path, namespace: Namespace) -> None:
@@ -136,3 +170,23 @@ def test_a_missing_right_is_named(environment: Path, namespace: Namespace) -> No
     assert done.returncode == 40
     assert f"you may not get services in namespace {namespace.name}" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("warm_processes")  # of the last test alone: the others need a Kubernetes client of their own
+def test_the_commands_of_the_laptop_page_work(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes(environment.read_bytes())
+    draw = random.Random(1)
+    rows = [f"{area},{draw.choice('abc')},{area * 5000 + draw.randrange(200000)}" for area in range(30, 180)]
+    (tmp_path / "houses.csv").write_text("\n".join(["area,town,price", *rows, ""]))
+    (tmp_path / "new.csv").write_text("area,town\n60,a\n90,b\n")
+    page = (Path(__file__).parents[2] / "docs/how-to/laptop.md").read_text()
+    shown = {}
+    for command in re.findall(r"^trainyard (.*)$", page, flags=re.MULTILINE):
+        done = _trainyard(*shlex.split(command, comments=True), folder=tmp_path)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        shown[command.split(" ")[0]] = done
+    run = shown["run"]
+    assert "✓ data.path: 1 file, " in run.stderr and "✓ push " in run.stderr and "metric (test split)" in run.stdout
+    assert (tmp_path / "houses-1.html").read_text().startswith("<!doctype html>")
+    assert shown["data"].stdout.startswith("s3://trainyard-test/runs/uploads/")
+    assert (tmp_path / "predictions.parquet").exists() and (tmp_path / "model/manifest.json").exists()
