@@ -51,7 +51,13 @@ def environment(folder: Path, **settings: object) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def no_bundle() -> None:
+    """Have each test ask its own cluster for certificates."""
+    environments._bundle_file.cache_clear()
+
+
+@pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return private_authority(tmp_path_factory.mktemp("authority"))
 
