@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 _RELAY = """
-import asyncio, sys
+import asyncio, os, ssl, sys
 async def copy(reader, writer):
     try:
         while data := await reader.read(1 << 16):
@@ -48,7 +48,11 @@ async def serve(reader, writer):
     other = await asyncio.open_connection(sys.argv[1], int(sys.argv[2]))
     await asyncio.gather(copy(reader, other[1]), copy(other[0], writer))
 async def main():
-    server = await asyncio.start_server(serve, "0.0.0.0", 9000)
+    await asyncio.start_server(serve, "0.0.0.0", 9000)
+    open("/tmp/pem", "w").write(os.environ["PEM"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain("/tmp/pem")
+    server = await asyncio.start_server(serve, "0.0.0.0", 9443, ssl=context)
     await server.serve_forever()
 asyncio.run(main())
 """
@@ -85,6 +89,8 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
 
     kubeflow.start = execute
     with object_stores.s3_store(HOST) as store, serve(kubeflow):
+        pem = _certificate(f"store.{namespace.name}", tmp_path_factory.mktemp("tls"))
+        namespace.kubectl("create", "configmap", "authority", f"--from-literal=ca.crt={pem}")
         host, _, port = store.address.removeprefix("http://").rpartition(":")
         security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
         own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -93,6 +99,7 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
             "image": "python:3.11-slim-bookworm",
             "command": ["python", "-c", _RELAY, host, port],
             "ports": [{"name": "s3", "containerPort": 9000}],
+            "env": [{"name": "PEM", "value": pem}],
             "readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1},
             "securityContext": own,
         }
@@ -102,7 +109,7 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
             "metadata": {"name": "store", "labels": {"app": "store"}},
             "spec": {"containers": [container], "securityContext": security, "terminationGracePeriodSeconds": 0},
         }
-        ports = [{"port": 8333, "targetPort": "s3"}]
+        ports = [{"name": "s3", "port": 8333, "targetPort": "s3"}, {"name": "tls", "port": 443, "targetPort": 9443}]
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "store"}}
         service["spec"] = {"selector": {"app": "store"}, "ports": ports}
         for manifest in (pod, service):
@@ -138,6 +145,15 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
         yield file
 
 
+def _certificate(host: str, folder: Path) -> str:
+    """Return a key and a certificate for `host` that it signs itself."""
+    file = folder / "key.pem"
+    names = ["-subj", "/CN=store", "-addext", f"subjectAltName=DNS:{host}"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(file), *names]
+    certificate = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return f"{file.read_text()}{certificate}"
+
+
 def _trainyard(*arguments: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     command = [sys.executable, "-m", "trainyard_control.cli.main", *arguments]
@@ -162,6 +178,25 @@ def test_a_file_of_many_parts_arrives_whole(environment: Path) -> None:
     without = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     done = subprocess.run([sys.executable, "-c", program], env=without, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_service_with_tls_is_read_if_its_authority_is_trusted(environment: Path, namespace: Namespace) -> None:
+    document = json.loads(environment.read_text())
+    secure = environment.with_name("secure.yaml")
+    for endpoint, bundle, code, said in (
+        (
+            "",
+            {},
+            40,
+            f"the certificate of https://store.{namespace.name} is not trusted (self-signed certificate). Name",
+        ),
+        (":8333", {}, 20, "no TLS is spoken there"),
+        ("", {"ca_bundle": {"config_map": "authority", "key": "ca.crt"}}, 0, ""),
+    ):
+        variables = document["variables"] | {"AWS_ENDPOINT_URL_S3": f"https://store.{namespace.name}{endpoint}"}
+        secure.write_text(json.dumps(document | bundle | {"variables": variables}))
+        done = _trainyard("models", "list", "-e", str(secure))
+        assert done.returncode == code and said in done.stderr, done.stderr
 
 
 def test_a_missing_right_is_named(environment: Path, namespace: Namespace) -> None:

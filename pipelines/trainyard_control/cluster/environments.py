@@ -10,10 +10,11 @@ import base64
 import hashlib
 import os
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -30,6 +31,7 @@ from trainyard.uris import is_bucket
 
 if TYPE_CHECKING:
     from trainyard.kubernetes.client import Cluster
+    from trainyard_control.cluster.port_forward import Secure
 
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -141,16 +143,30 @@ class _PodAccess:
 
         cluster = replace(_cluster(self.namespace), namespace=match["namespace"] or self.namespace)
         reason = f"{self.environment}: storage: {endpoint} is only reached from pods"
-        with _rights(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
-            local = forward(cluster, match["name"], url.port or (443 if url.scheme == "https" else 80))
-        if not local:
-            return ""
-        if url.scheme == "https":
+        secure, port = (self._secure(match[0]), 443) if url.scheme == "https" else (None, 80)
+        try:
+            with _rights(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
+                local = forward(cluster, match["name"], url.port or port, secure)
+        except ssl.SSLCertVerificationError as error:
+            raise InfrastructureError(
+                f"{self.environment}: storage: the certificate of {endpoint} is not trusted ({error.verify_message}). "
+                "Name the certificates of its authority as ca_bundle in the environment, or a file of them in "
+                "AWS_CA_BUNDLE."
+            ) from error
+        except ssl.SSLError as error:
             raise ConfigurationError(
-                f"{self.environment}: {endpoint}: its certificate does not name this machine, from which it is "
-                "forwarded. Set AWS_ENDPOINT_URL_S3 to an address that this machine reaches."
-            )
-        return f"http://127.0.0.1:{local}{url.path}"
+                f"{self.environment}: storage: {endpoint}: no TLS is spoken there ({error.reason or error}). Correct "
+                "the endpoint."
+            ) from error
+        return f"http://127.0.0.1:{local}{url.path}" if local else ""
+
+    def _secure(self, host: str) -> Secure:
+        """Return the function that adds TLS to a connection to `host`."""
+        bundle = os.environ.get("AWS_CA_BUNDLE", "")
+        if self.bundle and not bundle:
+            bundle = _bundle_file(self.environment, self.namespace, self.bundle)
+        context = ssl.create_default_context(cafile=bundle or None)
+        return partial(context.wrap_socket, server_hostname=host)
 
     def _secret_keys(self) -> dict[str, str]:
         """Return the keys in the environment's Secrets; none if they must not be read and the shell has some."""

@@ -12,6 +12,7 @@ import select
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,20 +23,28 @@ if TYPE_CHECKING:
     from trainyard.kubernetes.client import Cluster, Manifest
 
 _CHUNK_BYTES = 1 << 18  # chosen: of one message to the API server
+_HANDSHAKE_SECONDS = 20  # chosen: as for a request to the API server
 _DATA, _ERROR = b"\0", 1  # specified: the channels of the first port in a port-forward
 
 
-def forward(cluster: Cluster, service: str, port: int) -> int:
+Secure = Callable[[socket.socket], socket.socket]
+"""Returns a socket with TLS on another one, after the handshake. Raises `ssl.SSLError`."""
+
+
+def forward(cluster: Cluster, service: str, port: int, secure: Secure | None = None) -> int:
     """Forward a free port of this machine to `port` of `service` in the cluster's namespace until the process ends.
 
+    secure: adds TLS between this machine and the pod, so that a client here needs none: the certificate of a Service
+    does not name 127.0.0.1.
+
     Returns 0 if there is no such Service. Raises `InfrastructureError` if the API server refuses, `TransientError` if
-    no pod of the Service is ready.
+    no pod of the Service is ready, and `ssl.SSLError` if the handshake fails.
     """
     found = cluster.get(cluster.path("services", service))
     if found is None:
         return 0
-    forwarder = _Forwarder(cluster, found, port)
-    forwarder.connect().close()  # so that a refusal is known now, and does not look like a broken connection later
+    forwarder = _Forwarder(cluster, found, port, secure)
+    forwarder.check()
     listener = socket.create_server(("127.0.0.1", 0))
     atexit.register(listener.close)
     threading.Thread(target=forwarder.serve, args=(listener,), name="port-forward", daemon=True).start()
@@ -45,8 +54,14 @@ def forward(cluster: Cluster, service: str, port: int) -> int:
 class _Forwarder:
     """Connections to the pods of one Service."""
 
-    def __init__(self, cluster: Cluster, service: Manifest, port: int) -> None:
-        self._cluster, self._service, self._port = cluster, service, port
+    def __init__(self, cluster: Cluster, service: Manifest, port: int, secure: Secure | None) -> None:
+        self._cluster, self._service, self._port, self._secure = cluster, service, port, secure
+
+    def check(self) -> None:
+        """Connect once, so that a refusal is known now, and does not look like a broken connection later."""
+        self.connect().close()
+        if self._secure:
+            self._secured(self._secure).close()
 
     def serve(self, listener: socket.socket) -> None:
         """Relay every connection that `listener` accepts, until it is closed."""
@@ -95,6 +110,32 @@ class _Forwarder:
 
     def _relay(self, local: socket.socket) -> None:
         """Copy data between `local` and a pod until one of them ends; the store's client retries what breaks off."""
+        if self._secure is None:
+            return self._relay_plain(local)
+        with closing(local), suppress(OSError), closing(self._secured(self._secure)) as remote:
+            ends = {local: remote, remote: local}
+            while True:
+                pending = isinstance(remote, ssl.SSLSocket) and remote.pending()
+                for end in [remote] if pending else select.select(list(ends), [], [])[0]:
+                    if not (content := end.recv(_CHUNK_BYTES)):
+                        return
+                    ends[end].sendall(content)
+
+    def _secured(self, secure: Secure) -> socket.socket:
+        """Return a socket with TLS to a pod."""
+        inner, outer = socket.socketpair()
+        threading.Thread(target=self._relay_plain, args=(inner,), name="port-forward", daemon=True).start()
+        outer.settimeout(_HANDSHAKE_SECONDS)
+        try:
+            secured = secure(outer)
+        except OSError:
+            outer.close()
+            raise
+        secured.settimeout(None)
+        return secured
+
+    def _relay_plain(self, local: socket.socket) -> None:
+        """Copy data between `local` and a pod as it is."""
         from websocket import ABNF, WebSocketException
 
         broken = suppress(TrainyardError, WebSocketException, OSError)
