@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -166,6 +167,23 @@ def test_every_kind_of_write_names_the_key(store: Store, monkeypatch: pytest.Mon
     unencrypted = [f"{request.method} {request.path}" for request in creating if not encrypts(request, key)]
     assert not unencrypted
     assert loaded.pod_variables[objects.KMS_VARIABLE] == key
+
+
+def note_key(folder: Path) -> None:
+    (folder / "key").write_text(os.environ[objects.KMS_VARIABLE])
+
+
+@pytest.mark.parametrize("key", ["alias/runs", ""])
+def test_a_beam_worker_writes_with_the_key_of_the_step(
+    key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from trainyard.beam.tasks import _TaskDoFn
+
+    monkeypatch.setenv(objects.KMS_VARIABLE, key)
+    sent = pickle.dumps(_TaskDoFn(note_key, ""))
+    monkeypatch.setenv(objects.KMS_VARIABLE, "of another environment")
+    assert [*pickle.loads(sent).process((0, [tmp_path]))] == []
+    assert (tmp_path / "key").read_text() == key
 
 
 def creates(method: str, path: str) -> bool:

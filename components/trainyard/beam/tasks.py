@@ -21,6 +21,7 @@ from trainyard.beam.library import beam  # before the other modules that import 
 from trainyard.beam.runner import is_in_process, pipeline
 from trainyard.child_process import LAST_LINES_SECONDS, ChildProcess
 from trainyard.errors import TransientError
+from trainyard.storage.buckets.objects import KMS_VARIABLE
 
 _BYTES = 128 << 20  # chosen: a worker process starts with seconds of imports; this is half a minute of work
 _PROCESS_MIB = 1024  # chosen: one needs about 500 for tables and for images (docs/benchmarks.md)
@@ -64,6 +65,7 @@ def _run_pipeline(
 class _TaskDoFn(beam.DoFn, Generic[_Task]):
     def __init__(self, task_fn: Callable[[_Task], None], claims: str) -> None:
         self._task_fn, self._claims = task_fn, claims
+        self._kms_key = os.environ.get(KMS_VARIABLE, "")
 
     def process(self, numbered: tuple[int, Iterable[_Task]]) -> Iterator[None]:
         """Run a task that no other process has claimed."""
@@ -73,6 +75,7 @@ class _TaskDoFn(beam.DoFn, Generic[_Task]):
                 Path(self._claims, str(number)).touch(exist_ok=False)
         except FileExistsError:
             return
+        os.environ[KMS_VARIABLE] = self._kms_key  # a worker of another machine serves several environments
         self._task_fn(task)
         yield from ()
 
