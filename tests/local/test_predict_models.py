@@ -35,10 +35,14 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 import tritonclient.grpc as triton
+from google.protobuf import json_format
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from object_stores import Store
 from PIL import Image
 from ports import free_port
 from pyarrow import dataset, parquet
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
@@ -664,6 +668,18 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
         url = addresses.url
         assert ask(f"{url}/healthz")[0] == ask(f"{url}/v2/health/live")[0] == ask(f"{url}/v2/health/ready")[0] == 200
         assert ask(f"{url}/v1/models/m")[1]["model_version_status"][0]["state"] == "AVAILABLE"
+        described = ask(f"{url}/v1/models/m/versions/1/metadata")[1]["metadata"]["signature_def"]["signature_def"]
+        told = json_format.ParseDict(described["serving_default"], SignatureDef())
+        bare = tf.saved_model.load(str(table / "models" / "1")).signatures["serving_default"]
+        for infos, specs in (
+            (told.inputs, bare.structured_input_signature[1]),
+            (told.outputs, bare.structured_outputs),
+        ):
+            read = {name: (info.dtype, [size.size for size in info.tensor_shape.dim]) for name, info in infos.items()}
+            assert read == {
+                name: (spec.dtype.as_datatype_enum, [size or -1 for size in spec.shape.as_list()])
+                for name, spec in specs.items()
+            }
         about = ask(f"{url}/v2/models/m")[1]
         assert about["inputs"][1] == {"name": "net worth", "datatype": "FP32", "shape": [-1]}
         assert about["outputs"][0] == {"name": "probabilities", "datatype": "FP32", "shape": [-1, 2]}
@@ -683,6 +699,12 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
             with socket.create_connection((host, int(port))) as client:
                 client.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n" + content)
                 time.sleep(0.2)
+        with grpc.insecure_channel(addresses.rpc) as channel:
+            healthy = health_pb2_grpc.HealthStub(channel)
+            for name in ("", "inference.GRPCInferenceService"):
+                assert healthy.Check(HealthCheckRequest(service=name)).status == HealthCheckResponse.SERVING
+            with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+                healthy.Check(HealthCheckRequest(service="other"))
         client = triton.InferenceServerClient(addresses.rpc)
         assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("m", "1")
         assert client.get_server_metadata().name == "trainyard"
@@ -847,7 +869,12 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
             client.async_infer("m", slow, lambda result, error: answers.put(error or result))
             while b"trainyard_requests_running 3.0" not in urllib.request.urlopen(f"{url}/metrics").read():
                 time.sleep(0.01)  # until it has taken both requests; that for the metrics is the third
-            process.send_signal(signal.SIGTERM)
+            with grpc.insecure_channel(rpc) as channel:
+                watch = health_pb2_grpc.HealthStub(channel).Watch(HealthCheckRequest())
+                states = [next(watch).status]
+                process.send_signal(signal.SIGTERM)
+                states.append(next(watch).status)
+            assert states == [HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING]
             time.sleep(0.2)
             connection.sendall(body[10:])
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")

@@ -75,7 +75,9 @@ class Records:
 
     def tensorflow_serving_rows(self, body: bytes) -> tuple[list[Row], bool]:
         """Return the rows of a request of TensorFlow Serving, and whether it asks for columns instead of rows."""
-        request = _object(_parsed(body), "the request", {"instances", "inputs", "signature_name"})
+        request = _object(_parsed(body), "the request", {"instances", "inputs", "parameters", "signature_name"})
+        if request.get("parameters"):  # which Vertex AI passes on
+            raise BadRequest("parameters: the model takes none. Leave them out.")
         if request.get("signature_name", _SIGNATURE) not in ("", _SIGNATURE):
             raise BadRequest(f"signature_name: '{request['signature_name']}' is unknown. Only {_SIGNATURE} is served.")
         if ("instances" in request) == ("inputs" in request):

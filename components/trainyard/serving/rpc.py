@@ -1,4 +1,4 @@
-"""The gRPC server: the Open Inference Protocol v2, its messages and the tensors in them.
+"""The gRPC server: the Open Inference Protocol v2, its messages and the tensors in them, and gRPC's health checks.
 
 open_inference_grpc.binpb describes them: the compiled open_inference_grpc.proto beside it. The classes are made when
 this module is imported, in a pool apart from the default one: a client of Triton or KServe in the same process has
@@ -7,6 +7,7 @@ messages with the same names.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -21,6 +22,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from trainyard.errors import ConfigurationError
 from trainyard.serving.records import INTEGERS, BadRequest, mistyped, require_datatype, require_shape
@@ -185,6 +188,33 @@ def _texts(values: Any) -> list[str | None]:
     return texts
 
 
+class _Health(health.aio.HealthServicer):
+    """The health of the server, and of the Open Inference Protocol by its name.
+
+    Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: set[asyncio.Task[None] | None] = set()
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        watch = asyncio.current_task()
+        self._watches.add(watch)
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watches.discard(watch)
+
+    async def finish(self) -> None:
+        """Answer NOT_SERVING, and end the watches, which would keep the server from ending."""
+        await self.enter_graceful_shutdown()
+        await asyncio.sleep(0)  # a watch writes the new state first
+        for watch in self._watches:
+            if watch:
+                watch.cancel()
+
+
 class RpcServer:
     """Answers gRPC requests by `service`. request_bytes: of the largest request."""
 
@@ -209,6 +239,8 @@ class RpcServer:
             for name, answer in answers.items()
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+        self._health = _Health()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, host: str, port: int) -> str:
         """Listen, and return the address. Raises `ConfigurationError` if the port cannot be used."""
@@ -219,10 +251,12 @@ class RpcServer:
                 f"{with_port(host, port)}: cannot be listened on for gRPC. Give another --host or --grpc-port."
             ) from error
         await self._server.start()
+        await self._health.set(SERVICE, HealthCheckResponse.SERVING)
         return with_port(host, port)
 
     async def finish(self, seconds: float) -> None:
         """Take no more requests, and wait until those that were begun are answered, at most `seconds`."""
+        await self._health.finish()
         await self._server.stop(seconds)
 
     def _answered(

@@ -31,7 +31,8 @@ from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.report.pages import template
 from trainyard.serving.records import binary_tensors
 from trainyard.serving.service import Service, about_server, parsed, refusal
-from trainyard.serving.versions import LoadedModel, Output, ServingVersion
+from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
+from trainyard.spec.columns import input_name
 from trainyard.storage import storage
 from trainyard.uris import with_port
 from trainyard.values.columns import block_pandas_import
@@ -40,6 +41,7 @@ _EXAMPLE = f"{EXTRA}/examples/row.json"
 _JSON_LENGTH = "Inference-Header-Content-Length"  # of Triton's extension, whose tensors stand behind the JSON
 _HERE = Path(__file__).parent
 _ALL = "0.0.0.0"  # noqa: S104
+_DTYPES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 
@@ -68,6 +70,7 @@ class Server:
         for suffix, place in (("", model), ("-version", versioned)):
             app.router.add_post(f"/v1/models/{place}:predict", self._predict, name=f"predict{suffix}")
             app.router.add_get(f"/v1/models/{place}", self._status, name=f"status{suffix}")
+            app.router.add_get(f"/v1/models/{place}/metadata", self._signature, name=f"metadata{suffix}")
             app.router.add_get(f"/v2/models/{place}", self._about_model, name=f"model{suffix}")
             app.router.add_get(f"/v2/models/{place}/ready", self._ready, name=f"model-ready{suffix}")
             app.router.add_post(f"/v2/models/{place}/infer", self._infer, name=f"infer{suffix}")
@@ -140,6 +143,22 @@ class Server:
         }
         return web.json_response({"model_version_status": [status]})
 
+    async def _signature(self, request: web.Request) -> web.Response:
+        """Answer as TensorFlow Serving's GetModelMetadata, in the names of the serving signature."""
+        model = self._model(request)
+        inputs = {input_name(feature.name): (feature.dtype, [-1]) for feature in model.pushed.inputs}
+        outputs = {
+            output["name"]: (_DTYPES[output["datatype"]], output["shape"]) for output in model.described_outputs()
+        }
+        signature = {
+            "inputs": {name: _tensor_info(name, *info) for name, info in inputs.items()},
+            "outputs": {name: _tensor_info(name, *info) for name, info in outputs.items()},
+            "method_name": "tensorflow/serving/predict",
+        }
+        spec = {"name": self._service.name, "signature_name": "", "version": str(model.number)}
+        content = {"signature_def": {"signature_def": {"serving_default": signature}}}
+        return web.json_response({"model_spec": spec, "metadata": content})
+
     async def _about_model(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.about_model(self._model(request)))
 
@@ -183,6 +202,13 @@ def _error(status: int, message: str) -> web.Response:
 def _listed(output: Output) -> list[Any]:
     values: list[Any] = output.values.tolist() if isinstance(output.values, np.ndarray) else output.values
     return values
+
+
+def _tensor_info(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:
+    """Return the JSON of a TensorInfo of TensorFlow, whose 64-bit integers are texts."""
+    sizes = [{"size": str(size), "name": ""} for size in shape]
+    kind = "DT_FLOAT" if dtype == "float32" else f"DT_{dtype.upper()}"
+    return {"dtype": kind, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}
 
 
 def _tensor(output: Output) -> dict[str, Any]:
