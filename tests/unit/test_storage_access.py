@@ -15,7 +15,6 @@ from kubernetes.client import ApiException
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.kubernetes import client
 from trainyard.storage.buckets import s3
-from trainyard_control.api.versions import all_versions
 from trainyard_control.cluster import environments
 
 _SECRET = {"data": {name: base64.b64encode(name.upper().encode()).decode() for name in ("id", "secret")}}
@@ -156,4 +155,4 @@ def test_a_volume_that_is_not_mounted_here_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"ml.yaml: storage: /nowhere/runs is on the volume 'runs', which is not"
     ):
-        all_versions(str(file))
+        environments.writable_storage(environments.load(str(file)))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard.errors import ConfigurationError
-from trainyard.storage import folders
+from trainyard.storage import folders, volume_copies
 from trainyard.storage.buckets.objects import deadline
 from trainyard.storage.file_stream import FileStream
 from trainyard.storage.manifest import ATTEMPTS, MANIFEST, File, Manifest, adopt, measure
@@ -30,6 +30,9 @@ __all__ = [
     "is_bucket",
     "measure",
 ]
+
+
+_volumes: dict[str, volume_copies.VolumeCopies] = {}
 
 
 class _Backend(Protocol):
@@ -213,7 +216,15 @@ def reading(uri: str) -> AbstractContextManager[None]:
     return nullcontext() if is_bucket(uri) else folders.reading(uri)
 
 
+def read_volume(path: str, reader: volume_copies.Reader) -> None:
+    """Have this process read what is at or below `path`, where a volume would be mounted, by `reader`."""
+    _volumes[path.rstrip("/")] = volume_copies.VolumeCopies(reader)
+
+
 def _backend(uri: str) -> _Backend:
+    for path, copies in _volumes.items():
+        if f"{uri}/".startswith(f"{path}/"):
+            return copies
     if is_bucket(uri):
         from trainyard.storage.buckets import bucket_folders
 

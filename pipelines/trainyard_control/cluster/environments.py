@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec import environment as environments
-from trainyard.spec.environment import CaBundle, Environment
+from trainyard.spec.environment import CaBundle, Environment, Volume
 from trainyard.storage import cache as storage_cache
 from trainyard.storage import storage
 from trainyard.storage.buckets import gcs, s3
@@ -32,7 +32,9 @@ from trainyard.uris import is_bucket
 if TYPE_CHECKING:
     from trainyard.kubernetes.client import Cluster
     from trainyard_control.cluster.port_forward import Secure
+    from trainyard_control.cluster.volume_pod import VolumePod
 
+_volume_pods: dict[tuple[str, str, str], VolumePod] = {}
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -57,14 +59,35 @@ def load(name: str) -> Environment:
 
 
 def readable_storage(environment: Environment) -> str:
+    """Return the environment's storage, which a pod reads for this process if it is on a volume not mounted here.
+
+    Writing there is refused.
+    """
+    if (volume := _missing_volume(environment)) and environment.target == "kubeflow":
+        from trainyard_control.cluster.volume_pod import VolumePod
+
+        place = (environment.namespace, volume.claim, volume.path)
+        if place not in _volume_pods:
+            _volume_pods[place] = VolumePod(_cluster(environment.namespace), environment)
+        storage.read_volume(volume.path, _volume_pods[place])
+    return environment.storage
+
+
+def writable_storage(environment: Environment) -> str:
     """Return the environment's storage. Raises `ConfigurationError` if it is on a volume that is not mounted here."""
-    volume = environment.volume
-    if volume and not is_bucket(environment.storage) and not Path(volume.path).is_dir():
+    if volume := _missing_volume(environment):
         raise ConfigurationError(
             f"{environment.name}: storage: {environment.storage} is on the volume '{volume.claim}', which is not "
             f"mounted on this machine. Mount it at {volume.path}, or run the command in a pod that has it."
         )
     return environment.storage
+
+
+def _missing_volume(environment: Environment) -> Volume | None:
+    """Return the volume of the environment's storage if it is not mounted here."""
+    volume = environment.volume
+    is_missing = volume and not is_bucket(environment.storage) and not Path(volume.path).is_dir()
+    return volume if is_missing else None
 
 
 def bundle_file(environment: Environment) -> str:
@@ -83,7 +106,7 @@ def _bundle_file(environment: str, namespace: str, bundle: CaBundle) -> str:
 
     at, key = f"{environment}: ca_bundle", bundle.key
     instead = "set AWS_CA_BUNDLE and REQUESTS_CA_BUNDLE to a file with the certificates"
-    with _rights(f"{at}: the certificates are in the cluster", instead):
+    with missing_right(f"{at}: the certificates are in the cluster", instead):
         kind: Literal["Secret", "ConfigMap"] = "Secret" if bundle.secret else "ConfigMap"
         text = _value(_cluster(namespace), kind, bundle.secret or bundle.config_map, key, at)
     if _CERTIFICATE not in text:
@@ -145,7 +168,7 @@ class _PodAccess:
         reason = f"{self.environment}: storage: {endpoint} is only reached from pods"
         secure, port = (self._secure(match[0]), 443) if url.scheme == "https" else (None, 80)
         try:
-            with _rights(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
+            with missing_right(reason, "set AWS_ENDPOINT_URL_S3 to an address that this machine reaches"):
                 local = forward(cluster, match["name"], url.port or port, secure)
         except ssl.SSLCertVerificationError as error:
             raise InfrastructureError(
@@ -173,7 +196,7 @@ class _PodAccess:
         cluster, values = _cluster(self.namespace), {}
         reason, instead = f"{self.environment}: storage: its keys are in a Secret", f"set {' and '.join(_KEYS[:2])}"
         try:
-            with _rights(reason, instead):
+            with missing_right(reason, instead):
                 for name, secret, key in self.secrets:
                     values[name] = _value(cluster, "Secret", secret, key, f"{self.environment}: secrets.{name}")
         except InfrastructureError:
@@ -190,7 +213,7 @@ def _cluster(namespace: str) -> Cluster:
 
 
 @contextmanager
-def _rights(reason: str, instead: str) -> Iterator[None]:
+def missing_right(reason: str, instead: str) -> Iterator[None]:
     """Turn a refusal of the Kubernetes API in the block into a sentence that names the missing right."""
     try:
         yield

@@ -72,24 +72,8 @@ class _Forwarder:
 
     def connect(self) -> Any:
         """Return a WebSocket whose data channel is a connection to a ready pod."""
-        from kubernetes.stream import ws_client
-        from websocket import WebSocketBadStatusException, WebSocketException
-
         pod, port = self._target()
-        path = f"{self._cluster.path('pods', pod)}/portforward"
-        headers: dict[str, str] = {}
-        self._cluster.api.update_params_for_auth(headers, [], ["BearerToken"])
-        url = ws_client.get_websocket_url(f"{self._cluster.host}{path}", [("ports", port)])
-        try:
-            return ws_client.create_websocket(self._cluster.api.configuration, url, headers)
-        except WebSocketBadStatusException as error:
-            refusal = _message(error)
-            kind = InfrastructureError if error.status_code in (401, 403) else TransientError
-            raise kind(f"kubernetes: {path}: {error.status_code} ({refusal}).") from error
-        except (WebSocketException, OSError) as error:
-            raise TransientError(
-                f"kubernetes: {self._cluster.host}: no port-forward to pod {pod} ({error}). Run the same command again."
-            ) from error
+        return open_websocket(self._cluster, f"{self._cluster.path('pods', pod)}/portforward", [("ports", str(port))])
 
     def _target(self) -> tuple[str, int]:
         """Return a ready pod of the Service, and the port of its container."""
@@ -160,6 +144,29 @@ class _Forwarder:
                     local.sendall(frame.data[1:])
                 elif channel is not None:
                     begun.add(channel)
+
+
+def open_websocket(cluster: Cluster, path: str, query: list[tuple[str, str]]) -> Any:
+    """Open a WebSocket to a part of a pod, such as its exec. Its first byte of a message is the channel.
+
+    Raises `InfrastructureError` if the API server refuses, otherwise `TransientError`.
+    """
+    from kubernetes.stream import ws_client
+    from websocket import WebSocketBadStatusException, WebSocketException
+
+    headers: dict[str, str] = {}
+    cluster.api.update_params_for_auth(headers, [], ["BearerToken"])
+    url = ws_client.get_websocket_url(f"{cluster.host}{path}", query)
+    try:
+        return ws_client.create_websocket(cluster.api.configuration, url, headers)
+    except WebSocketBadStatusException as error:
+        refusal = _message(error)
+        kind = InfrastructureError if error.status_code in (401, 403) else TransientError
+        raise kind(f"kubernetes: {path}: {error.status_code} ({refusal}).") from error
+    except (WebSocketException, OSError) as error:
+        raise TransientError(
+            f"kubernetes: {cluster.host}: no connection to {path} ({error}). Run the same command again."
+        ) from error
 
 
 def _number(port: int | str, pod: Manifest) -> int:

@@ -347,7 +347,7 @@ def prune(
     from trainyard_control.local import retention
 
     place = environments.load(environment)
-    root = environments.readable_storage(place)
+    root = environments.writable_storage(place)
     notes: list[str] = []
 
     def over(runs: list[str]) -> set[str]:

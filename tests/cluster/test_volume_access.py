@@ -1,0 +1,109 @@
+"""A person's machine reads a volume of the cluster through a pod that lives as long as the command.
+
+The namespace enforces Pod Security restricted. The volume's StorageClass is standard-rwx.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from namespaces import Namespace, until
+from tests.kubeflow_server import Kubeflow, serve
+from tests.pushed_versions import push_versions
+
+pytestmark = pytest.mark.cluster
+
+RUN = "0b9f4c1e-0000-4000-8000-000000000009"
+IMAGE = "python:3.11-slim-bookworm"
+
+
+@pytest.fixture(scope="module")
+def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment whose volume holds two versions of digits and the report of an ended run."""
+    folder = tmp_path_factory.mktemp("volume")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        root = push_versions().parents[1]
+    run = root / "digits/runs" / RUN
+    run.mkdir(parents=True)
+    (run / "report.html").write_text("<!doctype html><p>ended")
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "runs"},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "standard-rwx",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "command": ["sleep", "600"],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "runs", "mountPath": "/mnt/runs"}],
+    }
+    volume = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
+    spec = {"containers": [container], "volumes": [volume], "securityContext": security}
+    spec["terminationGracePeriodSeconds"] = 0
+    filler = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "filler"}, "spec": spec}
+    for manifest in (claim, filler):
+        namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+    until(lambda: "true" in namespace.kubectl("get", "pod", "filler", "-o", "jsonpath={..ready}"))
+    namespace.kubectl("cp", str(root), "filler:/mnt/runs/x")
+    kubeflow = Kubeflow()
+    about = {"about": json.dumps({"recipe": "digits", "environment": "mine"})}
+    created = {"run_id": RUN, "display_name": "digits-9", "created_at": "2026-01-01T00:00:00+00:00"}
+    kubeflow.runs[RUN] = created | {"state": "SUCCEEDED", "tasks": [], "runtime_config": {"parameters": about}}
+    amounts = {"cpu": "1", "memory": "2Gi"}
+    with serve(kubeflow):
+        document = {
+            "target": "kubeflow",
+            "namespace": namespace.name,
+            "kubeflow": {"endpoint": kubeflow.address},
+            "volume": {"claim": "runs", "path": "/mnt/runs"},
+            "storage": "/mnt/runs/x",
+            "images": {"cpu": IMAGE},
+            "pools": {"cpu": {"kind": "cpu", "resources": {kind: amounts for kind in ("requests", "limits")}}},
+            "placement": {"default": "cpu"},
+        }
+        file = tmp_path_factory.mktemp("environment") / "mine.yaml"
+        file.write_text(json.dumps(document))
+        yield file
+
+
+def trainyard(environment: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainyard_control.cli.main", *arguments, "-e", str(environment)]
+    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=300)
+
+
+def test_a_report_and_a_version_are_read_and_the_pod_is_gone(
+    environment: Path, namespace: Namespace, tmp_path: Path
+) -> None:
+    page, model = tmp_path / "report.html", tmp_path / "model"
+    done = trainyard(environment, "runs", "report", "digits-9", "--file", str(page))
+    assert done.returncode == 0 and page.read_text() == "<!doctype html><p>ended", done.stderr
+    done = trainyard(environment, "models", "export", "digits@1", str(model))
+    assert done.returncode == 0 and (model / "assets.extra/vocabularies/city").read_text() == "Bern\n", done.stderr
+    until(lambda: "trainyard-read" not in namespace.kubectl("get", "pods", "-o", "name"), 30)
+
+
+def test_a_volume_is_not_written_from_here(environment: Path) -> None:
+    done = trainyard(environment, "models", "rollback", "digits@1")
+    assert done.returncode == 20 and done.stderr.count("\n") == 1
+    assert "is on a volume that is not mounted on this machine, from which it is only read. Mount" in done.stderr
+
+
+def test_a_missing_right_is_named(environment: Path, namespace: Namespace) -> None:
+    done = trainyard(environment, "models", "list", KUBECONFIG=str(namespace.launcher_config()))
+    assert done.returncode == 40
+    assert f"is on the volume 'runs', and you may not create pods in namespace {namespace.name}" in done.stderr
+    assert done.stderr.count("\n") == 1
