@@ -10,9 +10,9 @@ RECIPE ?= digits
 VARIANT ?= cpu
 IMAGE ?= trainyard/$(VARIANT):0.1.0
 COMPILE = $(UV) pip compile --quiet $(UPGRADE) --universal --generate-hashes --no-emit-index-url --python-version 3.11
-# Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, TensorBoard's server,
-# and Clang.
-UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud-,bigquery bigquery-storage \
+# Named by Beam's, TensorFlow's and our lists, and run by no step: clients of other services, TensorBoard's server,
+# Clang and uv.
+UNUSED := google-cloud-aiplatform google-genai libclang uv $(addprefix google-cloud-,bigquery bigquery-storage \
   bigtable build datastore dlp kms language monitoring pubsub recommendations-ai resource-manager secret-manager \
   spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
@@ -134,7 +134,8 @@ test-kubeflow: setup ## Run the tests that need Kubeflow on the cluster of KUBEC
 	$(BIN)/pytest -m cluster tests/cluster/test_kubeflow.py
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
-	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py
+	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_image_versions.py tests/unit/test_published.py \
+	  tests/unit/test_scaling_simulation.py
 
 screenshots: setup ## Run the commands that README and site show, and draw their screens and report again
 	$(BIN)/python tests/golden/screenshots.py

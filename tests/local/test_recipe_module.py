@@ -54,24 +54,26 @@ def test_the_example_of_a_recipes_module_is_preprocessed_built_and_measured(tmp_
     assert isinstance(model, keras.Model) and model.output.shape == (None, 2)
 
     predictions = SplitPredictions(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], np.float32))
-    find = custom_metrics.find(recipe.module or "", code.files(recipe))
+    find = custom_metrics.find(recipe.module or "", code.files(recipe), {})
     assert find is not None
     values, intervals = custom_metrics.measure(find, predictions, 10, seed=1)
     assert values == {"share_bought": 1 / 3, "missed": 1.0} and intervals.keys() == values.keys()
 
 
 def test_a_fault_of_the_recipes_module_is_told_with_its_file_and_line(tmp_path: Path) -> None:
-    module = load_module("pets.py", {"pets.py": "def build_model(features, outputs):\n    return max(len(1), 2)\n"})
+    module = load_module("pets.py", {"pets.py": "def build_model(features, outputs):\n    return max(len(1), 2)\n"}, {})
     with pytest.raises(SystemExit), step.recorded("train", lambda: str(tmp_path / "model")):
         module.build_model([], 2)
     message = "train: TypeError: object of type 'int' has no len() (pets.py:2)"
     assert json.loads(Path(failure_record(str(tmp_path / "model"))).read_text())["message"] == message
     with pytest.raises(ConfigurationError, match=r"NameError: name 'y' is not defined \(dogs\.py:2\)"):
-        load_module("dogs.py", {"dogs.py": "\nx = y\n"})
+        load_module("dogs.py", {"dogs.py": "\nx = y\n"}, {})
 
 
 def test_a_worker_loads_preprocessing_fn_from_the_files_that_travel() -> None:
     source = "def preprocessing_fn(inputs):\n    import layers\n\n    return layers.doubled(inputs)\n"
-    made = load_preprocessing("shop.py", {"shop.py": source, "layers.py": "def doubled(inputs):\n    return inputs\n"})
+    made = load_preprocessing(
+        "shop.py", {"shop.py": source, "layers.py": "def doubled(inputs):\n    return inputs\n"}, {}
+    )
     there = subprocess.run([sys.executable, "-c", LOAD], input=pickle.dumps(made), capture_output=True)
     assert there.stdout.decode().strip() == "{}", there.stderr.decode()

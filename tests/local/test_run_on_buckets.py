@@ -12,6 +12,7 @@ import pytest
 import yaml
 from object_stores import Store
 from processes import descendants
+from tests.unit.test_packages import wheel as write_wheel
 
 import trainyard as ty
 from trainyard.child_process import start_time
@@ -105,14 +106,18 @@ COUNTED = """import pathlib
 
 
 def metrics(labels, outputs):
+    import shift
+
     words = pathlib.Path(__file__).parent / "words.txt"
-    return {"words": float(len(words.read_text().split()))}
+    return {"words": float(len(words.read_text().split())), "width": shift.WIDTH}
 """
 
 
 @GS
 @pytest.mark.usefixtures("without_shell")
-def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(store: Store, tmp_path: Path) -> None:
+def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kfp import local
 
     from trainyard.spec import environment as environments
@@ -120,10 +125,13 @@ def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(sto
     from trainyard_control.api import uploads
     from trainyard_control.catalog.train import train_pipeline
 
+    own = write_wheel(tmp_path, "shift", {"shift.py": "WIDTH = 3.0\n"})
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
     (tmp_path / "own.py").write_text(COUNTED)
     (tmp_path / "words.txt").write_text("word\n" * 40_000)  # more than the text of a recipe holds
     (tmp_path / "digits.yaml").write_text(
-        f"{(recipes.BUNDLED / 'digits.yaml').read_text()}module: own.py\nfiles: [words.txt]\n"
+        f"{(recipes.BUNDLED / 'digits.yaml').read_text()}module: own.py\nfiles: [words.txt]\npackages: [./{own.name}]\n"
     )
     changes = ["train.epochs=2", "evaluate.gates=[{metric: accuracy, min: 0.1}]", "evaluate.bootstrap=20"]
     recipe = recipes.load(str(tmp_path / "digits.yaml"), [*changes, "export.formats=[saved_model]"])
@@ -139,6 +147,6 @@ def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(sto
     assert record["pushed"]["path"] == f"{root}/digits/models/1"
     assert "saved_model.pb" in storage.children(f"{root}/digits/models/1")
     assert f'"digits/runs/{run}/report.html"' in (storage.read_text(f"{root}/index.html") or "")
-    assert record["metrics"]["words"] == 40_000
+    assert (record["metrics"]["words"], record["metrics"]["width"]) == (40_000, 3)
     held = storage.read(f"{root}/digits/models/1", "assets.extra/code.tar")
     assert held is not None and held == storage.read(sent["files"].folder, "code.tar")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,11 @@ import pytest
 from object_stores import Request, Store, s3_store
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
-from trainyard.storage import listing, storage, uploads
+from trainyard.runtime import recipe_packages
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.packages import Wheel, wheels
+from trainyard.storage import cache, listing, storage, uploads
 from trainyard.storage.buckets import objects, s3
 from trainyard_control.api import uploads as api
 from trainyard_control.local import retention
@@ -48,6 +53,24 @@ def read(uri: str) -> dict[str, bytes]:
         with listing.open_file(f"{found.root}/{file.name}") as stream:
             files[file.name] = stream.read()
     return files
+
+
+def test_a_step_elsewhere_unpacks_the_wheels_of_the_storage(
+    store: Store, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shift-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("shift.py", "WIDTH = 5\n")
+        archive.writestr("shift-1.0.dist-info/METADATA", "Name: shift\nVersion: 1.0\n")
+    wheel = Wheel(sha256=cache.digest_of(path), bytes=path.stat().st_size, location=str(path))
+    recipe = recipes.load("digits").model_copy(update={"packages": {path.name: wheel}})
+    environment = environments.load("kind").model_copy(update={"storage": uri})
+    remote, planned = api.with_uploads(recipe, environment)
+    assert api.send(planned)[0].startswith(f"packages.{path.name}: 1 file")
+    assert "is in" in api.send(planned)[0]
+    path.unlink()
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "there"))
+    assert (recipe_packages.folder(wheels(remote)) / "shift.py").read_text() == "WIDTH = 5\n"
 
 
 @pytest.mark.parametrize("below", ["", "/cat/1.jpg", "/*/1.jpg"])
@@ -142,12 +165,11 @@ def test_more_than_the_limit_is_asked_for_with_size_and_time(store: Store, uri: 
     assert api.send({"data.path": upload}, "10") == [f"data.path: is in {upload.folder} already"]
 
 
-@pytest.mark.parametrize(
-    ("root", "path", "why"), [("s3://b/r", "nothing.csv", "names no file"), ("/mnt/r", ".", "no bucket")]
-)
-def test_what_cannot_be_uploaded_is_said(root: str, path: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises((ConfigurationError, DataError), match=rf"data.path: .*{why}"):
-        uploads.plan(str(tmp_path / path), root, "data.path")
+def test_what_cannot_be_uploaded_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data.path: .*names no file"):
+        uploads.plan(str(tmp_path / "nothing.csv"), "s3://b/r", "data.path")
+    with pytest.raises(ConfigurationError, match=r"is on this machine, and the storage .* is no bucket"):
+        api.upload(str(tmp_path), "local")
 
 
 def test_a_link_to_nothing_is_named(tmp_path: Path, pets: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_pod_has_the_module_and_what_it_imports_and_the_keys_of_a_local_run(tm
     assert there == local and list(code.files(there)) == ["layers.py", "shop.py"]
     for step in OUTPUTS:
         assert keys.output_uri("/runs", there, step) == keys.output_uri("/runs", local, step)
-    assert load_module(str(there.module), code.files(there)).build_model([], 2) == 3
+    assert load_module(str(there.module), code.files(there), {}).build_model([], 2) == 3
 
 
 def test_a_recipe_without_code_sends_no_byte_more() -> None:
@@ -159,7 +159,7 @@ from trainyard.runtime.recipe_module import load_module
 from trainyard.spec import code, documents
 from trainyard.spec.recipe import Recipe
 recipe = documents.load(Path(sys.argv[1]), Recipe)
-module = load_module(recipe.module, code.files(recipe))
+module = load_module(recipe.module, code.files(recipe), {})
 root = Path(module.__file__).parent.parent
 print(module.build_model([], 2), (root / "data/weights.npy").read_bytes())
 """
@@ -195,7 +195,7 @@ def test_an_import_that_may_fail_or_is_for_types_alone_needs_no_file(tmp_path: P
     text = "try:\n    from . import fast\nexcept ImportError:\n    fast = None\nfrom typing import TYPE_CHECKING\n"
     recipe = load(tmp_path, {"shop.py": f"{text}if TYPE_CHECKING:\n    from . import kinds\n"})
     assert list(code.files(recipe)) == ["shop.py"]
-    assert load_module("shop.py", code.files(recipe)).fast is None
+    assert load_module("shop.py", code.files(recipe), {}).fast is None
 
 
 def test_links_are_followed_inside_of_the_folder_only(tmp_path: Path) -> None:
@@ -225,18 +225,18 @@ def test_a_module_outside_of_the_recipes_folder_takes_its_own_folder(tmp_path: P
 def test_two_recipes_in_one_process_do_not_share_modules_of_one_name() -> None:
     for value in (1, 2, 1):
         files = {"shop.py": "import layers\nA = layers.A\n", "layers.py": f"A = {value}\n"}
-        assert value == load_module("shop.py", files).A
+        assert value == load_module("shop.py", files, {}).A
 
 
 def test_a_local_module_with_the_name_of_an_installed_one_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"shop.py: imports the local module 'yaml', .*Rename the local one"):
-        load_module("shop.py", {"shop.py": "import yaml\n", "yaml.py": "A = 1\n"})
+        load_module("shop.py", {"shop.py": "import yaml\n", "yaml.py": "A = 1\n"}, {})
 
 
 def test_a_fault_in_a_file_beside_the_module_is_told_with_its_name_and_line() -> None:
     files = {"shop.py": "from lib.layers import f\n", "lib/layers.py": "def f():\n    return 1 / 0\n"}
     with pytest.raises(ZeroDivisionError) as fault:
-        load_module("shop.py", files).f()
+        load_module("shop.py", files, {}).f()
     assert module_line(fault.value) == " (lib/layers.py:2)"
 
 

@@ -66,7 +66,7 @@ def test_larger_code_is_an_archive_that_holds_the_same_files(tmp_path: Path) -> 
     assert {name: code.as_bytes(each) for name, each in code.files(recipe).items()} == {
         name: each if isinstance(each, bytes) else each.encode() for name, each in FILES.items()
     }
-    assert load_module("shop.py", code.files(recipe)).build_model([], 2) == 3
+    assert load_module("shop.py", code.files(recipe), {}).build_model([], 2) == 3
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,16 @@ def test_the_archive_is_the_same_whatever_the_order_and_the_times_of_the_files(t
         os.utime(tmp_path / "b" / name, (1, 1))
         (tmp_path / "b" / name).chmod(0o700)
     assert one.files == another.files == load(tmp_path / "b", FILES, "files=[data]").files
+
+
+def test_the_files_that_travel_are_used_and_not_those_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = code.files(load(tmp_path, FILES, "files=[data]"))
+    (tmp_path / "layers.py").write_text("WIDTH = 4\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as a notebook and `python -m` do
+    assert load_module("shop.py", files, {}).build_model([], 2) == 3
 
 
 def test_keys_are_those_of_the_same_files_in_the_text_of_a_recipe(tmp_path: Path) -> None:
@@ -150,7 +160,7 @@ def test_a_file_that_is_no_whole_archive_is_refused(tmp_path: Path, content: byt
 def test_an_archive_that_was_changed_or_deleted_is_not_used(tmp_path: Path) -> None:
     named = reference(tar_of((member("a"), b"1")), tmp_path)
     Path(named.archive).write_bytes(tar_of((member("a"), b"2")))
-    with pytest.raises(DataError, match=r"has the SHA-256 [0-9a-f]{12}…, and the recipe names [0-9a-f]{12}…"):
+    with pytest.raises(DataError, match=r"has the SHA-256 [0-9a-f]{12}…, and [0-9a-f]{12}… is expected"):
         archive.unpack(named)
     Path(named.archive).unlink()
     with pytest.raises(DataError, match=r"code\.tar: the archive of the code is not there. Start the run from"):
@@ -271,10 +281,15 @@ def test_a_storage_keeps_one_archive_which_prune_removes_when_no_output_names_it
     assert storage.children(f"{root}/uploads") == [folder.rpartition("/")[2]]
     assert not retention.plan(root, 1).removals
     storage.write_text(f"{folder}/.used", "2020-01-01T00:00:00+00:00")
-    with storage.stage(f"{root}/shop/train/0123", "trainyard train", origin={"code": place}):
+    with storage.stage(f"{root}/shop/train/0123", "trainyard train", origin={"uploads": [place]}):
         pass
     assert not retention.plan(root, 1).removals
     storage.remove(f"{root}/shop/train/0123")
+    kept = {"recipe": {"packages": {"shop-1.0-py3-none-any.whl": {"location": place}}}}
+    with storage.stage(f"{root}/shop/models/1", version.PRODUCER, origin=kept):
+        pass
+    assert not retention.plan(root, 1).removals
+    storage.remove(f"{root}/shop/models/1")
     (removal,) = retention.plan(root, 1).removals
     assert removal.uri(root) == folder
 
@@ -291,7 +306,7 @@ from trainyard.runtime.recipe_module import load_module
 from trainyard.spec import code, documents
 from trainyard.spec.recipe import Recipe
 recipe = documents.load(Path(sys.argv[1]), Recipe)
-module = load_module(recipe.module, code.files(recipe))
+module = load_module(recipe.module, code.files(recipe), {})
 print(module.build_model([], 2), (Path(module.__file__).parent / "data/words.txt").stat().st_size)
 """
 

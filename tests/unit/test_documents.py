@@ -144,6 +144,7 @@ FOLDER = {"name": "folder", "train": {"command": ["python", "my_train.py"], "res
 INLINE = OWN | {"files": {"my_train.py": "print(1)"}}
 BINARY = OWN | {"files": {"words.npy": {"base64": "/w=="}}}
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+WHEEL = {"sha256": 64 * "0", "bytes": 1, "location": "s3://bucket/uploads/0/shop-1.0-py3-none-any.whl"}
 KUBEFLOW = {
     "target": "kubeflow",
     "storage": "gs://bucket/runs",
@@ -215,6 +216,8 @@ MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
             FOLDER,
             INLINE,
             BINARY,
+            BINARY | {"packages": {"shop-1.0-py3-none-any.whl": WHEEL}},
+            BINARY | {"packages": ["lightgbm==4.6.0"]},
         ],
     ),
     "environment": (Environment, [KUBEFLOW, VERTEX, ELASTIC]),
@@ -370,7 +373,7 @@ def mutations(kind: str, at: Location) -> Iterator[tuple[str, bool]]:
     """Yield a good document's text with each hostile value at the place, then with each good one, and which it is."""
     nearest = max(MODELS[kind][1], key=lambda document: len(present(document, at)))
     needed = {*schema(kind)["required"], "data", "task", "model", "images", "pools", "placement", at[0]}
-    needed |= {"train"} if at[0] == "files" else set()
+    needed |= {"files", "train"} if at[0] in ("files", "packages", "requirements") else set()
     nearest = {key: value for key, value in nearest.items() if key in needed}
     text = yaml.safe_dump(placed(nearest, at, PLACEHOLDER), sort_keys=False, allow_unicode=True)
     before, after = text.split(PLACEHOLDER)
@@ -402,6 +405,8 @@ def can_run(document: BaseModel, whole: bool = False) -> None:
         assert 0 <= document.seed < 1 << 31
         assert len(window.paths(document.data, "2026-11-22")) == (document.data.window_days or 0)
         document = document.model_copy(update=code.collect(document, Path(__file__).parent))
+        if isinstance(document.packages, list):  # a run chooses wheels for them
+            document = document.model_copy(update={"packages": {}})
         assert all(json.loads(keys.sections(document, step)) for step in OUTPUTS)
         assert keys.output_uri("/runs", document, "train")
         assert document.train.batch_size % (document.train.workers * document.train.accumulation_steps) == 0

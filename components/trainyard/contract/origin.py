@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from trainyard.contract import keys, weights
-from trainyard.contract.provenance import Provenance, provenance
+from trainyard.contract.provenance import Provenance, package_key, provenance
 from trainyard.errors import TrainyardError, listed
 from trainyard.graph import ARGUMENTS
 from trainyard.spec import selection
 from trainyard.spec.archive import Archive
+from trainyard.spec.packages import wheels
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -36,8 +37,8 @@ class Origin(BaseModel):
 
     recipe: the parts of the recipe that count. inputs: the models, outputs of other steps and thresholds that were
     read, by argument. files: size and state of the data's files by name, of more than 1,000 one digest. weights: the
-    digest of those that the training began with. selection: what a gate adds to the training. code: the archive of the
-    recipe's code, '' if the recipe holds it; `prune` keeps the upload that it names. time: when the step began, in UTC.
+    digest of those that the training began with. selection: what a gate adds to the training. uploads: the archive of
+    the recipe's code and its wheels, which `prune` keeps. time: when the step began, in UTC.
     """
 
     recipe: dict[str, Any]
@@ -45,8 +46,8 @@ class Origin(BaseModel):
     files: dict[str, str] = {}
     weights: str = ""
     selection: str = ""
-    code: str = ""
     provenance: Provenance
+    uploads: list[str] = []
     time: str
 
     def changes(self, before: Origin) -> list[str]:
@@ -63,6 +64,7 @@ class Origin(BaseModel):
 
 def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
     """Return the origin of the output that `step` would write now with `arguments`."""
+    made_by = provenance(recipe, step)
     inputs = {name: str(value) for name, value in arguments.items() if name in _INPUTS and value}
     return Origin(
         recipe=json.loads(keys.sections(recipe, step)),
@@ -70,10 +72,16 @@ def origin(recipe: Recipe, step: str, arguments: dict[str, Any]) -> Origin:
         files=_files(recipe, str(arguments.get("day", ""))) if step == "preprocess" else {},
         weights=weights.digest(recipe) if step == "train" else "",
         selection=selection.digest(recipe) if step == "train" else "",
-        code=recipe.files.archive if isinstance(recipe.files, Archive) else "",
-        provenance=provenance(recipe, step),
+        provenance=made_by,
+        uploads=_uploads(recipe, made_by),
         time=datetime.now(UTC).isoformat(),
     )
+
+
+def _uploads(recipe: Recipe, made_by: Provenance) -> list[str]:
+    """Return the places of the archive of code, and of the wheels if the step calls the code."""
+    code = [recipe.files.archive] if isinstance(recipe.files, Archive) else []
+    return code + [each.location for name, each in wheels(recipe).items() if package_key(name) in made_by.modules]
 
 
 def recorded(uri: str) -> Origin | None:

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from trainyard.graph import STEPS, entry_point
 from trainyard.spec.code import as_bytes, module_files, program_files
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, TRAINER_VARIABLE, EngineName
+from trainyard.spec.packages import Wheel, chosen
 from trainyard.spec.recipe import Recipe
 
 _PACKAGE = Path(__file__).parent.parent
@@ -135,7 +136,10 @@ def library(imported: str) -> str:
 def _recipe_code(recipe: Recipe, step: str) -> dict[str, str]:
     """Return the digests of the recipe's files that `step` may use: those of its program, or of its module's hook."""
     if step == "train" and recipe.train.command is not None:
-        return {name: hashlib.sha256(as_bytes(file)).hexdigest()[:16] for name, file in program_files(recipe).items()}
+        digests = {
+            name: hashlib.sha256(as_bytes(file)).hexdigest()[:16] for name, file in program_files(recipe).items()
+        }
+        return digests | _packages(recipe)
     hook = STEPS[step].hook
     if not hook or recipe.module is None:
         return {}
@@ -146,7 +150,20 @@ def _recipe_code(recipe: Recipe, step: str) -> dict[str, str]:
         name: _meaning_or_text(file) if name.endswith(".py") else hashlib.sha256(file).hexdigest()
         for name, file in files.items()
     }
-    return {"module" if name == recipe.module else name: _digest(meaning) for name, meaning in meanings.items()}
+    digests = {"module" if name == recipe.module else name: _digest(meaning) for name, meaning in meanings.items()}
+    return digests | _packages(recipe)
+
+
+def _packages(recipe: Recipe) -> dict[str, str]:
+    return {
+        package_key(name): each.sha256[:16] if isinstance(each, Wheel) else each
+        for name, each in chosen(recipe).items()
+    }
+
+
+def package_key(package: str) -> str:
+    """Return the name of a recipe's package among the modules of an output."""
+    return f"packages/{package}"
 
 
 def _may_define(source: bytes, name: str) -> bool:

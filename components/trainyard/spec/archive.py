@@ -12,18 +12,14 @@ import re
 import tarfile
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated
 
-import google_crc32c
 from pydantic import Field
 
 from trainyard import uris
 from trainyard.errors import DataError
 from trainyard.spec import documents
-from trainyard.storage import cache, storage, tar, uploads
-from trainyard.storage.storage import File, Manifest
-from trainyard.storage.uploads import Upload
+from trainyard.storage import cache, storage, tar
 
 FILE = "code.tar"
 """The name of an archive, in an upload as in a pushed version."""
@@ -73,13 +69,8 @@ def pack(files: Mapping[str, bytes]) -> Archive:
             archive.addfile(info, io.BytesIO(content))
     content = stream.getvalue()
     sha256 = hashlib.sha256(content).hexdigest()
-    checksum = google_crc32c.Checksum(content).hexdigest().decode()
-    manifest = Manifest("code", {FILE: File(len(content), checksum)})
-
-    def fetch(folder: Path) -> None:
-        (folder / FILE).write_bytes(content)
-
-    return Archive(archive=str(cache.entry(f"code-{sha256}", manifest, fetch) / FILE), sha256=sha256)
+    path = cache.file(FILE, sha256, lambda path: path.write_bytes(content))
+    return Archive(archive=str(path), sha256=sha256)
 
 
 def read(archive: Archive) -> bytes:
@@ -88,24 +79,8 @@ def read(archive: Archive) -> bytes:
     content = storage.read_bytes(archive.archive, _MAX_ARCHIVE)
     if content is None:
         raise DataError(f"files: {place}: the archive of the code is not there. Start the run from the recipe's file.")
-    if (found := hashlib.sha256(content).hexdigest()) != archive.sha256:
-        raise DataError(
-            f"files: {place}: the archive has the SHA-256 {found[:12]}…, and the recipe names {archive.sha256[:12]}…. "
-            "It was changed. Delete its folder, and start the run from the recipe's file."
-        )
+    cache.require_digest(hashlib.sha256(content).hexdigest(), archive.sha256, f"files: {place}")
     return content
-
-
-def upload_to(root: str, archive: Archive) -> tuple[Archive, Upload | None]:
-    """Return `archive` at its place in the storage `root`, and the upload that brings it there.
-
-    None if it is in a bucket or in that storage already.
-    """
-    path = archive.archive
-    if uris.is_bucket(path) or path.startswith(f"{root.rstrip('/')}/"):
-        return archive, None
-    upload = uploads.plan(path, root, "files")
-    return archive.model_copy(update={"archive": upload.uri}), upload
 
 
 @lru_cache(maxsize=2)  # chosen: of a recipe, and of a version that is judged by its own

@@ -230,10 +230,10 @@ def stored(recipe: Recipe, root: str) -> Recipe:
     """Return `recipe` with its archive, if it has one, in the storage `root`, where later steps and runs find it."""
     if not isinstance(recipe.files, Archive):
         return recipe
-    named, upload = archive.upload_to(root, recipe.files)
+    place, upload = uploads.place(recipe.files.archive, root, "files")
     if upload:
         uploads.store(upload)
-    return recipe.model_copy(update={"files": named})
+    return recipe.model_copy(update={"files": recipe.files.model_copy(update={"archive": place})})
 
 
 def module_files(recipe: Recipe) -> Files:

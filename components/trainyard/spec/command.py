@@ -38,6 +38,9 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if train.command is None:
         if recipe.files and not recipe.module:
             yield ("files",), "need module or train.command, and neither is set. Set one, or leave them out"
+        for name in ("packages", "requirements"):
+            if getattr(recipe, name) and not recipe.module:
+                yield (name,), "needs module or train.command, and neither is set. Set one, or leave it out"
         if train.image:
             yield ("train", "image"), "needs train.command, which is not set. Set it, or leave it out"
         if train.result == "folder":

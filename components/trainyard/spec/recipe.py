@@ -16,14 +16,16 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     model_validator,
 )
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec import code, contradictions, devices, documents, formula, plain_yaml, trees
+from trainyard.spec import code, contradictions, devices, documents, formula, packages, plain_yaml, trees
 from trainyard.spec.archive import Archive
 from trainyard.spec.code import MAX_FILES, Content, FileName
 from trainyard.spec.columns import (
@@ -51,6 +53,15 @@ from trainyard.spec.formula import Condition, Formula
 from trainyard.spec.gates import Gate, Task, ThresholdAim, TimeTo
 from trainyard.spec.model import ModelConfig
 from trainyard.spec.networks import IMAGENET
+from trainyard.spec.packages import (
+    MAX_LOCKED,
+    MAX_PACKAGES,
+    PackageName,
+    PackageText,
+    PackageVersion,
+    RequirementsFile,
+    Wheel,
+)
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.train import Train
 from trainyard.uris import Output, Source
@@ -477,6 +488,16 @@ class Push(Strict):
     intended_use: Prose = Field("", description="Intended use of the model, for the model card.")
 
 
+def _form(value: object) -> str:
+    """Return the form of a value that is a list or has keys, so that a fault is one of the form that was given."""
+    return "name" if isinstance(value, dict) else "list"
+
+
+def _files_form(value: object) -> str:
+    is_archive = isinstance(value, dict) and value.keys() == Archive.model_fields.keys()
+    return "archive" if is_archive or isinstance(value, Archive) else _form(value)
+
+
 class Recipe(Strict):
     """A recipe: data, model, schedule, gates and exports."""
 
@@ -487,16 +508,28 @@ class Recipe(Strict):
     module: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None, description="Python file next to the recipe with preprocessing_fn, build_model or metrics."
     )
-    files: (
-        Archive
-        | Annotated[list[FileName], Field(max_length=MAX_FILES)]
-        | Annotated[dict[FileName, Content], Field(max_length=MAX_FILES)]
-    ) = Field(
+    files: Annotated[
+        Annotated[list[FileName], Field(max_length=MAX_FILES), Tag("list")]
+        | Annotated[dict[FileName, Content], Field(max_length=MAX_FILES), Tag("name")]
+        | Annotated[Archive, Tag("archive")],
+        Discriminator(_files_form),
+    ] = Field(
         [],
-        union_mode="left_to_right",
         description="More files and folders next to the recipe for its module or train.command, which travel with it. "
         "The module, files that the command names, and local files that they import are included. At most 100 MiB "
         "together.",
+    )
+    packages: Annotated[
+        Annotated[list[PackageText], Field(max_length=MAX_PACKAGES), Tag("list")]
+        | Annotated[dict[PackageName, Wheel | PackageVersion], Field(max_length=MAX_LOCKED), Tag("name")],
+        Discriminator(_form),
+    ] = Field(
+        [],
+        description="Python packages for the module or train.command, such as lightgbm==4.6.0, and wheels next to the "
+        "recipe, such as ./shop-1.0-py3-none-any.whl. Versions fit the image's own packages.",
+    )
+    requirements: RequirementsFile | None = Field(
+        None, description="File next to the recipe with more packages, one a line."
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Random seed.")
     task: Task = Field(
@@ -532,7 +565,9 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> Self:
         folder = (info.context or {}).get(documents.FOLDER)
-        missing = code.missing_files(self, folder) if folder is not None else ()
+        missing = (
+            [*code.missing_files(self, folder), *packages.missing_files(self, folder)] if folder is not None else []
+        )
         if faults := [*missing, *contradictions.find_contradictions(self)]:
             raise documents.contradictory(faults)
         return self
@@ -571,6 +606,7 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     return recipe.model_copy(
         update={
             **code.collect(recipe, folder),
+            **packages.collect(recipe, folder),
             "data": recipe.data.model_copy(update=data),
             "model": recipe.model.model_copy(update={"weights": weights}),
             "train": _train(recipe.train, folder),
@@ -611,6 +647,12 @@ def _load_from_bucket(uri: str, overrides: list[str]) -> Recipe:
         ("model.weights", weights),
         ("train.teacher.model", teacher and teacher.model),
         *(("files", name) for name in unread),
+        *(
+            ("packages", name)
+            for name in recipe.packages
+            if isinstance(recipe.packages, list) and name.endswith(".whl")
+        ),
+        ("requirements", recipe.requirements),
         *(("train.command", name) for name in scripts if name not in carried),
     ]
     relative = [

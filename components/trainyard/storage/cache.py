@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import math
 import os
 import shutil
@@ -18,12 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import google_crc32c
+
 from trainyard import quantity
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.storage import folders
 from trainyard.storage import manifest as manifests
 from trainyard.storage.disk import NO_LOCKS, os_errors
-from trainyard.storage.manifest import MANIFEST, Manifest
+from trainyard.storage.manifest import MANIFEST, File, Manifest
 
 CACHE = "TRAINYARD_CACHE"
 SIZE = "TRAINYARD_CACHE_SIZE"
@@ -31,6 +34,7 @@ SHARE = 0.5  # chosen: of the disk, if no size is set
 FILES = ".files"
 """Suffix of folders fetched file by file."""
 _PARTIAL = ".partial-"
+_DESCRIPTION = ".description"
 
 # Descriptors of the locks on the copies that this process has opened. The lock keeps threads from holding one twice.
 _locks: dict[Path, int] = {}
@@ -58,6 +62,57 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
                         folders.publish(partial, final, manifest)
                         hold(final)
     return final
+
+
+def derived(key: str, description: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder `key`, which `fill` makes from what `description` says; it is verified by this text alone.
+
+    No process removes it before this one ends. Raises as `entry`.
+    """
+    content = description.encode()
+    manifest = Manifest(
+        "cache", {_DESCRIPTION: File(len(content), google_crc32c.Checksum(content).hexdigest().decode())}
+    )
+
+    def fetch(folder: Path) -> None:
+        fill(folder)
+        (folder / _DESCRIPTION).write_bytes(content)
+
+    return entry(key, manifest, fetch)
+
+
+def file(name: str, sha256: str, write: Callable[[Path], object]) -> Path:
+    """Return the file `name` of this SHA-256, which `write` writes to a path if it is missing or damaged.
+
+    No process removes it before this one ends. Raises `DataError` if `write` writes another content, and as `entry`.
+    """
+
+    def fill(folder: Path) -> None:
+        write(folder / name)
+        require_digest(digest_of(folder / name), sha256, name)
+
+    folder = derived(f"file-{sha256}", name, fill)
+    with os_errors(folder / name, "read"):
+        if digest_of(folder / name) != sha256:
+            discard(folder)
+            folder = derived(folder.name, name, fill)
+    return folder / name
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of the file at `path`, '' if there is none."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return ""
+
+
+def require_digest(found: str, expected: str, place: str) -> None:
+    """Raise `DataError` if the SHA-256 `found` of the file at `place` is not the `expected` one."""
+    if found != expected:
+        raise DataError(
+            f"{place}: has the SHA-256 {found[:12]}…, and {expected[:12]}… is expected. It was changed. Delete its "
+            "folder, and start the run from the recipe's file."
+        )
 
 
 def has(key: str, manifest: Manifest) -> bool:

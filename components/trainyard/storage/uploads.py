@@ -66,6 +66,11 @@ class Upload:
         """Total size of the files."""
         return sum(file.bytes for file in self.files.values())
 
+    @property
+    def is_cached(self) -> bool:
+        """True if Trainyard made the file for the run: nobody named it."""
+        return self.path.startswith(f"{cache.folder()}/")
+
 
 def plan(path: str, root: str, name: str) -> Upload:
     """Return the upload of `path` (an absolute path of a file, a folder or a glob) to the storage `root`.
@@ -95,6 +100,17 @@ def plan(path: str, root: str, name: str) -> Upload:
 
 def _below(path: str, folder: str) -> str:
     return path[len(folder.rstrip("/")) + 1 :]
+
+
+def place(path: str, root: str, name: str) -> tuple[str, Upload | None]:
+    """Return the place of the file `path` in the storage `root`, and the upload that brings it there.
+
+    That is None if the file is in a bucket or in that storage already. Raises as `plan`.
+    """
+    if is_bucket(path) or path.startswith(f"{root.rstrip('/')}/"):
+        return path, None
+    upload = plan(path, root, name)
+    return upload.uri, upload
 
 
 def store(upload: Upload) -> None:

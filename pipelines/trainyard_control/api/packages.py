@@ -104,7 +104,7 @@ def prepare(
     remote, uploaded = uploads.with_uploads(loaded, loaded_environment)
     placed = compiled(remote, loaded_environment, day=day, again=known_step(from_step) or "")
     submission = compilation.submission(loaded.name, loaded_environment, placed, run)
-    paths = {key: upload.path for key, upload in uploaded.items() if key != "files"}  # which the recipe names
+    paths = {key: upload.path for key, upload in uploaded.items() if not upload.is_cached}
     expected = expect(loaded, loaded_environment) if loaded_environment.target == "kubeflow" else None
     metadata = replace(submission.metadata, expected=expected, uploads=paths)
     files = {name: len(code.as_bytes(content)) for name, content in code.files(loaded).items()}

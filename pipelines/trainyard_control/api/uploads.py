@@ -1,4 +1,4 @@
-"""Uploads local data, weights, teachers and larger code of a recipe to the storage of a cluster, before a run."""
+"""Uploads local data, weights, teachers, packages and larger code of a recipe to a cluster's storage, before a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_uploads(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict
     Nothing is sent. A storage that is no bucket takes none, and a window of days is not uploaded: its files change.
     """
     if not uris.is_bucket(environment.storage):
-        return recipe, {}
+        return with_code(recipe, environment)
     teacher = recipe.train.teacher
     paths = {
         "data.path": None if recipe.data.window_days else recipe.data.path,

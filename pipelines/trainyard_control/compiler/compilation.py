@@ -22,15 +22,17 @@ from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT, STEPS
 from trainyard.kubernetes.client import Manifest
-from trainyard.spec import archive, code, documents, plain_yaml
+from trainyard.spec import code, documents, packages, plain_yaml
 from trainyard.spec.archive import Archive
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
+from trainyard.storage import uploads
 from trainyard.storage.uploads import Upload
 from trainyard.uris import is_bucket
 from trainyard_control.compiler.placement import GANG, PlacedSpec, place
+from trainyard_control.planning import python_packages
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.history import Estimate
 
@@ -158,19 +160,42 @@ def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
 
 
 def with_code(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict[str, Upload]]:
-    """Return `recipe` with the place that its archive of code will have in a bucket, and its upload, not sent yet."""
-    if not isinstance(recipe.files, Archive) or not is_bucket(environment.storage):
+    """Return `recipe` with the wheels of its packages, and their uploads and that of its archive of code, not sent yet.
+
+    Only a bucket takes them. Raises as `python_packages.chosen`.
+    """
+    recipe = python_packages.chosen(recipe, environment)
+    if not is_bucket(environment.storage):
         return recipe, {}
-    named, upload = archive.upload_to(environment.storage, recipe.files)
-    return recipe.model_copy(update={"files": named}), {"files": upload} if upload else {}
+    found: dict[str, Upload] = {}
+
+    def placed(path: str, key: str) -> str:
+        uri, upload = uploads.place(path, environment.storage, f"{recipe.name}: {key}")
+        found.update({key: upload} if upload else {})
+        return uri
+
+    changes: dict[str, Any] = {}
+    if wheels := packages.wheels(recipe):
+        places = {name: placed(wheel.location, f"packages.{name}") for name, wheel in wheels.items()}
+        sent = {name: wheel.model_copy(update={"location": places[name]}) for name, wheel in wheels.items()}
+        changes["packages"] = {**packages.chosen(recipe), **sent}
+    if isinstance(recipe.files, Archive):
+        changes["files"] = recipe.files.model_copy(update={"archive": placed(recipe.files.archive, "files")})
+    return recipe.model_copy(update=changes), found
 
 
 def _check_portable(recipe: Recipe, environment: Environment) -> None:
     if not isinstance(recipe.files, Archive):  # which may not be uploaded yet
         code.files(recipe)  # raises if they were not read
+    wheels = packages.wheels(recipe)  # raises if they were not chosen
     if environment.target == "local":
         return
     faults = []
+    if local := [name for name, wheel in wheels.items() if not reachable(wheel.location, environment)]:
+        faults.append(
+            f"packages: {local[0]} is on this machine, and only a bucket takes wheels. Name a bucket as the storage, "
+            "or use an image that has the packages."
+        )
     if recipe.data.path and not reachable(recipe.data.path, environment):
         faults.append(f"data.path: '{recipe.data.path}' is on this machine. {_upload(environment)}")
     weights = recipe.model.weights

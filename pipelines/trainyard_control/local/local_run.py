@@ -36,6 +36,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, disk, storage
 from trainyard_control.cluster.explanation import advice, verdict
 from trainyard_control.local.step_process import Stop, step_process
+from trainyard_control.planning import python_packages
 
 _HAPPENINGS = ("step_started", "step_event", "step_ended", "step_skipped")
 _PASSING = ("progress", "epoch")  # events of which only the newest is of interest
@@ -87,6 +88,7 @@ class LocalRun:
     startup_seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.recipe = python_packages.chosen(self.recipe)
         self._pipeline = Pipeline(self.root, self.recipe, self.folders)
 
     @property

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.pushed_versions import aliases
+from trainyard.contract.pushed_versions import aliases, version_numbers
 from trainyard.contract.version import champion, digest, record
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
@@ -99,7 +99,11 @@ def _unused_uploads(root: str, removals: list[Removal], now: datetime) -> Iterat
 
 
 def _origins(root: str, gone: set[tuple[str, str]]) -> Iterator[str]:
-    """Yield the recorded origins of the outputs below `root` as JSON, except those that are `gone`."""
+    """Yield as JSON the origins of the outputs below `root` that are not `gone`, and the wheels of versions."""
+    for destination in (storage.join(root, recipe, "models") for recipe in storage.children(root)):
+        for number in version_numbers(destination):
+            with suppress(DataError):
+                yield json.dumps(record(storage.join(destination, str(number))).recipe.get("packages"))
     for recipe, step in ((recipe, step) for recipe in storage.children(root) for step in OUTPUTS):
         for key in storage.children(storage.join(root, recipe, step)):
             if (recipe, f"{step}/{key}") not in gone:

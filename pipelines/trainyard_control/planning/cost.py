@@ -22,6 +22,7 @@ from trainyard.spec import code, plain_yaml
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage
+from trainyard_control.planning import python_packages
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.hardware import ExampleCost
 
@@ -119,7 +120,7 @@ def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return the cost of build_model's network, from the cache or by building it with TensorFlow."""
-    files = code.digest(code.module_files(recipe))
+    files = f"{code.digest(code.module_files(recipe))}\0{recipe.packages}"
     features = json.dumps([feature.model_dump() for feature in data.features])
     key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0{files}".encode()).hexdigest()[:24]
 
@@ -129,7 +130,8 @@ def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
                 f"{recipe.name}: the network of {recipe.module} takes features that only preprocessed data tell. "
                 "Run the preprocess step once, then plan."
             )
-        return _built(recipe, features, data.classes, f"{recipe.module}: build_model failed")
+        here = python_packages.chosen(recipe)
+        return _built(here, features, data.classes, f"{recipe.module}: build_model failed")
 
     return _remembered(key, "the recipe's own network", built)
 

@@ -26,7 +26,7 @@ from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
 from trainyard.models.costs.speed import fastest, model_latency
 from trainyard.runtime.recipe_module import load_module
-from trainyard.spec import code, documents
+from trainyard.spec import code, documents, packages
 from trainyard.spec.recipe import Recipe
 
 
@@ -45,7 +45,9 @@ def network(file: str, features: str = "", classes: str = "") -> keras.Model:
     inputs = [Feature.model_validate(feature) for feature in json.loads(features)]
     if recipe.model.name is not None:
         return build(recipe.model, inputs, int(classes), recipe.seed)
-    network: keras.Model = load_module(str(recipe.module), code.files(recipe)).build_model(inputs, int(classes))
+    network: keras.Model = load_module(str(recipe.module), code.files(recipe), packages.wheels(recipe)).build_model(
+        inputs, int(classes)
+    )
     return network
 
 

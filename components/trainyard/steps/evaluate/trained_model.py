@@ -28,7 +28,7 @@ from trainyard.data.examples import ExampleFolder, Tensors, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.quality.tables.cells import UnknownCounter, Vocabulary
-from trainyard.spec import code
+from trainyard.spec import code, packages
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Data, Recipe
@@ -87,7 +87,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     masks = slice_masks(recipe, columns, train_columns, folder.document.labels, train_weights)
     if candidate.weights is not None:
         masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}
-    custom = custom_metrics.find(recipe.module, code.files(recipe)) if recipe.module else None
+    custom = custom_metrics.find(recipe.module, code.files(recipe), packages.wheels(recipe)) if recipe.module else None
     metrics, bounds = _metrics(recipe, candidate, custom)
     _require_known(recipe, metrics)
     rivals: dict[Against, SplitPredictions | None] = {"champion": champion, "boosted": trees and trees[0]}

@@ -11,7 +11,7 @@ from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.contract.document import SPLITS
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
-from trainyard.spec import code
+from trainyard.spec import code, packages
 from trainyard.spec.columns import indicators
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import quality
@@ -41,7 +41,7 @@ _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays
 def prepare(recipe: Recipe, output: Path, beam_options: str, day: str) -> None:
     """Read, check, split and transform the recipe's data into `output`; the rest as `run`."""
     _require_literal(output)
-    custom = load_preprocessing(recipe.module, code.files(recipe)) if recipe.module else None
+    custom = load_preprocessing(recipe.module, code.files(recipe), packages.wheels(recipe)) if recipe.module else None
     if custom is not None and recipe.data.stored == "raw":
         raise ConfigurationError(
             "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."

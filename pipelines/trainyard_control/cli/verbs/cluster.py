@@ -71,7 +71,8 @@ def submit(
         print_answer(output, done.document(), lambda: None)
         return
     for key, upload in submission.uploads.items():
-        say(f"· {key}: {upload.bytes:,} bytes of {upload.path} would be uploaded to {upload.uri}", err=True)
+        source = "" if upload.is_cached else f" of {upload.path}"
+        say(f"· {key}: {upload.bytes:,} bytes{source} would be uploaded to {upload.uri}", err=True)
     if submission.files:
         sizes = [(name, f"{size:,} bytes") for name, size in submission.files.items()]
         say_table([*sizes, ("sends", f"{sum(submission.files.values()):,} bytes of code")], err=True)

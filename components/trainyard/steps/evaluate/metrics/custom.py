@@ -15,6 +15,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.runtime.recipe_module import load_module
 from trainyard.spec.code import Files
 from trainyard.spec.gates import ALL_METRICS, MODULE_RESAMPLES
+from trainyard.spec.packages import Wheels
 from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import percentiles
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
@@ -22,12 +23,12 @@ from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPrediction
 Metrics = Callable[..., Mapping[str, float]]
 
 
-def find(module: str, files: Files) -> Metrics | None:
+def find(module: str, files: Files, packages: Wheels) -> Metrics | None:
     """Return the function `metrics` of the recipe's file `module`, None if it has none.
 
     Raises `ConfigurationError` if the file cannot be loaded.
     """
-    return getattr(load_module(module, files), "metrics", None)
+    return getattr(load_module(module, files, packages), "metrics", None)
 
 
 def measure(

@@ -12,6 +12,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.runtime.recipe_module import load_module
 from trainyard.spec import formula
 from trainyard.spec.code import Files
+from trainyard.spec.packages import Wheels
 from trainyard.spec.recipe import Data
 
 Tensors = dict[str, tf.Tensor]
@@ -20,13 +21,16 @@ Tensors = dict[str, tf.Tensor]
 class Preprocessing:
     """The `preprocessing_fn` of the recipe's module, which a Beam worker loads from the files that travel with it."""
 
-    def __init__(self, module: str, files: Files, function: Callable[[Tensors], Mapping[str, tf.Tensor]]) -> None:
+    def __init__(
+        self, module: str, files: Files, packages: Wheels, function: Callable[[Tensors], Mapping[str, tf.Tensor]]
+    ) -> None:
         self._module = module
         self._files = files
+        self._packages = packages
         self._function = function
 
-    def __reduce__(self) -> tuple[Callable[..., Preprocessing | None], tuple[str, Files]]:
-        return load_preprocessing, (self._module, self._files)
+    def __reduce__(self) -> tuple[Callable[..., Preprocessing | None], tuple[str, Files, Wheels]]:
+        return load_preprocessing, (self._module, self._files, self._packages)
 
     def __call__(self, inputs: Tensors, label_types: Mapping[str, tf.DType]) -> Tensors:
         """Return the features of the raw `inputs`.
@@ -50,13 +54,13 @@ class Preprocessing:
         return {name: _number(value, f"{place}: the output '{name}'") for name, value in outputs.items()}
 
 
-def load_preprocessing(module: str, files: Files) -> Preprocessing | None:
+def load_preprocessing(module: str, files: Files, packages: Wheels) -> Preprocessing | None:
     """Return the `preprocessing_fn` of the recipe's file `module`, or None if it has none.
 
     Raises `ConfigurationError` if the file cannot be loaded.
     """
-    function = getattr(load_module(module, files), "preprocessing_fn", None)
-    return None if function is None else Preprocessing(module, files, function)
+    function = getattr(load_module(module, files, packages), "preprocessing_fn", None)
+    return None if function is None else Preprocessing(module, files, packages, function)
 
 
 def _without_label(columns: Columns, outputs: Tensors, place: str) -> Tensors:

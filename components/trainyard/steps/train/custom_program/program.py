@@ -23,8 +23,9 @@ from trainyard import events, memory
 from trainyard.child_process import end_with_parent, start_program
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.errors import CommandFailed, DataError, ExitCode, PeerLost, Preempted
+from trainyard.runtime import recipe_packages
 from trainyard.signals import on_sigterm
-from trainyard.spec import code
+from trainyard.spec import code, packages
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import settings
@@ -162,21 +163,24 @@ def _recorded_epochs(record: str) -> list[Epoch]:
 def prepare(recipe: Recipe, folder: Path) -> None:
     """Write the program's files and recipe.json into the empty working `folder`."""
     code.write(code.program_files(recipe), folder)
-    (folder / "recipe.json").write_text(recipe.model_dump_json(exclude={"files"}), encoding="utf-8")
+    (folder / "recipe.json").write_text(recipe.model_dump_json(exclude={"files", "packages"}), encoding="utf-8")
 
 
-def variables(rank: Rank, addresses: list[str], own_variables: dict[str, str]) -> dict[str, str]:
+def variables(recipe: Recipe, rank: Rank, addresses: list[str], own_variables: dict[str, str]) -> dict[str, str]:
     """Return the program's environment: this process's, the addresses of all workers, and `own_variables`.
 
     addresses: host:port of each worker, a free port. TF_CONFIG is for TensorFlow's strategies, MASTER_ADDR and its
     companions for torch.distributed (docs.pytorch.org/docs/stable/distributed.html), JAX_COORDINATOR_ADDRESS for
-    jax.distributed.initialize.
+    jax.distributed.initialize. PYTHONPATH names the recipe's packages, none of which is installed here.
     """
     host, _, port = addresses[0].rpartition(":")
     env = {name: value for name, value in os.environ.items() if name not in (settings.GANG_TOKEN, settings.RECIPE)}
     if rank.workers == 1:
         env.pop("TF_CONFIG", None)
     threads = {"OMP_NUM_THREADS": env["TF_NUM_INTRAOP_THREADS"]} if "TF_NUM_INTRAOP_THREADS" in env else {}
+    if wheels := packages.wheels(recipe):
+        startup = recipe_packages.startup(recipe_packages.folder(wheels))
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(startup), env.get("PYTHONPATH")]))
     return {
         **threads,
         **env,

@@ -82,7 +82,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         if recipe.data.format != "none":
             own_variables["TRAINYARD_EXAMPLES"] = local
         fetched = time.monotonic()
-        environment = program.variables(rank, gang_addresses(), own_variables)
+        environment = program.variables(recipe, rank, gang_addresses(), own_variables)
         with program_checkpoints.kept() if rank.chief else nullcontext():
             ended = program.run(recipe.train.command or [], folder, environment, record)
             program_checkpoints.killed = ended.code < 0

@@ -15,7 +15,7 @@ from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.runtime.recipe_module import load_module
-from trainyard.spec import code
+from trainyard.spec import code, packages
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.objective import Moments
 from trainyard.steps.train.engines.target_mean import predicting_means
@@ -101,7 +101,7 @@ def _build_model(recipe: Recipe, document: Examples) -> keras.Model:
         steps = train.epochs * math.ceil(document.splits["train"].examples / train.batch_size)
         limit_batch_norm_momentum(model, steps * train.accumulation_steps)
         return model
-    build_model = getattr(load_module(recipe.module, code.files(recipe)), "build_model", None)
+    build_model = getattr(load_module(recipe.module, code.files(recipe), packages.wheels(recipe)), "build_model", None)
     if build_model is None:
         raise ConfigurationError(
             f"{recipe.module}: no build_model, and the recipe names no model. "
