@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import plans
 import pytest
+import yaml
 from launcher import gang
 from namespaces import SECONDS, Namespace, until
+from tests.kubeflow_server import Kubeflow, serve
 
 from trainyard.errors import ExitCode
+from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import connect
+from trainyard.spec.environment import BUNDLED
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.kubeflow.runs import findings, gangs, pods_of_job, run_objects
@@ -36,8 +43,8 @@ def start(namespace: Namespace, name: str, script: str = "import time; time.slee
     for key in ("resources", "image", "envFrom"):
         if key in changes:
             container[key] = changes.pop(key)
-    labels = {"app.kubernetes.io/component": "train", "trainyard/pool": "cpu", "explain": name}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}
+    own = {"app.kubernetes.io/component": "train", "trainyard/pool": "cpu", "explain": name}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": own}}
     namespace.kubectl(
         "create", "-f", "-", stdin=json.dumps(pod | {"spec": spec | changes | {"containers": [container]}})
     )
@@ -247,3 +254,31 @@ def test_a_quota_is_named_for_the_gang_that_gets_no_pods(namespace: Namespace) -
         assert "it would exceed the ResourceQuota 'none' (requested: pods=1, used: pods=" in finding.sentence
     finally:
         namespace.kubectl("delete", "resourcequota", "none")
+
+
+def test_who_follows_a_run_sees_its_steps_with_the_warnings_in_their_logs(namespace: Namespace, tmp_path: Path) -> None:
+    run_id, kubeflow = "0b9f4c1e-0000-4000-8000-000000000009", Kubeflow()
+    about = {"about": json.dumps({"recipe": "digits", "environment": "mine"})}
+    created = {"run_id": run_id, "display_name": "digits-9", "created_at": "2026-01-01T00:00:00+00:00"}
+    kubeflow.runs[run_id] = created | {"state": "RUNNING", "tasks": [], "runtime_config": {"parameters": about}}
+    warning = json.dumps({"event": "warning", "message": "3 rows are odd"})
+    container = {"name": "main", "image": "python:3.11-slim-bookworm", "command": ["echo", warning]}
+    container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
+    spec["securityContext"] = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    own = {labels.KUBEFLOW_RUN: run_id, "app.kubernetes.io/component": "preprocess"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "preprocess", "labels": own}, "spec": spec}
+    document = yaml.safe_load((BUNDLED / "kind.yaml").read_text())
+    with serve(kubeflow):
+        document |= {"namespace": namespace.name, "kubeflow": {"endpoint": kubeflow.address}}
+        (tmp_path / "mine.yaml").write_text(json.dumps(document))
+        command = [sys.executable, "-m", "trainyard_control.cli.main", "runs", "watch", run_id, "-e", "mine.yaml"]
+        following = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+        until(lambda: namespace.phase("preprocess") == "Succeeded")
+        asked = kubeflow.asked
+        until(lambda: kubeflow.asked > asked + 1)
+        kubeflow.tell(run_id, "CANCELED")
+        story = following.communicate(timeout=60)[1]
+    assert following.returncode == 130 and story.splitlines()[-1] == "✗ digits-9 was cancelled."
+    assert "! preprocess: 3 rows are odd\n✓ preprocess  " in story

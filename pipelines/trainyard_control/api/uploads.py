@@ -104,7 +104,8 @@ def _bytes(limit: str) -> float:
 
 
 def _size(count: int) -> str:
-    return f"{count / (1 << 30):,.1f} GiB" if count >= 10 << 30 else f"{count / (1 << 20):,.1f} MiB"
+    unit, size = ("GiB", 1 << 30) if count >= 1 << 30 else ("MiB", 1 << 20) if count >= 1 << 20 else ("KiB", 1 << 10)
+    return f"{count / size:,.1f} {unit}"
 
 
 def _replaced(model: Recipe, names: list[str], value: str) -> Recipe:
