@@ -143,6 +143,17 @@ def test_a_bundle_without_certificates_is_refused(monkeypatch: pytest.MonkeyPatc
         environments.bundle_file(loaded)
 
 
+def test_a_machine_that_knows_no_cluster_is_told_how_to_name_the_certificates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    bundle = {"secret": "company-ca", "key": "ca.crt"}
+    loaded = environments.load(environment(tmp_path, storage="gs://b/runs", ca_bundle=bundle))
+    with pytest.raises(ConfigurationError, match=r"no cluster is known here\. Set KUBECONFIG, or set AWS_CA_BUNDLE "):
+        environments.bundle_file(loaded)
+
+
 def test_every_kind_of_write_names_the_key(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     key = KEYS[store.scheme]
     monkeypatch.setenv(objects.KMS_VARIABLE, "")

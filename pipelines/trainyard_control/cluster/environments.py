@@ -106,9 +106,14 @@ def _bundle_file(environment: str, namespace: str, bundle: CaBundle) -> str:
 
     at, key = f"{environment}: ca_bundle", bundle.key
     instead = "set AWS_CA_BUNDLE and REQUESTS_CA_BUNDLE to a file with the certificates"
-    with missing_right(f"{at}: the certificates are in the cluster", instead):
+    reason = f"{at}: the certificates are in the cluster"
+    try:
+        cluster = _cluster(namespace)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{reason}, and no cluster is known here. Set KUBECONFIG, or {instead}.") from error
+    with missing_right(reason, instead):
         kind: Literal["Secret", "ConfigMap"] = "Secret" if bundle.secret else "ConfigMap"
-        text = _value(_cluster(namespace), kind, bundle.secret or bundle.config_map, key, at)
+        text = _value(cluster, kind, bundle.secret or bundle.config_map, key, at)
     if _CERTIFICATE not in text:
         raise ConfigurationError(f"{at}: key '{key}' holds no certificate. PEM is expected. Name another key.")
     file = storage_cache.folder() / f"ca-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pem"
