@@ -17,7 +17,8 @@ import pytest
 
 from trainyard.quality.tables.cells import cells
 from trainyard.readers.rows import BadRow
-from trainyard.serving.records import BadRequest, Records
+from trainyard.serving.bad_request import BadRequest
+from trainyard.serving.records import Records
 from trainyard.spec.columns import Date
 from trainyard.spec.formula import as_lists, parse
 from trainyard.spec.recipe import Data

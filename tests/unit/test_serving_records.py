@@ -16,7 +16,8 @@ from grpc_tools import protoc
 
 from trainyard.readers.rows import BadRow
 from trainyard.serving import rpc
-from trainyard.serving.records import BadRequest, Records
+from trainyard.serving.bad_request import BadRequest
+from trainyard.serving.records import JSON_BYTES, Records, Wanted
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.columns import table_items
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
@@ -116,7 +117,7 @@ def test_every_form_of_a_request_gives_the_same_rows() -> None:
         for name, value in GOOD.items()
     ]
     body = json.dumps({"id": "7", "inputs": tensors, "outputs": [{"name": "label"}]}).encode()
-    assert Records(model()).open_inference_rows(body) == (expected, "7", ["label"])
+    assert Records(model()).open_inference_rows(body) == (expected, "7", Wanted({"label": False}, False))
     encoded = base64.b64encode(PNG).decode()
     image = model(RawInput(name="image", dtype="string"), pixels={"channels": 1})
     for instance in ({"image": {"b64": encoded}}, {"b64": encoded}):
@@ -168,13 +169,13 @@ def test_a_request_that_cannot_be_read_is_refused_with_the_name_of_the_field(bod
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        ({}, "inputs[0].data: a list is expected"),
+        ({}, "inputs[0].datatype: one of BOOL"),
         ({"name": None, "shape": [1], "datatype": "BYTES", "data": ["a"]}, "inputs[0].name: a name that occurs once"),
         ({"name": "city", "shape": [2], "datatype": "BYTES", "data": ["a"]}, "inputs[0].shape: [1] or [1, 1] is"),
         ({"name": "city", "shape": [1], "datatype": "BYTES", "data": "a"}, "inputs[0].data: a list is expected"),
         (
             {"name": "city", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": 5}},
-            "inputs[0].parameters.binary_data_size: binary tensors are not supported. Send the values as JSON",
+            "inputs[0].parameters.binary_data_size: a number of bytes up to 0 is expected, 5 was found. Raw",
         ),
         ({"name": "city", "contents": {}}, "inputs[0]: unknown field 'contents'"),
         ({"name": "city", "shape": [1], "datatype": "TEXT", "data": ["a"]}, "inputs[0].datatype: one of BOOL, INT8"),
@@ -262,11 +263,11 @@ def raw_content(values: list[Any], dtype: str) -> bytes:
     return b"".join(struct.pack("<I", len(value.encode())) + value.encode() for value in values)
 
 
-def read(served: PushedModel, request: Any) -> list[tuple[Any, ...]] | str:
+def read(served: PushedModel, request: Any, raw: bytes = b"") -> list[tuple[Any, ...]] | str:
     records = Records(served)
     try:
         if isinstance(request, bytes):
-            found = records.open_inference_rows(request)[0]
+            found = records.open_inference_rows(request + raw, str(len(request)) if raw else "")[0]
         else:
             found = records.tensor_rows(rpc.columns(request, records.decimals))
         return [tuple(np.float32(value) if isinstance(value, float) else value for value in row) for row in found]
@@ -290,6 +291,43 @@ def test_a_tensor_over_grpc_has_the_rows_of_the_same_tensor_over_rest(
             if not content:
                 request.raw_input_contents.append(raw_content([value], dtype))  # type: ignore[attr-defined]
             assert repr(read(served, request)) == repr(expected)
+        if raw := raw_content([value], dtype):
+            tensor = {"name": column.name, "datatype": datatype, "shape": [1]}
+            body = {"inputs": [tensor | {"parameters": {"binary_data_size": len(raw)}}]}
+            assert repr(read(served, json.dumps(body).encode(), raw)) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("json_bytes", "size", "message"),
+    [
+        ("-1", 4, f"{JSON_BYTES}: a number of bytes up to "),
+        ("999", 4, f"{JSON_BYTES}: a number of bytes up to "),
+        ("²", 4, f"{JSON_BYTES}: a number of bytes up to "),
+        ("", 5, "inputs[0].parameters.binary_data_size: a number of bytes up to 4 is expected, 5 was found."),
+        ("", True, "inputs[0].parameters.binary_data_size: a number of bytes up to 4 is expected, True was found."),
+        ("", 2, "inputs[0]: 4 raw bytes for each value of FP32 are expected, 2 were found."),
+        ("", 0, "inputs[0].shape: [0] or [0, 1] is expected for its data, [1] was found."),
+    ],
+)
+def test_raw_tensors_that_do_not_stand_behind_the_json_are_refused(json_bytes: str, size: Any, message: str) -> None:
+    tensor = {"name": "net worth", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": size}}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    with pytest.raises(BadRequest) as error:
+        Records(model(COLUMNS[0])).open_inference_rows(body + b"1234", json_bytes or str(len(body)))
+    assert str(error.value).startswith(message)
+
+
+def test_bytes_behind_the_raw_tensors_and_data_beside_one_are_refused() -> None:
+    tensor = {"name": "net worth", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
+    records = Records(model(COLUMNS[0]))
+    for more, raw, message in (
+        ({}, b"12345", "the request: its last 1 bytes belong to no input."),
+        ({"data": [1]}, b"1234", "inputs[0].data: stands beside binary_data_size. Send one of them."),
+    ):
+        body = json.dumps({"inputs": [tensor | more]}).encode()
+        with pytest.raises(BadRequest) as error:
+            records.open_inference_rows(body + raw, str(len(body)))
+        assert str(error.value) == message
 
 
 def test_halves_and_missing_values_of_raw_tensors_are_numbers_and_none() -> None:

@@ -7,11 +7,14 @@ import binascii
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from trainyard.errors import did_you_mean, listed
 from trainyard.readers.rows import BadRow
+from trainyard.serving import raw_tensors
+from trainyard.serving.bad_request import BadRequest, mistyped, shown
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.images import checked
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
@@ -43,10 +46,6 @@ _NAMES = 20  # columns in a message; chosen
 _INT64 = 1 << 63
 
 
-class BadRequest(Exception):
-    """A request that cannot be answered; the message names the field at fault."""
-
-
 class _Number(str):
     """A number of JSON, as the text that it is."""
 
@@ -58,6 +57,21 @@ class _NotANumber(_Number):
 
     def __repr__(self) -> str:
         return "NaN"
+
+
+JSON_BYTES = "Inference-Header-Content-Length"
+"""The header with the number of bytes of JSON before raw tensors, in a request and in an answer."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The outputs that a request asks for, all if it names none. raw: whether each is wanted as a raw tensor.
+
+    raw_by_default: the same of those that it does not name.
+    """
+
+    raw: Mapping[str, bool]
+    raw_by_default: bool
 
 
 class Records:
@@ -92,27 +106,46 @@ class Records:
             raise BadRequest("instances: is empty. Send at least one record.")
         return [self._row(instance, f"instances[{index}]") for index, instance in enumerate(instances)], False
 
-    def open_inference_rows(self, body: bytes) -> tuple[list[Row], str, list[str]]:
-        """Return the rows of a request of the Open Inference Protocol, its id, and the outputs that it asks for."""
-        request = _object(_parsed(body), "the request", {"id", "inputs", "outputs", "parameters"})
+    def open_inference_rows(self, body: bytes, json_bytes: str = "") -> tuple[list[Row], str, Wanted]:
+        """Return the rows of a request of the Open Inference Protocol, its id, and the outputs that it asks for.
+
+        json_bytes: the number of bytes before the raw tensors, '' if there are none.
+        """
+        size = _bounded(json_bytes, len(body), JSON_BYTES) if json_bytes else len(body)
+        request = _object(_parsed(body[:size]), "the request", {"id", "inputs", "outputs", "parameters"})
         tensors: list[tuple[Any, list[Any]]] = []
+        raw = body[size:]
         for index, item in enumerate(_list(request.get("inputs"), "inputs")):
-            tensor = _object(item, f"inputs[{index}]", {"name", "shape", "datatype", "data", "parameters"})
-            tensors.append((tensor.get("name"), _flat(tensor, f"inputs[{index}]")))
-        outputs = [
-            str(_object(item, f"outputs[{index}]", {"name", "parameters"}).get("name"))
+            place = f"inputs[{index}]"
+            tensor = _object(item, place, {"name", "shape", "datatype", "data", "parameters"})
+            datatype = require_datatype(tensor.get("datatype"), place)
+            name, parameters = tensor.get("name"), tensor.get("parameters")
+            if isinstance(parameters, dict) and "binary_data_size" in parameters:
+                if "data" in tensor:
+                    raise BadRequest(f"{place}.data: stands beside binary_data_size. Send one of them.")
+                size = _bounded(parameters["binary_data_size"], len(raw), f"{place}.parameters.binary_data_size")
+                own, raw = raw[:size], raw[size:]
+                values = raw_tensors.column(own, datatype, str(name), place, is_decimal=name in self.decimals)
+            else:
+                values = _flat(tensor, datatype, place)
+            require_shape(_list(tensor.get("shape"), f"{place}.shape"), len(values), place)
+            tensors.append((name, values))
+        if raw:
+            raise BadRequest(f"the request: its last {len(raw):,} bytes belong to no input.")
+        raw_by_default = _flag(request, "binary_data_output", default=False)
+        wanted = [
+            _object(item, f"outputs[{index}]", {"name", "parameters"})
             for index, item in enumerate(_list(request.get("outputs", []), "outputs"))
         ]
-        return self.tensor_rows(tensors), str(request.get("id") or ""), outputs
+        outputs = {str(output.get("name")): _flag(output, "binary_data", raw_by_default) for output in wanted}
+        return self.tensor_rows(tensors), str(request.get("id") or ""), Wanted(outputs, raw_by_default)
 
     def tensor_rows(self, tensors: Sequence[tuple[Any, list[Any]]]) -> list[Row]:
         """Return the rows of named tensors, whose values are as `_typed` reads them if they stand without an object."""
         columns: dict[str, list[Any]] = {}
         for index, (name, values) in enumerate(tensors):
             if not isinstance(name, str) or name in columns:
-                raise BadRequest(
-                    f"inputs[{index}].name: a name that occurs once is expected, {_shown(name)} was found."
-                )
+                raise BadRequest(f"inputs[{index}].name: a name that occurs once is expected, {shown(name)} was found.")
             columns[name] = values
         return self._from_columns(columns, "inputs", bare=True)
 
@@ -223,45 +256,45 @@ def _list(value: Any, place: str) -> list[Any]:
     return value
 
 
-def _flat(tensor: Mapping[str, Any], place: str) -> list[Any]:
+def _flat(tensor: Mapping[str, Any], datatype: str, place: str) -> list[Any]:
     """Return the values of a tensor (n,) or (n, 1), whose data may be nested in any number of lists."""
-    parameters = tensor.get("parameters")
-    if isinstance(parameters, dict) and "binary_data_size" in parameters:
-        raise binary_tensors(f"{place}.parameters.binary_data_size")
     values = _list(tensor.get("data"), f"{place}.data")
     while values and all(isinstance(value, list) and len(value) == 1 for value in values):
         values = [value[0] for value in values]
-    require_shape(_list(tensor.get("shape"), f"{place}.shape"), len(values), place)
-    datatype = require_datatype(tensor.get("datatype"), place)
     for index, value in enumerate(values):
         if value is not None and not _is_of(datatype, value):
             raise mistyped(f"{place}.data[{index}]", tensor.get("name"), datatype, value)
     return values
 
 
-def binary_tensors(place: str) -> BadRequest:
-    """Return the error for a tensor whose values stand behind the JSON, as in Triton's extension of REST."""
-    return BadRequest(f"{place}: binary tensors are not supported. Send the values as JSON in 'data', or use gRPC.")
+def _flag(thing: Mapping[str, Any], name: str, default: bool) -> bool:
+    parameters = thing.get("parameters")
+    return parameters.get(name, default) is True if isinstance(parameters, dict) else default
+
+
+def _bounded(number: Any, limit: int, place: str) -> int:
+    text = str(number)
+    if text.isascii() and text.isdecimal() and int(text) <= limit:
+        return int(text)
+    raise BadRequest(
+        f"{place}: a number of bytes up to {limit:,} is expected, {shown(number)} was found. Raw tensors stand behind "
+        f"the JSON, whose length is in the header {JSON_BYTES}."
+    )
 
 
 def require_shape(shape: Sequence[Any], count: int, place: str) -> None:
     """Raise `BadRequest` unless `shape` is that of a column of `count` values."""
     if [str(size) for size in shape] not in ([str(count)], [str(count), "1"]):
         raise BadRequest(
-            f"{place}.shape: [{count}] or [{count}, 1] is expected for its data, {_shown(shape)} was found."
+            f"{place}.shape: [{count}] or [{count}, 1] is expected for its data, {shown(shape)} was found."
         )
 
 
 def require_datatype(datatype: Any, place: str) -> str:
     """Return `datatype`. Raises `BadRequest` if the Open Inference Protocol has no such one."""
     if not isinstance(datatype, str) or datatype not in _DATATYPES:
-        raise BadRequest(f"{place}.datatype: one of {', '.join(_DATATYPES)} is expected, {_shown(datatype)} was found.")
+        raise BadRequest(f"{place}.datatype: one of {', '.join(_DATATYPES)} is expected, {shown(datatype)} was found.")
     return datatype
-
-
-def mistyped(place: str, name: object, datatype: str, value: object) -> BadRequest:
-    """Return the error for a `value` that is none of the `datatype` of the tensor `name`."""
-    return BadRequest(f"{place}: a value of {datatype} is expected for {_shown(name)}, {_shown(value)} was found.")
 
 
 def _is_of(datatype: str, value: Any) -> bool:
@@ -291,7 +324,7 @@ def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> 
     if feature.dtype == "string":
         if column is not None and column.type == "date":
             if (found := day(text, hour=column.hour, zone=zone)) is None:
-                raise BadRequest(f"{place}: a day YYYY-MM-DD is expected, {_shown(value)} was found.")
+                raise BadRequest(f"{place}: a day YYYY-MM-DD is expected, {shown(value)} was found.")
             return found
         if column is not None and column.separator is not None:
             return canonical_list(text, column.separator)
@@ -299,10 +332,10 @@ def _value(value: Any, feature: RawInput, zone: datetime.tzinfo, place: str) -> 
     found_number = number(text)
     if feature.dtype == "int64":
         if found_number is None or not found_number.is_integer() or abs(found_number) >= _INT64:
-            raise BadRequest(f"{place}: a whole number is expected, {_shown(value)} was found.")
+            raise BadRequest(f"{place}: a whole number is expected, {shown(value)} was found.")
         return int(found_number)
     if found_number is None:
-        raise BadRequest(f"{place}: a number is expected, {_shown(value)} was found.")
+        raise BadRequest(f"{place}: a number is expected, {shown(value)} was found.")
     return found_number
 
 
@@ -329,9 +362,9 @@ def _text(value: Any, feature: RawInput, place: str) -> str:
         if len(texts) == len(value) and not any(separator in text for text in texts):
             return separator.join(texts)
         raise BadRequest(
-            f"{place}: single values without '{separator}' in them are expected, {_shown(value)} was found."
+            f"{place}: single values without '{separator}' in them are expected, {shown(value)} was found."
         )
-    raise BadRequest(f"{place}: one value is expected, {_shown(value)} was found.")
+    raise BadRequest(f"{place}: one value is expected, {shown(value)} was found.")
 
 
 def _decoded(text: Any, place: str) -> bytes:
@@ -339,7 +372,3 @@ def _decoded(text: Any, place: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
         raise BadRequest(f"{place}: is no base64 ({error}).") from error
-
-
-def _shown(value: Any) -> str:
-    return repr(value.decode(errors="replace") if isinstance(value, bytes) else value)[:60]

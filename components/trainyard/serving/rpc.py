@@ -8,7 +8,6 @@ messages with the same names.
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
@@ -26,13 +25,14 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from trainyard.errors import ConfigurationError
-from trainyard.serving.records import INTEGERS, BadRequest, mistyped, require_datatype, require_shape
+from trainyard.serving import raw_tensors
+from trainyard.serving.bad_request import BadRequest, mistyped
+from trainyard.serving.records import INTEGERS, require_datatype, require_shape
 from trainyard.serving.service import Service, about_server, parsed, refusal
 from trainyard.serving.versions import Output
 from trainyard.uris import with_port
 
 SERVICE = "inference.GRPCInferenceService"
-_LENGTH = struct.Struct("<I")  # before each element of raw BYTES
 _CONTENTS = {
     "int_contents": "<i4",
     "int64_contents": "<i8",
@@ -43,23 +43,21 @@ _CONTENTS = {
 }
 """The dtype of the numbers in each field of typed contents."""
 
-_TENSORS: dict[str, tuple[str, str]] = {
-    "BOOL": ("?", "bool_contents"),
-    "INT8": ("<i1", "int_contents"),
-    "INT16": ("<i2", "int_contents"),
-    "INT32": ("<i4", "int_contents"),
-    "INT64": ("<i8", "int64_contents"),
-    "UINT8": ("<u1", "uint_contents"),
-    "UINT16": ("<u2", "uint_contents"),
-    "UINT32": ("<u4", "uint_contents"),
-    "UINT64": ("<u8", "uint64_contents"),
-    "FP16": ("<f2", ""),
-    "BF16": ("<u2", ""),
-    "FP32": ("<f4", "fp32_contents"),
-    "FP64": ("<f8", "fp64_contents"),
-    "BYTES": ("", "bytes_contents"),
+_FIELDS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
 }
-"""For each datatype the dtype of raw values, and the field of typed contents; '' if it has none.
+"""The field of typed contents of each datatype that has one.
 
 Source: the comments in the source that open_inference_grpc.proto names.
 """
@@ -104,10 +102,12 @@ def columns(request: Any, decimals: Collection[str]) -> list[tuple[str, list[Any
         require_datatype(tensor.datatype, place)
         if raw and tensor.HasField("contents"):
             raise BadRequest(f"{place}.contents: stands beside raw_input_contents. Send one of them.")
-        values = _from_raw(raw[index], tensor, place) if raw else _from_contents(tensor, place)
+        is_decimal = tensor.name in decimals
+        if raw:
+            values = raw_tensors.column(raw[index], tensor.datatype, tensor.name, place, is_decimal=is_decimal)
+        else:
+            values = raw_tensors.listed(_from_contents(tensor, place), is_decimal=is_decimal)
         require_shape(tensor.shape, len(values), place)
-        if isinstance(values, np.ndarray):
-            values = values.astype(float).tolist() if tensor.name in decimals else _texts(values)
         found.append((tensor.name, values))
     return found
 
@@ -116,21 +116,19 @@ def response(model: str, version: str, request: Any, outputs: Sequence[Output]) 
     """Return the ModelInferResponse to `request`, whose contents are raw if those of the request are."""
     answer: Any = METHODS["ModelInfer"][1](model_name=model, model_version=version, id=request.id)
     for output in outputs:
-        dtype, field = _TENSORS[output.datatype]
         tensor = answer.outputs.add(name=output.name, datatype=output.datatype, shape=np.shape(output.values))
-        content: Any = np.ravel(output.values).astype(dtype) if dtype else [text.encode() for text in output.values]
-        if not request.raw_input_contents:
-            getattr(tensor.contents, field).extend(content)
-        elif dtype:
-            answer.raw_output_contents.append(content.tobytes())
-        else:
-            answer.raw_output_contents.append(b"".join(_LENGTH.pack(len(text)) + text for text in content))
+        if request.raw_input_contents:
+            answer.raw_output_contents.append(raw_tensors.content(output.values, output.datatype))
+            continue
+        is_text = output.datatype == "BYTES"
+        content: Any = [text.encode() for text in output.values] if is_text else np.ravel(output.values)
+        getattr(tensor.contents, _FIELDS[output.datatype]).extend(content)
     return answer
 
 
 def _from_contents(tensor: Any, place: str) -> Any:
     contents, datatype = tensor.contents, tensor.datatype
-    expected = _TENSORS[datatype][1]
+    expected = _FIELDS.get(datatype)
     found = [field.name for field, _ in contents.ListFields()]
     if not expected:
         raise BadRequest(f"{place}.contents: {datatype} has none. Send raw_input_contents.")
@@ -145,47 +143,6 @@ def _from_contents(tensor: Any, place: str) -> Any:
         for index in np.flatnonzero((numbers < low) | (numbers > high))[:1].tolist():
             raise mistyped(f"{place}.contents.{expected}[{index}]", tensor.name, datatype, values[index])
     return numbers
-
-
-def _from_raw(content: bytes, tensor: Any, place: str) -> Any:
-    datatype = tensor.datatype
-    if datatype == "BYTES":
-        return _elements(content, place)
-    dtype = np.dtype(_TENSORS[datatype][0])
-    if len(content) % dtype.itemsize:
-        raise BadRequest(
-            f"{place}: {dtype.itemsize} raw bytes for each value of {datatype} are expected, {len(content):,} "
-            "were found."
-        )
-    values = np.frombuffer(content, dtype)
-    if datatype == "BOOL":
-        for index in np.flatnonzero(values.view("u1") > 1)[:1].tolist():
-            raise mistyped(f"{place}: raw element {index}", tensor.name, datatype, content[index])
-        return values.tolist()
-    return (values.astype("<u4") << 16).view("<f4") if datatype == "BF16" else values
-
-
-def _elements(content: bytes, place: str) -> list[bytes]:
-    """Return the elements of raw BYTES, which stand behind their lengths."""
-    elements: list[bytes] = []
-    start = 0
-    while start < len(content):
-        end = start + _LENGTH.size
-        if end <= len(content):
-            start, end = end, end + _LENGTH.unpack_from(content, start)[0]
-        if end > len(content):
-            raise BadRequest(f"{place}: its raw bytes end within element {len(elements)}.")
-        elements.append(content[start:end])
-        start = end
-    return elements
-
-
-def _texts(values: Any) -> list[str | None]:
-    """Return the shortest text of each number, None for NaN."""
-    texts: list[str | None] = values.astype(str).tolist()
-    for index in np.flatnonzero(values != values):
-        texts[index] = None
-    return texts
 
 
 class _Health(health.aio.HealthServicer):

@@ -29,7 +29,8 @@ from trainyard import events
 from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.report.pages import template
-from trainyard.serving.records import binary_tensors
+from trainyard.serving import raw_tensors
+from trainyard.serving.records import JSON_BYTES
 from trainyard.serving.service import Service, about_server, parsed, refusal
 from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
 from trainyard.spec.columns import input_name
@@ -38,7 +39,6 @@ from trainyard.uris import with_port
 from trainyard.values.columns import block_pandas_import
 
 _EXAMPLE = f"{EXTRA}/examples/row.json"
-_JSON_LENGTH = "Inference-Header-Content-Length"  # of Triton's extension, whose tensors stand behind the JSON
 _HERE = Path(__file__).parent
 _ALL = "0.0.0.0"  # noqa: S104
 _DTYPES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
@@ -127,13 +127,19 @@ class Server:
 
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        if _JSON_LENGTH in request.headers:
-            raise binary_tensors("the request")
-        body = await request.read()
-        rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body), len(body))
-        outputs = await self._service.infer(model, rows, wanted)
+        body, json_bytes = await request.read(), request.headers.get(JSON_BYTES, "")
+        rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body, json_bytes), len(body))
+        outputs = await self._service.infer(model, rows, wanted.raw)
+        raw = {
+            output.name: raw_tensors.content(output.values, output.datatype)
+            for output in outputs
+            if wanted.raw.get(output.name, wanted.raw_by_default)
+        }
         content = {"model_name": self._service.name, "model_version": str(model.number)} | ({"id": id_} if id_ else {})
-        return web.json_response({**content, "outputs": [_tensor(output) for output in outputs]})
+        text = json.dumps({**content, "outputs": [_tensor(output, raw.get(output.name)) for output in outputs]})
+        if not raw:
+            return web.json_response(text=text)
+        return web.Response(body=text.encode() + b"".join(raw.values()), headers={JSON_BYTES: str(len(text.encode()))})
 
     async def _status(self, request: web.Request) -> web.Response:
         status = {
@@ -211,16 +217,15 @@ def _tensor_info(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:
     return {"dtype": kind, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}
 
 
-def _tensor(output: Output) -> dict[str, Any]:
-    """Return an output as the Open Inference Protocol has it: its values in one list, row after row."""
+def _tensor(output: Output, raw: bytes | None) -> dict[str, Any]:
+    """Return an output as the Open Inference Protocol has it: its values in one list, row after row, if not `raw`."""
     values = output.values
     is_array = isinstance(values, np.ndarray)
-    return {
-        "name": output.name,
-        "datatype": output.datatype,
-        "shape": list(values.shape) if is_array else [len(values)],
-        "data": values.ravel().tolist() if is_array else values,
-    }
+    shape = list(values.shape) if is_array else [len(values)]
+    described: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": shape}
+    if raw is not None:
+        return described | {"parameters": {"binary_data_size": len(raw)}}
+    return described | {"data": values.ravel().tolist() if is_array else values}
 
 
 @dataclass(frozen=True)

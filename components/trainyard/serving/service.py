@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from trainyard import events
 from trainyard.errors import bug_sentence
 from trainyard.readers.rows import BadRow
-from trainyard.serving.records import BadRequest, Row
+from trainyard.serving.bad_request import BadRequest
+from trainyard.serving.records import Row
 from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
 from trainyard.steps.predict.source import Array
 
@@ -101,7 +102,11 @@ class Service:
 
 def about_server() -> dict[str, Any]:
     """Return the metadata of the server as the Open Inference Protocol has it."""
-    return {"name": "trainyard", "version": importlib.metadata.version("trainyard"), "extensions": []}
+    return {
+        "name": "trainyard",
+        "version": importlib.metadata.version("trainyard"),
+        "extensions": ["binary_tensor_data"],
+    }
 
 
 async def parsed(parse: Callable[[], _Parsed], size: int) -> _Parsed:
