@@ -1,4 +1,4 @@
-"""What a request is refused with."""
+"""The error of a request that cannot be answered, and its messages."""
 
 from __future__ import annotations
 
