@@ -21,7 +21,7 @@ USER = 1234567890  # as a platform picks one: no name, no home, no group of the 
 SECONDS = 480  # the default recipe, on a machine that others use
 
 LOOK = """
-import json, os, shutil, subprocess
+import ctypes, json, os, shutil, subprocess
 from trainyard.contract import keys
 def writable(path):
     try:
@@ -32,6 +32,7 @@ def writable(path):
 raised = subprocess.run("find / -xdev -type f -perm /6000".split(), capture_output=True, text=True).stdout.split()
 tools = "gcc g++ cc c++ ld as clang make go rustc pip pip3 uv curl wget".split()
 caches = ["/root/.cache", "/var/cache/apt", "/var/lib/apt/lists", "/cache", "/src", "/locks", "/wheels"]
+ctypes.CDLL("libgomp.so.1")  # which LightGBM's wheel expects of the system
 print("found " + json.dumps({
     "user": os.getuid(),
     "writable": [path for path in ("/", "/opt/trainyard", "/etc", "/var", "/root", "/tmp") if writable(path)],
