@@ -1,22 +1,39 @@
 """An HTTP server that answers as the API of Kubeflow Pipelines 2.17 does, as far as a run is submitted and followed.
 
-It executes nothing itself: `start` says what a run does, in a thread of its own.
+It executes nothing itself: `start` says what a run does, in a thread of its own. `execute` is such a function.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-Tasks = dict[str, str]
+import yaml
+from tests.unit import report_folders
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.pipeline import Pipeline
+from trainyard.graph import OUTPUTS
+from trainyard.report import pipeline_run
+from trainyard.runtime.task import write_note
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+
+STEP_SECONDS = 0.06
+
 _ID = "0b9f4c1e-0000-4000-8000-00000000000{}"
 
 
@@ -125,3 +142,33 @@ def serve(kubeflow: Kubeflow) -> Iterator[Kubeflow]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield kubeflow
         server.shutdown()
+
+
+def execute(kubeflow: Kubeflow, run_id: str, package: str, verdict: str = "blessed") -> None:
+    """Do as the steps of the run of `package`, see `leave_run`."""
+    parameters = next(yaml.safe_load_all(package))["root"]["inputDefinitions"]["parameters"]
+    known = {name: parameter.get("defaultValue") for name, parameter in parameters.items()}
+    recipe = documents.parse(known["recipe"], Recipe, name="recipe")
+    leave_run(kubeflow, run_id, recipe, known["storage"], verdict)
+
+
+def leave_run(kubeflow: Kubeflow, run_id: str, recipe: Recipe, root: str, verdict: str = "blessed") -> None:
+    """Leave the documents of `report_folders` below `root` where the steps of a run do, and tell of the steps."""
+    made = report_folders.whole_run(Path(root).parent / "documents")
+    if verdict == "refused":
+        document = Evaluation.read(made["evaluate"])
+        failed = [threshold.model_copy(update={"passed": False}) for threshold in document.gate.thresholds]
+        gate = document.gate.model_copy(update={"verdict": verdict, "thresholds": failed})
+        document.model_copy(update={"gate": gate}).write(Path(made["evaluate"]))
+    pipeline, folder = Pipeline(root, recipe), keys.run_folder(root, recipe.name, run_id)
+    for name in OUTPUTS if verdict == "blessed" else OUTPUTS[:3]:
+        kubeflow.tell(run_id, "RUNNING", **{name: "RUNNING"})
+        time.sleep(STEP_SECONDS)
+        output = pipeline.place(name).output
+        with storage.stage(output, producer=f"trainyard.{name}") as staging:
+            shutil.copytree(made[name], staging, dirs_exist_ok=True)
+        pipeline.outputs[name] = output
+        write_note(folder, name, {"folder": output, "seconds": report_folders.SECONDS[name]})
+        kubeflow.tell(run_id, "RUNNING", **{name: "SUCCEEDED"})
+    pipeline_run.write_end(recipe, root, run_id, name)
+    kubeflow.tell(run_id, "SUCCEEDED")

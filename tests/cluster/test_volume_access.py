@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from namespaces import Namespace, until
-from tests.kubeflow_server import Kubeflow, serve
+from tests.kubeflow_server import Kubeflow, leave_run, serve
 from tests.pushed_versions import push_versions
+
+from trainyard.spec import recipe as recipes
 
 pytestmark = pytest.mark.cluster
 
@@ -30,9 +32,13 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         root = push_versions().parents[1]
-    run = root / "digits/runs" / RUN
-    run.mkdir(parents=True)
-    (run / "report.html").write_text("<!doctype html><p>ended")
+    kubeflow = Kubeflow()
+    about = {"about": json.dumps({"recipe": "digits", "environment": "mine"})}
+    created = {"run_id": RUN, "display_name": "digits-9", "created_at": "2026-01-01T00:00:00+00:00"}
+    kubeflow.runs[RUN] = created | {"state": "RUNNING", "tasks": [], "runtime_config": {"parameters": about}}
+    leave_run(kubeflow, RUN, recipes.load("digits"), str(root))
+    record = root / "digits/runs" / RUN / "run.json"
+    record.write_text(record.read_text().replace(str(root), "/mnt/runs/x"))
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -59,10 +65,6 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
         namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
     until(lambda: "true" in namespace.kubectl("get", "pod", "filler", "-o", "jsonpath={..ready}"))
     namespace.kubectl("cp", str(root), "filler:/mnt/runs/x")
-    kubeflow = Kubeflow()
-    about = {"about": json.dumps({"recipe": "digits", "environment": "mine"})}
-    created = {"run_id": RUN, "display_name": "digits-9", "created_at": "2026-01-01T00:00:00+00:00"}
-    kubeflow.runs[RUN] = created | {"state": "SUCCEEDED", "tasks": [], "runtime_config": {"parameters": about}}
     amounts = {"cpu": "1", "memory": "2Gi"}
     with serve(kubeflow):
         document = {
@@ -82,15 +84,17 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
 
 def trainyard(environment: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trainyard_control.cli.main", *arguments, "-e", str(environment)]
-    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=300)
+    folder = environment.parent
+    return subprocess.run(command, env=os.environ | variables, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_a_report_and_a_version_are_read_and_the_pod_is_gone(
     environment: Path, namespace: Namespace, tmp_path: Path
 ) -> None:
-    page, model = tmp_path / "report.html", tmp_path / "model"
-    done = trainyard(environment, "runs", "report", "digits-9", "--file", str(page))
-    assert done.returncode == 0 and page.read_text() == "<!doctype html><p>ended", done.stderr
+    done = trainyard(environment, "runs", "watch", "digits-9")
+    assert done.returncode == 0 and "metric (test split)" in done.stdout and "digits-9.html" in done.stdout, done.stderr
+    assert environment.with_name("digits-9.html").read_text().startswith("<!doctype html>")
+    model = tmp_path / "model"
     done = trainyard(environment, "models", "export", "digits@1", str(model))
     assert done.returncode == 0 and (model / "assets.extra/vocabularies/city").read_text() == "Bern\n", done.stderr
     until(lambda: "trainyard-read" not in namespace.kubectl("get", "pods", "-o", "name"), 30)

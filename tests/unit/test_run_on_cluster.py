@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import _thread
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from tests.kubeflow_server import Kubeflow, serve
-from tests.unit import report_folders
+from tests.kubeflow_server import Kubeflow, execute, serve
 
-from trainyard.contract import keys
-from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.pipeline import Pipeline
 from trainyard.graph import OUTPUTS
 from trainyard.kubernetes import client
 from trainyard.kubernetes.diagnosis import PodTask
-from trainyard.report import pipeline_run
-from trainyard.runtime.task import write_note
-from trainyard.spec import documents
-from trainyard.spec.recipe import Recipe
-from trainyard.storage import storage
 from trainyard_control.api.progress import ClusterScreen
 from trainyard_control.cli.main import main
 from trainyard_control.kubeflow import runs as kubeflow_runs
@@ -74,35 +63,10 @@ def trainyard(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int,
     return int(end.value.code or 0), output.out, output.err
 
 
-def executed(kubeflow: Kubeflow, run_id: str, package: str, verdict: str = "blessed") -> None:
-    """Leave the documents of `report_folders` where the steps of the run do, and tell of the steps."""
-    parameters = next(yaml.safe_load_all(package))["root"]["inputDefinitions"]["parameters"]
-    known = {name: parameter.get("defaultValue") for name, parameter in parameters.items()}
-    recipe, root = documents.parse(known["recipe"], Recipe, name="recipe"), known["storage"]
-    made = report_folders.whole_run(Path(root).parent / "documents")
-    if verdict == "refused":
-        document = Evaluation.read(made["evaluate"])
-        failed = [threshold.model_copy(update={"passed": False}) for threshold in document.gate.thresholds]
-        gate = document.gate.model_copy(update={"verdict": verdict, "thresholds": failed})
-        document.model_copy(update={"gate": gate}).write(Path(made["evaluate"]))
-    pipeline, folder = Pipeline(root, recipe), keys.run_folder(root, recipe.name, run_id)
-    for name in OUTPUTS if verdict == "blessed" else OUTPUTS[:3]:
-        kubeflow.tell(run_id, "RUNNING", **{name: "RUNNING"})
-        time.sleep(3 * POLL_SECONDS)
-        output = pipeline.place(name).output
-        with storage.stage(output, producer=f"trainyard.{name}") as staging:
-            shutil.copytree(made[name], staging, dirs_exist_ok=True)
-        pipeline.outputs[name] = output
-        write_note(folder, name, {"folder": output, "seconds": report_folders.SECONDS[name]})
-        kubeflow.tell(run_id, "RUNNING", **{name: "SUCCEEDED"})
-    pipeline_run.write_end(recipe, root, run_id, name)
-    kubeflow.tell(run_id, "SUCCEEDED")
-
-
 def test_a_run_ends_with_the_last_screen_of_a_local_run_and_a_copy_of_its_report(
     kubeflow: Kubeflow, environment: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    kubeflow.start = lambda *run: executed(kubeflow, *run)
+    kubeflow.start = lambda *run: execute(kubeflow, *run)
     code, screen, story = trainyard(capsys, "run", "digits", "-e", environment, "--name", "digits-1")
     assert code == 0, story
     lines = [line.split()[:2] for line in story.splitlines()]
@@ -116,7 +80,7 @@ def test_a_run_ends_with_the_last_screen_of_a_local_run_and_a_copy_of_its_report
 def test_a_refused_model_ends_as_on_this_machine(
     kubeflow: Kubeflow, environment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubeflow.start = lambda *run: executed(kubeflow, *run, verdict="refused")
+    kubeflow.start = lambda *run: execute(kubeflow, *run, verdict="refused")
     options = ("--require-blessed", "-o", "json")
     code, screen, story = trainyard(capsys, "run", "digits", "-e", environment, *options)
     assert code == 60 and json.loads(screen)["gate"]["verdict"] == "refused"
