@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -281,6 +284,54 @@ def test_a_wheel_of_another_platform_is_refused(tmp_path: Path, index: Path) -> 
 def test_a_package_that_is_not_there_is_refused_in_one_sentence(tmp_path: Path, index: Path) -> None:
     with pytest.raises(ConfigurationError, match="packages: absent: is not in the package index"):
         python_packages.chosen(load(tmp_path, "packages: [absent]"))
+
+
+class _PrivateIndex(http.server.BaseHTTPRequestHandler):
+    """Serves the wheel `shift` to those who log in."""
+
+    folder: Path
+
+    def do_GET(self) -> None:
+        (path,) = self.folder.glob("*.whl")
+        login = base64.b64encode(b"me:se%cret").decode()
+        if self.headers.get("Authorization") != f"Basic {login}":
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Basic")
+            content = b""
+        else:
+            is_wheel = self.path.endswith(".whl")
+            link = f'<a href="/{path.name}#sha256={cache.digest_of(path)}">{path.name}</a>'
+            self.send_response(200)
+            self.send_header("Content-Type", "application/zip" if is_wheel else "text/html")
+            content = path.read_bytes() if is_wheel else link.encode()
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("index")
+def test_a_private_index_gets_the_login_of_uvs_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(tmp_path / "private", "shift", {"shift.py": ""})
+    handler = type("Handler", (_PrivateIndex,), {"folder": tmp_path / "private"})
+    monkeypatch.delenv("UV_FIND_LINKS")
+    recipe = load(tmp_path, "packages: [shift==1.0]")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:wrong@{address}")
+        with pytest.raises(ConfigurationError, match="the package index refuses the login") as refused:
+            python_packages.chosen(recipe)
+        assert "wrong" not in str(refused.value)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:se%25cret@{address}")
+        found = specification.wheels(python_packages.chosen(recipe))
+        server.shutdown()
+    assert list(found) == ["shift-1.0-py3-none-any.whl"]
 
 
 def test_a_wheel_that_would_hide_an_installed_module_is_refused(tmp_path: Path) -> None:

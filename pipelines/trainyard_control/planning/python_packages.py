@@ -5,9 +5,11 @@ uv resolves them, with the versions that the image holds as constraints, and Tra
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
+import netrc
 import os
 import re
 import shutil
@@ -41,6 +43,8 @@ _OLD_PLATFORMS = ("manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x8
 _VERSIONS = Path(__file__).with_name("image_versions.txt")
 _CONNECT_SECONDS = 60  # chosen: between two parts of a download
 _CHUNK_BYTES = 1 << 20
+_INDEXES = re.compile(r"UV_.*(INDEX|LINKS)")
+_INDEX = re.compile(r"(?:([\w.-]+)=)?(https?://\S+)")
 _SOURCE_ONLY = re.compile(r"(\S+) has no usable wheels")
 _UNKNOWN = re.compile(r"(\S+) was not found in the (?:package registry|provided package locations)")
 _OTHER_PLATFORM = re.compile(r"(\S+) has no wheels with a matching")
@@ -100,7 +104,7 @@ def _asked(text: str) -> tuple[str, str]:
 
 def _indexes() -> list[str]:
     """Return digests of the variables that name package indexes, because these may hold passwords."""
-    named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if re.match(r"UV_.*(INDEX|LINKS)", name)]
+    named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if _INDEXES.match(name)]
     return [hashlib.sha256(each.encode()).hexdigest() for each in named]
 
 
@@ -235,6 +239,11 @@ def _failure(stderr: str, target: _Target) -> ConfigurationError | TransientErro
             f"packages: {found[1]}: has no wheel, only a source distribution, and nothing is built for a run. Build a "
             f"wheel by `pip wheel --no-deps {found[1]}`{_example(target)}, and name that file."
         )
+    if "authentication credentials" in text:
+        return ConfigurationError(
+            "packages: the package index refuses the login. Correct the user and the password in uv's variables, such "
+            "as UV_DEFAULT_INDEX, or in ~/.netrc."
+        )
     if found := _UNKNOWN.search(text):
         return ConfigurationError(
             f"packages: {found[1]}: is not in the package index. Correct the name, or name another index in UV_INDEX."
@@ -260,9 +269,30 @@ def _wheel(name: str, digest: str, url: str) -> Wheel:
     return Wheel(sha256=digest, bytes=path.stat().st_size, location=str(path))
 
 
+def _login(url: str) -> tuple[str, str] | None:
+    """Return the user and the password for `url`: those of its index in uv's variables, or of ~/.netrc."""
+    host = urllib.parse.urlsplit(url)[:2]
+    for variable, value in os.environ.items():
+        for name, index in _INDEX.findall(value) if _INDEXES.match(variable) else ():
+            parts = urllib.parse.urlsplit(index)
+            prefix = f"UV_INDEX_{re.sub('[^A-Za-z0-9]', '_', name).upper()}"
+            user = urllib.parse.unquote(parts.username or "") or os.environ.get(f"{prefix}_USERNAME", "")
+            password = urllib.parse.unquote(parts.password or "") or os.environ.get(f"{prefix}_PASSWORD", "")
+            if (parts.scheme, parts.netloc.rpartition("@")[2]) == host and (user or password):
+                return user, password
+    with suppress(OSError, netrc.NetrcParseError):
+        if entry := netrc.netrc().authenticators(urllib.parse.urlsplit(url).hostname or ""):
+            return entry[0], entry[2]
+    return None
+
+
 def _download(url: str, path: Path) -> None:
+    request = urllib.request.Request(url)  # noqa: S310 - uv gives the URL
+    if login := _login(url):
+        text = base64.b64encode(":".join(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {text}")
     try:
-        with urllib.request.urlopen(url, timeout=_CONNECT_SECONDS) as source, path.open("wb") as stream:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_CONNECT_SECONDS) as source, path.open("wb") as stream:  # noqa: S310
             while chunk := source.read(_CHUNK_BYTES):
                 stream.write(chunk)
     except urllib.error.HTTPError as error:
