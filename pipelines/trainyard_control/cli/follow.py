@@ -13,7 +13,6 @@ import typer
 
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.measured import duration_text
-from trainyard.storage import storage
 from trainyard_control.cli.options import Output, confirm, say, write_file
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def follow_to_last_screen(runs: KubeflowRuns, run_id: str, again: str, pending_l
 
 def _with_saved_report(run: Run, name: str) -> Run:
     """Save the report of `run` in the current folder, and return the run with the file as its report."""
+    from trainyard.storage import storage
+
     page = storage.read_text(str(run.report)) if run.report else None
     if page is None:
         return run
