@@ -122,4 +122,4 @@ def test_larger_code_runs_in_each_step_after_the_project_was_moved_away_and_its_
     held = Archive(archive=str(version / "assets.extra" / "code.tar"), sha256=stored.sha256)
     assert archive.unpack(held) == code.files(recipe)
     for step in ("train", "evaluate", "export"):  # so that `prune` keeps the upload
-        assert json.loads(Path(ran.folders[step], "manifest.json").read_text())["origin"]["code"] == stored.archive
+        assert json.loads(Path(ran.folders[step], "manifest.json").read_text())["origin"]["uploads"] == [stored.archive]
