@@ -31,7 +31,8 @@ def test_a_step_reads_earlier_ones_whose_outputs_have_a_name() -> None:
 
 def test_an_output_depends_on_sections_that_recipes_have_and_every_section_is_in_one() -> None:
     named = {section for step in STEPS.values() for section in step.sections}
-    unkeyed = {"name", "description", "module", "files"}  # names, and parts of the code's digest
+    # Names, and parts of the code's digest.
+    unkeyed = {"name", "description", "module", "files", "packages", "requirements"}
     assert named == set(Recipe.model_fields) - unkeyed
     assert [name for name in STEPS if name not in OUTPUTS] == [CHECK, PREDICT]
 
