@@ -215,7 +215,7 @@ def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one
         (["run", "digist"], 20, "Did you mean 'digits'?"),
         (["run", "digits", "--set", "train.epoch=3"], 20, "unknown key. Did you mean 'epochs'?"),
         (["run", "digits", "-e", "lokal"], 20, "Did you mean 'local'?"),
-        (["run", "digits", "-e", "gke"], 20, "its target is"),
+        (["run", "digits", "-e", "vertex"], 20, "its target is vertex"),
         (["run", "digits", "--from", "training"], 2, "training"),
     ],
 )
