@@ -83,12 +83,12 @@ def test_a_recipe_in_a_bucket_is_taken_as_a_file_is(store: Store, tmp_path: Path
 
 @pytest.mark.parametrize("served", ["s3"], indirect=True)
 def test_what_no_recipe_in_a_bucket_can_be_is_told_in_a_sentence(store: Store) -> None:
-    uri = f"{store.uri}/own.yaml"
-    for missing in (uri, f"{store.scheme}://no-such-bucket/own.yaml"):
+    uri = f"{store.uri}/none.yaml"
+    for missing in (uri, f"{store.scheme}://no-such-bucket/none.yaml"):
         refused = trainyard("recipe", "validate", missing, code=20).stderr
         assert refused == f"✗ {missing}: there is no such bucket or object. Correct the name.\n"
     storage.write_text(uri, "#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigurationError, match=rf"own.yaml: is larger than {MAX_BYTES:,} bytes"):
+    with pytest.raises(ConfigurationError, match=rf"none.yaml: is larger than {MAX_BYTES:,} bytes"):
         recipes.load(uri)
     for beside, key in BESIDE.items():
         storage.write_text(uri, beside)
@@ -96,7 +96,7 @@ def test_what_no_recipe_in_a_bucket_can_be_is_told_in_a_sentence(store: Store) -
             recipes.load(uri)
         assert str(fault.value).startswith(f"{uri}: {key} is relative, and beside a recipe in a bucket no files are")
     storage.write_text(uri, SCRIPTED.replace("my_train.py", "/no/my_train.py") + "module: /no/own.py\n")
-    with pytest.raises(ConfigurationError, match=r"own.yaml:\d+: module: there is no such file"):
+    with pytest.raises(ConfigurationError, match=r"none.yaml:\d+: module: there is no such file"):
         recipes.load(uri)
 
 
