@@ -16,6 +16,7 @@ import pytest
 from namespaces import Namespace, until
 from tests.kubeflow_server import Kubeflow, leave_run, serve
 from tests.pushed_versions import push_versions
+from train_step import CLAIM
 
 from trainyard.spec import recipe as recipes
 
@@ -39,16 +40,6 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
     leave_run(kubeflow, RUN, recipes.load("digits"), str(root))
     record = root / "digits/runs" / RUN / "run.json"
     record.write_text(record.read_text().replace(str(root), "/mnt/runs/x"))
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "runs"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "standard-rwx",
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
     security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {
         "name": "main",
@@ -61,7 +52,7 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
     spec = {"containers": [container], "volumes": [volume], "securityContext": security}
     spec["terminationGracePeriodSeconds"] = 0
     filler = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "filler"}, "spec": spec}
-    for manifest in (claim, filler):
+    for manifest in (CLAIM, filler):
         namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
     until(lambda: "true" in namespace.kubectl("get", "pod", "filler", "-o", "jsonpath={..ready}"))
     namespace.kubectl("cp", str(root), "filler:/mnt/runs/x")

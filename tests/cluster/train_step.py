@@ -76,6 +76,16 @@ RESTRICTED = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "runs"},
+    "spec": {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "standard-rwx",
+        "resources": {"requests": {"storage": "1Gi"}},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -289,21 +299,11 @@ class Desk:
         self.namespace = namespace
 
     def start(self) -> Desk:
-        claim = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "runs"},
-            "spec": {
-                "accessModes": ["ReadWriteMany"],
-                "storageClassName": "standard-rwx",
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        }
         spec = Run(self.namespace, "desk")._spec()
         spec["containers"][0] |= {"command": ["sleep", "infinity"], "args": []}
         spec["containers"][0]["resources"] = {"requests": {"cpu": "100m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "desk"}, "spec": spec}
-        for manifest in (claim, pod):
+        for manifest in (CLAIM, pod):
             self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
         self.namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=300s")
         return self

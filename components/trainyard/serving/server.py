@@ -32,7 +32,7 @@ from trainyard.report.pages import template
 from trainyard.serving import raw_tensors
 from trainyard.serving.records import JSON_BYTES
 from trainyard.serving.service import Service, about_server, parsed, refusal
-from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
+from trainyard.serving.versions import LoadedModel, Output, ServingVersion
 from trainyard.spec.columns import input_name
 from trainyard.storage import storage
 from trainyard.uris import with_port
@@ -41,7 +41,7 @@ from trainyard.values.columns import block_pandas_import
 _EXAMPLE = f"{EXTRA}/examples/row.json"
 _HERE = Path(__file__).parent
 _ALL = "0.0.0.0"  # noqa: S104
-_DTYPES = {datatype: dtype for dtype, datatype in DATATYPES.items()}
+_TENSORFLOW = {"FP32": "DT_FLOAT", "INT64": "DT_INT64", "BYTES": "DT_STRING"}
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 
@@ -136,10 +136,11 @@ class Server:
             if wanted.raw.get(output.name, wanted.raw_by_default)
         }
         content = {"model_name": self._service.name, "model_version": str(model.number)} | ({"id": id_} if id_ else {})
-        text = json.dumps({**content, "outputs": [_tensor(output, raw.get(output.name)) for output in outputs]})
+        answer = {**content, "outputs": [_tensor(output, raw.get(output.name)) for output in outputs]}
         if not raw:
-            return web.json_response(text=text)
-        return web.Response(body=text.encode() + b"".join(raw.values()), headers={JSON_BYTES: str(len(text.encode()))})
+            return web.json_response(answer)
+        head = json.dumps(answer).encode()
+        return web.Response(body=head + b"".join(raw.values()), headers={JSON_BYTES: str(len(head))})
 
     async def _status(self, request: web.Request) -> web.Response:
         status = {
@@ -152,13 +153,10 @@ class Server:
     async def _signature(self, request: web.Request) -> web.Response:
         """Answer as TensorFlow Serving's GetModelMetadata, in the names of the serving signature."""
         model = self._model(request)
-        inputs = {input_name(feature.name): (feature.dtype, [-1]) for feature in model.pushed.inputs}
-        outputs = {
-            output["name"]: (_DTYPES[output["datatype"]], output["shape"]) for output in model.described_outputs()
-        }
+        about = self._service.about_model(model)
         signature = {
-            "inputs": {name: _tensor_info(name, *info) for name, info in inputs.items()},
-            "outputs": {name: _tensor_info(name, *info) for name, info in outputs.items()},
+            "inputs": {input_name(tensor["name"]): _tensor_info(tensor) for tensor in about["inputs"]},
+            "outputs": {tensor["name"]: _tensor_info(tensor) for tensor in about["outputs"]},
             "method_name": "tensorflow/serving/predict",
         }
         spec = {"name": self._service.name, "signature_name": "", "version": str(model.number)}
@@ -210,11 +208,11 @@ def _listed(output: Output) -> list[Any]:
     return values
 
 
-def _tensor_info(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:
-    """Return the JSON of a TensorInfo of TensorFlow, whose 64-bit integers are texts."""
-    sizes = [{"size": str(size), "name": ""} for size in shape]
-    kind = "DT_FLOAT" if dtype == "float32" else f"DT_{dtype.upper()}"
-    return {"dtype": kind, "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}
+def _tensor_info(tensor: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of TensorFlow's TensorInfo, whose 64-bit integers are texts, of a tensor of `about_model`."""
+    sizes = [{"size": str(size), "name": ""} for size in tensor["shape"]]
+    shape = {"dim": sizes, "unknown_rank": False}
+    return {"dtype": _TENSORFLOW[tensor["datatype"]], "tensor_shape": shape, "name": input_name(tensor["name"])}
 
 
 def _tensor(output: Output, raw: bytes | None) -> dict[str, Any]:

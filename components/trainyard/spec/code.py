@@ -134,8 +134,8 @@ def collect(recipe: Recipe, folder: Path) -> dict[str, Any]:
         module = inside or path.name
         found |= closure([module], (tree if inside else _Folder(path.parent)).read)
     scripts = [name for name in recipe.train.command or [] if not carried and tree.holds(name)]
-    others = tree.small(tree.walk(named))
-    for name, content in (closure(scripts, tree.read) | {name: tree.require(name) for name in others}).items():
+    extra_names = tree.small(tree.walk(named))
+    for name, content in (closure(scripts, tree.read) | {name: tree.require(name) for name in extra_names}).items():
         if as_bytes(found.setdefault(name, content)) != as_bytes(content):
             raise ConfigurationError(
                 f"files: {name}: is both beside the recipe and beside the module {module}. Rename one of them."

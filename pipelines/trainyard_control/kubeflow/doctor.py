@@ -107,8 +107,8 @@ def _person(environment: Environment, server: KubeflowServer, multi_user: bool) 
     try:
         server.find_experiment()
     except InfrastructureError as error:
-        others = ", ".join(f"{name} ({role})" for name, role in spaces.items())
-        why = f"you may not run in '{own}'. You may in: {others}" if others else str(error).rstrip(".")
+        permitted = ", ".join(f"{name} ({role})" for name, role in spaces.items())
+        why = f"you may not run in '{own}'. You may in: {permitted}" if permitted else str(error).rstrip(".")
         yield bad("your namespace", f"{why}. Set namespace, or be added as a contributor")
         return
     yield good("your namespace", f"you may run in '{own}'" + (f" ({spaces[own]})" if own in spaces else ""))
