@@ -14,6 +14,7 @@ from typing import Any
 from trainyard.contract import keys
 from trainyard.contract.pipeline import Pipeline
 from trainyard.graph import CHECK, LAST, OUTPUTS, STEPS
+from trainyard.report import notify
 from trainyard.report.outputs import read
 from trainyard.report.summary import run_title, write
 from trainyard.spec import plain_yaml
@@ -59,7 +60,7 @@ def _write(
     """Write the recipe, the record and the report of a run, and return the report."""
     file = storage.join(keys.run_folder(root, recipe.name, run_id), "recipe.yaml")
     storage.write_text(file, plain_yaml.dump(recipe.model_dump(mode="json")))
-    return write(root, recipe, run_id, done, seconds, ended)[1]
+    return write(root, recipe, run_id, done, seconds, ended, webhook=notify.from_variables())[1]
 
 
 def _attempts(folder: str) -> dict[str, Any]:

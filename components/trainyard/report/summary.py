@@ -14,9 +14,10 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Prediction
 from trainyard.contract.time_to_accuracy import time_to_accuracy
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
-from trainyard.report import index
+from trainyard.report import index, notify
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.gates import MAIN_METRIC
+from trainyard.spec.notify import Notify
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -45,20 +46,22 @@ def write(
     seconds: dict[str, float],
     ended: dict[str, Any],
     usd_per_hour: float | None = None,
+    webhook: Notify | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Write run.json, report.html and the index of the storage; return the record (as in `summarize`) and the HTML.
 
     run.json also holds the time (`ended`, in UTC) and the fields of `ended`: at least `failure`, the sentence that the
     run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; `predicted`, the
     forecast of its training as in `Prediction`; and `attempts` of the steps on lists of pools, each as
-    `StepTask.note_attempts`. usd_per_hour: of all workers of the training together, if known. If report or record
-    cannot be written, a run that failed already logs it, and any other run fails with that error. The record is written
-    even after a bug in Trainyard.
+    `StepTask.note_attempts`. usd_per_hour: of all workers of the training together, if known. webhook: receives a
+    message about the run's end. If report or record cannot be written, a run that failed already logs it, and any other
+    run fails with that error. The record is written even after a bug in Trainyard.
     """
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
     failed = ended["failure"] is not None
-    uri = storage.join(keys.run_folder(root, recipe.name, run_id), keys.REPORT)
+    folder = keys.run_folder(root, recipe.name, run_id)
+    uri = storage.join(folder, keys.REPORT)
     page = ""
     try:
         outputs = read(folders, skip_unreadable=failed)
@@ -70,6 +73,7 @@ def write(
         record = summarize(recipe, run_id, outputs, seconds, uri, usd_per_hour)
         _write_record(root, recipe, run_id, record | ended)
         index.write(root)
+        notify.send_end(webhook, folder, record | ended, outputs)
         return record, page
     except Exception as error:  # noqa: BLE001 - raised or logged below
         faults = [error]
@@ -87,6 +91,7 @@ def write(
     except TrainyardError as error:
         faults.append(error)
     index.write(root)
+    notify.send_end(webhook, folder, record | ended, read({}))
     if not failed:
         raise faults[0]
     for fault in faults:

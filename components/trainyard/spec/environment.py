@@ -14,12 +14,13 @@ from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, mod
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import PREDICT, STEPS
 from trainyard.quantity import in_bytes
-from trainyard.spec import beam, documents
+from trainyard.spec import beam, documents, notify
 from trainyard.spec.beam import Beam, Text, Variable
 from trainyard.spec.documents import Strict, is_secret
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
 from trainyard.spec.hardware.pools import GANG_ONLY, Pool, Variant, nearest_that_trains
+from trainyard.spec.notify import Notify
 from trainyard.spec.plain_yaml import Location
 from trainyard.storage.buckets.objects import KMS_VARIABLE, is_google_key
 from trainyard.uris import Image, Output, is_bucket, resolve
@@ -236,6 +237,7 @@ class Environment(Strict):
     input_workers: InputWorkers | None = Field(
         None, description="Processes that prepare batches for train. Default: none."
     )
+    notify: Notify | None = Field(None, description="Messages about the ends of runs. Default: none.")
     timeout_seconds: dict[Step, Annotated[int, Field(ge=1, le=LONGEST_SECONDS)]] = Field(
         {},
         max_length=1000,
@@ -281,7 +283,8 @@ class Environment(Strict):
     def pod_variables(self) -> dict[str, str]:
         """The environment variables of every step."""
         bundle = dict.fromkeys(CA_VARIABLES, self.ca_bundle.path) if self.ca_bundle else {}
-        return bundle | ({KMS_VARIABLE: self.kms_key} if self.kms_key else {}) | self.variables
+        told = {notify.SETTINGS_VARIABLE: self.notify.model_dump_json()} if self.notify else {}
+        return bundle | ({KMS_VARIABLE: self.kms_key} if self.kms_key else {}) | told | self.variables
 
     def timeout_of(self, step: str) -> int | None:
         """Return the maximum seconds of a pod of `step`, None for a step of a foreign pipeline."""
@@ -380,6 +383,9 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     yield from _encryption_faults(environment)
     for place, why in beam.faults(environment.beam, environment.target, environment.storage):
         yield ("beam", *place), why
+    if environment.notify:
+        for place, why in notify.faults(environment.notify, environment.target, set(environment.secrets)):
+            yield ("notify", *place), why
     for name, pool in environment.pools.items():
         for place, why in machines.faults(pool, environment.platform):
             yield ("pools", name, *place), why

@@ -223,7 +223,8 @@ def _executed(run: LocalRun, screen: Screen) -> None:
             "predicted": prediction,
         }
         with on_sigterm(lambda: None):  # a run that is over keeps its record
-            summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, run.usd_per_hour)
+            folders, webhook = run.folders, run.environment.notify
+            summary.write(run.root, run.recipe, run.run_id, folders, run.seconds, ended, run.usd_per_hour, webhook)
 
 
 class Runs(Sequence[Run]):

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -24,7 +24,8 @@ from trainyard.contract.pushed_versions import (
 from trainyard.contract.version import PRODUCER
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text
-from trainyard.report import index
+from trainyard.report import index, notify
+from trainyard.spec.notify import Notify
 from trainyard.steps.push.versions import Rollback
 from trainyard.steps.push.versions import rollback as roll_back
 from trainyard.storage import disk, manifest, storage
@@ -120,11 +121,11 @@ class VersionDiff:
 class Versions(Sequence[Version]):
     """The versions in a folder, the newest first. An index is a position, or the text of an alias or a number.
 
-    caution: why what serves is not as it should be, '' otherwise.
+    caution: why what serves is not as it should be, '' otherwise. webhook: receives a message about a rollback.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str, webhook: Notify | None = None) -> None:
+        self.folder, self.webhook = folder, webhook
         self._read()
 
     def _read(self) -> None:
@@ -185,6 +186,10 @@ class Versions(Sequence[Version]):
         if not dry_run:
             self._read()
             index.write_again(self.folder)
+        if done.changed and not dry_run:
+            text = f"{self.folder}: version {done.version} serves instead of {done.replaced}"
+            copied = f", a copy of version {done.restored}" if done.restored != done.version else ""
+            notify.send(self.webhook, notify.Message("rolled_back", f"{text}{copied}.", asdict(done)))
         return done
 
 
@@ -204,10 +209,10 @@ def find(model: str, environment: str) -> tuple[Versions, str]:
 
     model: as `model_uri` takes it. Raises as that.
     """
-    return _found(model_uri(model, environment))
+    return _found(model_uri(model, environment), environments.load(environment).notify)
 
 
-def _found(uri: str) -> tuple[Versions, str]:
+def _found(uri: str, webhook: Notify | None = None) -> tuple[Versions, str]:
     names = storage.children(uri)
     if not names:
         folder, name = split_name(uri)
@@ -215,7 +220,7 @@ def _found(uri: str) -> tuple[Versions, str]:
         folder, name = (uri.rpartition("/")[0] or ".", uri.rpartition("/")[2])
     else:
         folder, name = uri, ""
-    found = Versions(folder)
+    found = Versions(folder, webhook)
     if not found:
         raise DataError(f"{folder}: no versions of a model. Name a recipe, or a folder that `push` wrote to.")
     return found, name

@@ -16,6 +16,7 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TransientE
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import CONTAINER, conditions, owner_uids
+from trainyard.report import notify
 from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import Gang, dependents, input_job, owner_reference, worker_job
@@ -23,6 +24,7 @@ from trainyard.steps.train.gang.pods.outcome import Worker
 
 _POLL_SECONDS = 0.5  # chosen: the API server answers lists of a few pods from memory
 _BROKEN_SECONDS = 60  # chosen: a registry recovers from short outages by then; at most 2 minutes
+_TOLD_SECONDS = 600  # chosen: a node pool that can grow has grown by then
 _NO_ANSWER = "the API server does not answer"
 # Its pods are deleted by force. Source: https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/.
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -102,6 +104,7 @@ class _Watch:
         self._start = time.monotonic()
         self._missing_since: dict[int, float] = {}
         self._unplaced_since: dict[int, float] = {}
+        self._told = False
         self._reported: dict[str, object] = {}
 
     def finished(self, uid: str, log: WorkerLog) -> bool:
@@ -226,15 +229,22 @@ class _Watch:
         return [worker for worker in gone if not (enough and worker.index)]
 
     def _check_pending(self, job: Manifest, workers: list[Worker], now: float) -> None:
-        """Raise `PassedOver` if a worker has no node, or the Job no admission, for too long, and a pool is left."""
+        """Tell of a worker without a node, or a Job without admission, and raise `PassedOver` if a pool is left."""
         unplaced = [worker for worker in workers if not worker.placed]
         self._unplaced_since = {worker.index: self._unplaced_since.get(worker.index, now) for worker in unplaced}
         allowed = self._gang.pending_seconds
-        for worker in self._needed(unplaced) if allowed is not None else []:
+        for worker in self._needed(unplaced):
             waited = now - self._unplaced_since[worker.index]
-            if waited > (allowed or 0):
-                missing = outcome.missing(self._gang, self._with_reason(worker))
-                why = outcome.admission(self._gang) if outcome.suspended(job) else missing
+            is_news, is_over = waited > _TOLD_SECONDS and not self._told, allowed is not None and waited > allowed
+            if not (is_news or is_over):
+                continue
+            missing = outcome.missing(self._gang, self._with_reason(worker))
+            why = outcome.admission(self._gang) if outcome.suspended(job) else missing
+            if is_news:
+                self._told = True
+                text = f"Run {self._gang.run}, {self._gang.step}: {why} for {round(waited)} s."
+                notify.send(notify.from_variables(), notify.Message("waits", text, {"run": self._gang.run}))
+            if is_over:
                 raise PassedOver(f"{why} for {round(waited)} s")
 
     def _check_preemptions(self) -> None:

@@ -1,0 +1,202 @@
+"""Tells a webhook how a run ended. A message that cannot be sent is a warning in the log.
+
+Messages with the body `json` are signed as Standard Webhooks 1.0.0 says
+(https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md), so that receivers can
+check them with a public library.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import threading
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import IO, Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+from trainyard import escape, events
+from trainyard.contract.artifacts.gate import recorded_refusal
+from trainyard.errors import ExitCode, TrainyardError, listed
+from trainyard.report.outputs import Outputs
+from trainyard.retry import retry
+from trainyard.spec.notify import KEY_VARIABLE, SETTINGS_VARIABLE, URL_VARIABLE, Event, Notify
+from trainyard.storage import storage
+
+SENT = "notified.json"
+"""File in a run's folder: its `messages`, each with event, text, time, and why it was not delivered."""
+
+_SECONDS = 40.0  # chosen: a run that is over waits no longer for a webhook that hangs
+_ATTEMPT_SECONDS = 10.0  # chosen: Slack answers in one
+_BUSY = (429, 500, 502, 503, 504)
+_PREFIX = "whsec_"
+_LISTED = 3  # ways in which data have drifted, in a sentence
+
+
+@dataclass(frozen=True)
+class Message:
+    """One sentence about an event. fields: the same for programs. folder: of the run; '' for an event outside a run."""
+
+    event: Event
+    text: str
+    fields: dict[str, Any]
+    folder: str = ""
+
+    @property
+    def id(self) -> str:
+        """The same for every attempt to send the message, so that receivers can drop a repetition."""
+        told = json.dumps([self.event, self.folder, self.text])
+        return f"msg_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+
+def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], outputs: Outputs) -> None:
+    """Send the messages about an ended run, as `send`. record: its run.json. folder: that of the run."""
+    names = ("recipe", "run_id", "metrics", "gate", "pushed", "report", "failed_step", "exit_code")
+    fields = {name: record.get(name) for name in names}
+    report = f" Report: {record['report']}" if record.get("report") else ""
+
+    def tell(event: Event, what: str) -> None:
+        text = f"{record['recipe']}, run {record['run_id']}: {what.rstrip('.')}.{report}"
+        send(settings, Message(event, text, fields, folder))
+
+    movements = outputs.evaluation.drift if outputs.evaluation else []
+    if moved := [sentence for movement in movements for sentence in movement.sentences]:
+        tell("drifted", f"the data have drifted from the champion's: {listed(moved, _LISTED, '; ')}")
+    if record["exit_code"] == ExitCode.INTERRUPTED:
+        return  # by the person in front of it
+    if record["failure"]:
+        tell("failed", f"failed. {record['failure']}")
+    elif pushed := record.get("pushed"):
+        tell("pushed", f"pushed version {pushed['version']}")
+    elif outputs.gates and outputs.verdict == "refused":
+        tell("refused", f"the gate refused the model: {recorded_refusal(record)}")
+
+
+def from_variables() -> Notify | None:
+    """Return the settings of this pod, None without any."""
+    text = os.environ.get(SETTINGS_VARIABLE)
+    return Notify.model_validate_json(text) if text else None
+
+
+def send(settings: Notify | None, message: Message) -> None:
+    """Send `message` within 40 s if its event is wanted, a run's message once, and note the answer in its folder.
+
+    Raises nothing: a fault is a warning in the log.
+    """
+    if settings is None or message.event not in settings.events:
+        return
+    file = storage.join(message.folder, SENT)
+    sent: list[dict[str, Any]] = []
+    with suppress(TrainyardError, ValueError):
+        sent = storage.read_json(file).get("messages", []) if message.folder else []
+    if any(each["text"] == message.text and each["delivered"] for each in sent):
+        return
+    fault = _post(settings, message)
+    if fault:
+        events.emit("warning", message=f"no message about {message.event}: {fault}")
+    note = {
+        "event": message.event,
+        "text": message.text,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "delivered": not fault,
+        "fault": fault,
+    }
+    with suppress(TrainyardError):
+        if message.folder:
+            storage.write_text(file, json.dumps({"messages": [*sent, note]}, indent=1))
+
+
+def _post(settings: Notify, message: Message) -> str:
+    """Send `message` and return why it was not delivered, '' if it was."""
+    url = settings.url or os.environ.get(URL_VARIABLE, "")
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        return f"{URL_VARIABLE}: holds no https:// address. Give that of the webhook."
+    try:
+        request = urllib.request.Request(url, *_signed(settings, message))  # noqa: S310 - checked above
+    except (ValueError, binascii.Error):
+        return f"{KEY_VARIABLE}: holds no key. Give whsec_ and 24 to 64 random bytes in base64."
+    fault = [f"{address.hostname}: did not answer within {_SECONDS:.0f} s."]
+    opener = urllib.request.build_opener(_NoRedirect)
+
+    def call() -> None:
+        with opener.open(request, timeout=_ATTEMPT_SECONDS):
+            pass
+
+    def post() -> None:
+        try:
+            retry(call, _is_busy, seconds=_SECONDS - _ATTEMPT_SECONDS, first_pause=1, longest_pause=8)
+            fault[0] = ""
+        except HTTPError as error:
+            to = urlsplit(error.headers.get("Location", "")).hostname
+            what = f"redirects to {to}, which is not followed" if error.code // 100 == 3 else f"answered {error.code}"
+            fault[0] = f"{address.hostname}: {what} ({escape.one_line(error.reason)})."
+        except (OSError, HTTPException) as error:
+            fault[0] = f"{address.hostname}: {escape.one_line(error)}."
+
+    # In a thread, because a server that sends one byte a second passes the limit of each call.
+    thread = threading.Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    return fault[0]
+
+
+def _signed(settings: Notify, message: Message) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of `message`. Raises `ValueError` if the signing key is none."""
+    now = datetime.now(UTC)
+    body = json.dumps(_body(settings, message, now)).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "trainyard"}
+    key = os.environ.get(KEY_VARIABLE, "")
+    if settings.body != "json" or not key:
+        return body, headers
+    secret = base64.b64decode(key.removeprefix(_PREFIX), validate=True)
+    if not secret:
+        raise ValueError("an empty key")
+    stamp = str(int(now.timestamp()))
+    return body, headers | {
+        "webhook-id": message.id,
+        "webhook-timestamp": stamp,
+        "webhook-signature": signature(secret, message.id, stamp, body),
+    }
+
+
+def signature(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
+    """Return the header `webhook-signature`: version 1, HMAC-SHA256 over id, timestamp in seconds, and body."""
+    digest = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, "sha256")
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def _body(settings: Notify, message: Message, now: datetime) -> dict[str, Any]:
+    if settings.body == "slack":
+        # source: https://docs.slack.dev/messaging/formatting-message-text, "Escaping text"
+        return {"text": message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+    if settings.body == "teams":
+        # TextBlock reads Markdown, RichTextBlock nothing.
+        text = {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": message.text}]}
+        card = {"type": "AdaptiveCard", "version": "1.4", "body": [text]}
+        content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+        return {"type": "message", "attachments": [content]}
+    data = {"text": message.text} | message.fields
+    return {"type": message.event, "timestamp": now.isoformat(timespec="seconds"), "data": data}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Treats a redirect as an error: another host must not get a signed message."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        """Follow none."""
+
+
+def _is_busy(error: Exception) -> bool:
+    return error.code in _BUSY if isinstance(error, HTTPError) else isinstance(error, OSError | HTTPException)
