@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from namespaces import Namespace
+from train_step import CLAIM, IMAGE
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +20,7 @@ MEMORY = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "6
 CPU = {"kind": "cpu", "nodeSelector": {"cloud.google.com/gke-nodepool": "cpu"}, "resources": MEMORY}
 
 
-def doctor(namespace: Namespace, **changes: Any) -> tuple[dict[str, tuple[str, str]], int]:
+def doctor(namespace: Namespace, *options: str, **changes: Any) -> tuple[dict[str, tuple[str, str]], int]:
     """Return the checks' verdicts and sentences by name (the last of a name), and the exit code."""
     document: dict[str, Any] = {
         "target": "kubeflow",
@@ -34,7 +35,7 @@ def doctor(namespace: Namespace, **changes: Any) -> tuple[dict[str, tuple[str, s
     file.write_text(yaml.safe_dump(document | changes))
     program = str(Path(sys.executable).with_name("trainyard"))
     done = subprocess.run(
-        [program, "doctor", "-e", str(file), "-o", "json"], capture_output=True, text=True, env=os.environ
+        [program, "doctor", "-e", str(file), "-o", "json", *options], capture_output=True, text=True, env=os.environ
     )
     answer = json.loads(done.stdout)
     return {check["name"]: (check["verdict"], check["sentence"]) for check in answer["checks"]}, done.returncode
@@ -144,3 +145,16 @@ def test_secrets_and_priorities_are_looked_for_by_name_alone(namespace: Namespac
         "does not exist. Install Kueue and create the LocalQueue, or take it out of the pool",
     )
     assert "canary" not in json.dumps(checks)
+
+
+def test_pods_of_the_images_say_what_these_lack_and_are_gone(namespace: Namespace) -> None:
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(CLAIM))
+    images = {"cpu": "python:3.11-slim-bookworm"}
+    checks, _ = doctor(namespace, "--images", images=images)
+    verdict, sentence = checks["contents of image cpu"]
+    assert verdict == "bad"
+    assert "cannot import Trainyard (No module named 'trainyard'); lacks" in sentence and "cannot write" not in sentence
+    if IMAGE:
+        checks, _ = doctor(namespace, "--images", images={"cpu": IMAGE})
+        assert checks["contents of image cpu"][0] == "good", checks["contents of image cpu"]
+    assert "trainyard-image" not in namespace.kubectl("get", "pods", "-o", "name")

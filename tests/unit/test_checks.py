@@ -7,12 +7,14 @@ import pytest
 import yaml
 from tests.unit.test_explanation import Silent
 
+from trainyard.contract import keys
 from trainyard.errors import ExitCode, InfrastructureError
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment, Kubeflow, Volume
 from trainyard.spec.hardware.pools import Pool
-from trainyard_control.cluster import checks
+from trainyard_control.cluster import checks, image_pods, image_program
 from trainyard_control.kubeflow import doctor
+from trainyard_control.planning.python_packages import PYTHON, image_versions
 
 
 def gke(**pool: Any) -> Environment:
@@ -199,3 +201,40 @@ def test_the_launchers_account_is_kubeflows_own_if_the_environment_names_none(
     assert check.verdict == ("bad" if account else "unknown")
     bind = f"create rolebinding trainyard-gang-runs --role=trainyard-gang --serviceaccount=kubeflow:{account}"
     assert (bind in check.sentence) == bool(account)
+
+
+def image(**changes: Any) -> dict[str, Any]:
+    """Return what the cpu image of this Trainyard prints, with `changes`."""
+    of_image = {
+        "python": list(PYTHON),
+        "code": keys.code_digest(),
+        "distributions": {**image_versions()["cpu"], "torch": "2.9.1"},
+    }
+    return {**of_image, "error": "", "libgomp": True, "user": 65532, "unwritable": [], **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "sentence"),
+    [
+        ({}, "good", "has Python 3.11, this Trainyard and its"),
+        ({"python": [3, 12]}, "bad", "has Python 3.12 instead of 3.11. Build it FROM Trainyard's cpu image"),
+        ({"code": "", "error": "No module named 'yaml'"}, "bad", "cannot import Trainyard (No module named 'yaml')."),
+        ({"code": 64 * "0"}, "bad", "has another Trainyard than this machine."),
+        ({"distributions": {}}, "bad", "packages: absl-py 1.4.0, "),
+        ({"unwritable": ["/tmp"]}, "bad", "user 65532 cannot write in /tmp."),
+        ({"libgomp": False}, "unknown", "lacks libgomp.so.1, which wheels such as LightGBM's need"),
+        ({"distributions": image_versions()["cpu"] | {"numpy": "2.0.0"}}, "unknown", "has numpy 2.0.0 instead of"),
+    ],
+)
+def test_an_image_is_compared_with_what_its_steps_need(changes: dict[str, Any], verdict: str, sentence: str) -> None:
+    found = image_pods.verdict("image", "cpu", "team/trainer:3", image(**changes))
+    assert found.verdict == verdict and sentence in found.sentence
+    assert (found.code == ExitCode.CONFIGURATION) == (verdict == "bad")
+
+
+def test_the_program_of_an_image_tells_what_this_python_has(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = image_program.contents([str(tmp_path / "new/folder"), str(tmp_path / "file/x")])
+    assert found["unwritable"] == [str(tmp_path / "file/x")]
+    assert (found["code"], found["error"]) == (keys.code_digest(), "")
+    assert found["distributions"]["numpy"]  # type: ignore[index]

@@ -12,6 +12,7 @@ import pytest
 
 from trainyard import events
 from trainyard.contract import keys
+from trainyard.contract.provenance import provenance
 from trainyard.errors import CommandFailed, ConfigurationError
 from trainyard.graph import OUTPUTS
 from trainyard.runtime.task import check_code
@@ -92,9 +93,9 @@ def test_files_without_a_command_are_refused(recipe: str) -> None:
         recipes.load(recipe, plain)
 
 
-def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doctor_to_tell(recipe: str) -> None:
+def test_an_image_without_code_is_refused_and_one_without_a_tag_is_for_doctor_to_tell(recipe: str) -> None:
     plain = ["train.command=null", "model.name=cnn_small", "train.image=example/trainer:1"]
-    with pytest.raises(ConfigurationError, match=r"train.image: needs train.command, which is not set"):
+    with pytest.raises(ConfigurationError, match=r"train.image: needs module or train.command"):
         recipes.load(recipe, plain)
     loaded = recipes.load(recipe, ["train.image=example/trainer:latest"])
     look = next(look for look in examine(environments.load("vertex"), loaded) if look.name == "image train")
@@ -104,6 +105,16 @@ def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doct
 def test_the_image_is_part_of_the_key_of_train_alone(recipe: str) -> None:
     alone, other = recipes.load(recipe), recipes.load(recipe, ["train.image=example/trainer:1"])
     assert [step for step in OUTPUTS if keys.sections(alone, step) != keys.sections(other, step)] == ["train"]
+
+
+def test_the_image_is_part_of_what_names_the_outputs_of_steps_that_call_the_module(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def metrics(truth): ...\n")
+    (tmp_path / "own.yaml").write_text("name: own\nmodule: own.py\ndata: {format: image_folder, bundled: digits}\n")
+    named = ["model.name=cnn_small"]
+    plain = recipes.load(str(tmp_path / "own.yaml"), named)
+    other = recipes.load(str(tmp_path / "own.yaml"), [*named, "train.image=example/trainer:1"])
+    steps = [step for step in OUTPUTS if provenance(plain, step).modules != provenance(other, step).modules]
+    assert steps == ["evaluate"], "preprocess calls no function of this module, and train's section names the image"
 
 
 def test_an_image_with_other_code_of_trainyard_is_refused_with_what_to_build(recipe: str) -> None:

@@ -116,7 +116,7 @@ def test_a_run_of_this_machine_says_once_that_the_programs_image_is_for_clusters
     train = recipe.train.model_copy(update={"command": ["python"], "image": "example/trainer:1"})
     local_environment = environment.load("local").model_copy(update={"storage": str(tmp_path)})
     Run(recipe.model_copy(update={"train": train}), local_environment, "run", None, Listening()).execute()
-    assert warnings == ["train.image is for clusters; the program runs in this machine's Python"]
+    assert warnings == ["train.image is for clusters; the recipe's code runs in this machine's Python"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.unit.test_place import documents, placed
 
-from trainyard.contract.gang import GangSpec, gang_spec, to_parameter
+from trainyard.contract.gang import VARIABLE, GangSpec, gang_spec, to_parameter
 from trainyard.errors import ConfigurationError
 from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.spec import environment as environments
@@ -83,6 +83,38 @@ def test_a_recipes_own_image_is_that_of_the_pod_that_trains_and_of_no_other_step
         or own.platform["platforms"]["kubernetes"]["deploymentSpec"]
         == (plain[1]["platforms"]["kubernetes"]["deploymentSpec"])
     )
+
+
+def with_module(**pools: Any) -> tuple[dict[str, Any], environments.Environment]:
+    """Return the pipeline of a recipe with a module and an image, and gke with these placements."""
+    document = {"name": "own", "data": {"format": "image_folder", "bundled": "digits"}, "module": "own.py"}
+    document |= {"files": {"own.py": "def build_model(): ..."}, "train": {"image": "example/trainer:1"}}
+    gke = environments.load("gke")
+    placed_on = gke.model_copy(update={"placement": gke.placement | pools})
+    return compiled(Recipe.model_validate(document), environments.load("local")).pipeline, placed_on
+
+
+@pytest.mark.parametrize("pool", ["cpu", "gpu-l4"])
+def test_an_image_is_that_of_each_step_that_calls_the_module(pool: str) -> None:
+    spec, gke = with_module(train=pool)
+    executors = place(spec, gke).pipeline["deploymentSpec"]["executors"]
+    own = [name for name, executor in executors.items() if executor["container"]["image"] == "example/trainer:1"]
+    assert sorted(own) == ["exec-evaluate", "exec-preprocess", "exec-train"]
+
+
+def test_an_image_that_only_trains_is_that_of_train_alone() -> None:
+    spec, gke = with_module(train="v5e-8")
+    executors = place(spec, gke).pipeline["deploymentSpec"]["executors"]
+    own = [name for name, executor in executors.items() if executor["container"]["image"] == "example/trainer:1"]
+    assert own == ["exec-train"]
+
+
+def test_a_step_on_a_list_of_pools_has_the_image_where_it_fits() -> None:
+    spec, gke = with_module(train="cpu", evaluate=["cpu", "gpu-l4"])
+    container = place(spec, gke).pipeline["deploymentSpec"]["executors"]["exec-evaluate"]["container"]
+    assert container["image"] == gke.images["cpu"]
+    plan = parse(next(one["value"] for one in container["env"] if one["name"] == VARIABLE), GangSpec, name="gang")
+    assert [attempt.image for attempt in plan.attempts] == ["example/trainer:1", gke.images["gpu"]]
 
 
 def test_a_launcher_stays_on_trainyards_image_and_its_gang_has_the_recipes() -> None:

@@ -28,6 +28,9 @@ from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN
+_FITTING = {("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")}
+"""Variants of images: that of a step's pool, and one that holds all of it."""
+
 VARIABLE = "TRAINYARD_GANG"  # JSON text of the `GangSpec` of a step that a launcher runs in a pod
 
 
@@ -174,8 +177,23 @@ def trainer_variables(environment: Environment) -> dict[str, str]:
     return {TRAINER_VARIABLE: trainer} if trainer in ("tpu", "jax", "jax-gpu") else {}
 
 
-def gang_spec(environment: Environment, step: str = TRAIN) -> GangSpec | None:
+def recipe_image(recipe: Recipe, step: str, pool: Pool, environment: Environment) -> str | None:
+    """Return `train.image` if `step` calls the recipe's code on a `pool` that the image fits, otherwise None.
+
+    The image is built from Trainyard's image for the pool of train. That for a gpu pool holds all that a cpu pool's
+    does; the others only train.
+    """
+    if step == TRAIN:
+        return recipe.train.image
+    calls_code = recipe.module is not None and step in STEPS and bool(STEPS[step].hook)
+    fits = (pool.variant, environment.pool_of(TRAIN).variant) in _FITTING
+    return recipe.train.image if calls_code and fits else None
+
+
+def gang_spec(environment: Environment, step: str = TRAIN, recipe: Recipe | None = None) -> GangSpec | None:
     """Return the gang that executes `step` in `environment`, or None if the step's own pod does.
+
+    recipe: the one whose `train.image` the pods of a step other than train may have. Train's launcher reads its own.
 
     Raises `ConfigurationError` if the launcher would wait on accelerators.
     """
@@ -188,8 +206,9 @@ def gang_spec(environment: Environment, step: str = TRAIN) -> GangSpec | None:
             f"{environment.name}: placement.{DEFAULT}: '{launcher}' is a {environment.pools[launcher].kind} pool, and "
             f"the launcher of the gang on '{name}' would wait there. Name a cpu pool."
         )
-    first, *fallbacks = (_placed(environment, step, name) for name in environment.pool_names(step))
     trains = step == TRAIN
+    code = None if trains else recipe
+    first, *fallbacks = (_placed(environment, step, name, code) for name in environment.pool_names(step))
     return GangSpec(
         **dict(first),
         fallbacks=fallbacks,
@@ -206,12 +225,13 @@ def gang_spec(environment: Environment, step: str = TRAIN) -> GangSpec | None:
     )
 
 
-def _placed(environment: Environment, step: str, name: str) -> PlacedGang:
+def _placed(environment: Environment, step: str, name: str, recipe: Recipe | None) -> PlacedGang:
     pool, noted = environment.pools[name], notes_attempts(environment, step)
     workers = pool.max_workers if step == TRAIN else 1
     price = hourly_price(environment, step, pool) if noted else None
+    image = recipe_image(recipe, step, pool, environment) if recipe else None
     return PlacedGang(
-        image=environment.images[pool.variant],
+        image=image or environment.images[pool.variant],
         workers=workers,
         pool=_without_cost_fields(pool, environment.platform),
         name=name if noted else "",

@@ -151,7 +151,8 @@ def _recipe_code(recipe: Recipe, step: str) -> dict[str, str]:
         for name, file in files.items()
     }
     digests = {"module" if name == recipe.module else name: _digest(meaning) for name, meaning in meanings.items()}
-    return digests | _packages(recipe)
+    image = {"train.image": recipe.train.image} if recipe.train.image else {}
+    return digests | image | _packages(recipe)
 
 
 def _packages(recipe: Recipe) -> dict[str, str]:

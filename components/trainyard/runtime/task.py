@@ -262,7 +262,7 @@ def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:
     actual = keys.code_digest()
     if code and code != actual:
         remedy = "name the image of the pipeline's version in the environment"
-        if name == "train" and recipe and recipe.train.image:
+        if recipe and recipe.train.image and STEPS[name].hook and (name == "train" or recipe.module):
             remedy = "build train.image again FROM the image of the pipeline's version"
         raise ConfigurationError(
             f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {actual[:12]}. "

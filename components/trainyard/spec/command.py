@@ -41,8 +41,8 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         for name in ("packages", "requirements"):
             if getattr(recipe, name) and not recipe.module:
                 yield (name,), "needs module or train.command, and neither is set. Set one, or leave it out"
-        if train.image:
-            yield ("train", "image"), "needs train.command, which is not set. Set it, or leave it out"
+        if train.image and not recipe.module:
+            yield ("train", "image"), "needs module or train.command, and neither is set. Set one, or leave it out"
         if train.result == "folder":
             yield ("train", "result"), "needs train.command, which is not set. Set it, or leave it out"
         return

@@ -295,8 +295,8 @@ class Train(Strict):
     )
     image: Image | None = Field(
         None,
-        description="Container image of the command on a cluster, such as registry/name@sha256:…, built FROM "
-        "Trainyard's image for the pool. Default: the environment's.",
+        description="Container image of the steps that call the recipe's code on a cluster, such as "
+        "registry/name@sha256:…, built FROM Trainyard's image for the pool of train. Default: the environment's.",
     )
 
     @property

@@ -66,6 +66,14 @@ PERSON_NEEDS = (
     ("delete", "batch", "jobs", ""),
 )
 
+# Permissions that pods of images need.
+POD_NEEDS = (
+    ("create", "", "pods", ""),
+    ("get", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("delete", "", "pods", ""),
+)
+
 
 @dataclass(frozen=True)
 class Check:

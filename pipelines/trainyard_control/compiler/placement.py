@@ -16,7 +16,7 @@ from typing import Any
 
 from trainyard import quantity
 from trainyard.contract.gang import STEP as TRAIN
-from trainyard.contract.gang import VARIABLE, GangSpec, gang_spec, to_parameter, trainer_variables
+from trainyard.contract.gang import VARIABLE, GangSpec, gang_spec, recipe_image, to_parameter, trainer_variables
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.kubernetes import labels
@@ -77,8 +77,8 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     goes, and the variable `VARIABLE` where that of another step goes.
     `platform` is the platform spec that the pipeline was compiled with. What the pipeline's author set stays: the
     environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
-    environment's `run_as_user`, if it names one. A recipe's `train.image` is for the pod that trains. A launcher
-    runs no program of the recipe: it stays on Trainyard's image, and its gang has the recipe's.
+    environment's `run_as_user`, if it names one. A recipe's `train.image` is for the steps that call its code. A
+    launcher calls none: it stays on Trainyard's image, and its gang has the recipe's.
 
     Raises `ConfigurationError` if the environment names a step that the pipeline does not have, or a step requests what
     no node of its pool has.
@@ -138,25 +138,27 @@ class _StepPlacement:
 def _placements(spec: Spec, steps: dict[str, str], environment: Environment) -> dict[str, _StepPlacement]:
     """Return the placement of each executor. `steps` are the names of their steps."""
     uses: Counter[str] = Counter()
-    placements = {}
+    placements, recipe = {}, _recipe(spec)
     for executor in sorted(steps, key=lambda executor: (len(executor), executor)):  # as KFP numbers them
         step = steps[executor]
         uses[step] += 1
         use = str(uses[step]) if uses[step] > 1 else ""
-        placements[executor] = _step_placement(spec, executor, step, use, environment)
+        placements[executor] = _step_placement(spec, executor, step, use, environment, recipe)
     return {executor: placements[executor] for executor in steps}
 
 
-def _step_placement(spec: Spec, executor: str, step: str, use: str, environment: Environment) -> _StepPlacement:
+def _step_placement(
+    spec: Spec, executor: str, step: str, use: str, environment: Environment, recipe: Recipe | None
+) -> _StepPlacement:
     seconds = environment.timeout_of(step)
     image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
-    train_image = _train_image(spec) if step == TRAIN else None
-    ours = image in (IMAGE, train_image, *environment.images.values())
+    own_image = recipe_image(recipe, step, environment.pool_of(step), environment) if recipe else None
+    ours = image in (IMAGE, own_image, *environment.images.values())
     takes_gang = _takes_gang(spec, executor) if step == TRAIN else ours and _is_task(spec, executor)
-    plan = gang_spec(environment, step) if takes_gang else None
+    plan = gang_spec(environment, step, recipe) if takes_gang else None
     if plan is None:
         name = environment.pool_name(step)
-        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=train_image)
+        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own_image)
     name = environment.pool_name(DEFAULT)
     pool = environment.pools[name].model_copy(update=LAUNCHER)
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
@@ -165,13 +167,11 @@ def _step_placement(spec: Spec, executor: str, step: str, use: str, environment:
     return _StepPlacement(step, name, pool, longest, ours, use, plan)
 
 
-def _train_image(spec: Spec) -> str | None:
-    """Return `train.image` of the recipe that the pipeline carries, None if it carries none or that names none."""
+def _recipe(spec: Spec) -> Recipe | None:
+    """Return the recipe that the pipeline carries, None if it carries none."""
     parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     try:
-        return documents.parse(
-            str(parameters.get("recipe", {}).get("defaultValue", "")), Recipe, name="recipe"
-        ).train.image
+        return documents.parse(str(parameters.get("recipe", {}).get("defaultValue", "")), Recipe, name="recipe")
     except ConfigurationError:  # a pipeline of somebody else's, or the catalog's without a recipe
         return None
 

@@ -1,4 +1,4 @@
-"""Runs the checks of `doctor`. The only thing that it changes is a probe file in the storage."""
+"""Runs the checks of `doctor`. It leaves a probe file in the storage, and starts pods only if it is asked to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.spec.environment import LISTED, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard.storage.buckets import s3
-from trainyard_control.cluster import argo, checks
+from trainyard_control.cluster import argo, checks, image_pods
 from trainyard_control.cluster.checks import Check, Quotas, admission, bad, good, pod_integration, pool_pod, unknown
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
@@ -24,8 +24,8 @@ _ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
 _ACCESS = ("GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
 
 
-def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
-    """Yield the checks of the environment, and of `recipe` if one is given."""
+def examine(environment: Environment, recipe: Recipe | None, contents: bool = False) -> Iterator[Check]:
+    """Yield the checks of the environment, and of `recipe` if one is given. contents: start a pod of each image."""
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
     yield from (checks.image(variant, name) for variant, name in environment.images.items())
@@ -35,6 +35,8 @@ def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
     if environment.target == "kubeflow":
         yield from _guarded("kubeflow", lambda: _kubeflow(environment))
         yield from _guarded("kubernetes", lambda: _kubernetes(environment))
+        if contents:
+            yield from _guarded("contents of images", lambda: _contents(environment, recipe))
     elif environment.target == "vertex":
         yield unknown("vertex", "the project, its permissions and quotas are not checked")
 
@@ -138,6 +140,19 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
     yield _controller(cluster, environment.kubeflow.namespace)
     yield checks.retries(read, environment.kubeflow.namespace)
     yield checks.deadlines(read, environment.kubeflow.namespace)
+
+
+def _contents(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
+    """Look into the images of the steps, each in a pod."""
+    cluster = client.connect(environment.namespace)
+    if missing := [_permission(need) for need in checks.POD_NEEDS if not _is_allowed(cluster, need)]:
+        yield unknown("contents of images", f"you may not {', '.join(missing)} in {environment.namespace}")
+        return
+    variants = dict.fromkeys(environment.pools[name].variant for name in checks.used_pools(environment))
+    images = {f"contents of image {variant}": (variant, environment.images[variant]) for variant in variants}
+    if recipe is not None and recipe.train.image:
+        images["contents of image train"] = (environment.pool_of(gang.STEP).variant, recipe.train.image)
+    yield from image_pods.look(cluster, environment, images)
 
 
 def _controller(cluster: Cluster, namespace: str) -> Check:

@@ -130,7 +130,7 @@ class LocalRun:
         devices.require(self.recipe.export.devices, "export.devices: ")
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
-            message = "train.image is for clusters; the program runs in this machine's Python"
+            message = "train.image is for clusters; the recipe's code runs in this machine's Python"
             self.listener.step_event("train", events.fields_of("warning", message=message))
         for step in OUTPUTS:
             if step == Pushed.made_by and not self.push:

@@ -112,6 +112,7 @@ def explain(
 def doctor(
     recipe: Annotated[str | None, typer.Argument(help="Recipe to compile and check too.")] = None,
     environment: EnvironmentName = LOCAL,
+    images: Annotated[bool, typer.Option("--images", help="Start a pod of each image, to see what it lacks.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Check an environment before a run.
@@ -124,7 +125,9 @@ def doctor(
     from trainyard_control.kubeflow.doctor import examine
 
     loaded = environments.load(environment)
-    found = examine(loaded, recipes.load(recipe) if recipe else None)
+    if images and loaded.target != "kubeflow":
+        raise ConfigurationError(f"--images: needs an environment of Kubeflow, and {loaded.name} is {loaded.target}.")
+    found = examine(loaded, recipes.load(recipe) if recipe else None, images)
     checks = print_lines(output, found, lambda check: f"{_MARKS[check.verdict]} {check.name}: {check.sentence}")
     code = worst(checks)
     listed = [{"name": c.name, "verdict": c.verdict, "sentence": c.sentence, "exit_code": int(c.code)} for c in checks]
