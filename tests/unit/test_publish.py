@@ -25,6 +25,7 @@ import pytest
 import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError
+from google.cloud.aiplatform_v1.types import UploadModelRequest
 from jsonschema import Draft202012Validator
 from kubernetes.client import ApiException
 from tests.pushed_versions import push_versions
@@ -451,6 +452,20 @@ def test_vertex_gets_a_new_model_or_the_next_version_or_only_aliases(
     monkeypatch.setattr(google.auth, "default", no_account)
     with pytest.raises(ty.TrainyardError, match=r"vertex: refused \(no account\). Log in by"):
         vertex.upload(body, environment.vertex)
+
+
+def test_vertex_encrypts_a_model_and_its_endpoint_by_the_environments_key(project: str) -> None:
+    key = "projects/my-project/locations/europe-west4/keyRings/data/cryptoKeys/runs"
+    plain = environments.load(project)
+    environment = plain.model_copy(update={"storage_encryption": environments.StorageEncryption(kms_key=key)})
+    assert environment.vertex is not None
+    version = PushedVersion(3, "gs://bucket/digits/models/3", True, (), VersionRecord())
+    body = vertex.upload_request(version, environment, environment.vertex, "digits")
+    endpoint = vertex.deploy_requests(environment.vertex, "digits", "live", "n1-standard-4", None, key)
+    sent = (body["model"], endpoint["endpoints.create"]["endpoint"])
+    assert [each["encryptionSpec"] for each in sent] == [{"kmsKeyName": key}] * 2
+    assert UploadModelRequest.from_json(json.dumps(body)).model.encryption_spec.kms_key_name == key
+    assert "encryptionSpec" not in vertex.upload_request(version, plain, environment.vertex, "digits")["model"]
 
 
 def test_vertex_deploys_to_a_new_endpoint_as_a_canary_and_then_moves_the_requests(project: str) -> None:

@@ -22,6 +22,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
+from trainyard.storage.buckets.objects import KMS_VARIABLE
 from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
 from trainyard_control.api.uploads import with_uploads
@@ -226,6 +227,19 @@ def test_vertex_gets_the_same_pipeline_as_a_job_of_that_name(tmp_path: Path) -> 
     assert document["runtimeConfig"]["gcsOutputDirectory"] == "gs://example-trainyard/runs/pipeline-root"
     assert document["labels"] == {"pipeline": "trainyard-digits", "version": sent_run.version}
     assert sent_run.version.startswith("own-cluster-")
+
+
+def test_vertex_encrypts_a_job_by_the_environments_key(tmp_path: Path) -> None:
+    key = "projects/my-project/locations/europe-west4/keyRings/data/cryptoKeys/runs"
+    sections = {"vertex": {"project": "my-project", "location": "europe-west4"}}
+    encrypted = made(own(tmp_path, "vertex", **sections, storage_encryption={"kms_key": key}))
+    document = json_format.MessageToDict(job(encrypted, AnonymousCredentials())._gca_resource._pb)
+    assert document["encryptionSpec"] == {"kmsKeyName": key}
+    executors = document["pipelineSpec"]["deploymentSpec"]["executors"].values()
+    variables = [{one["name"]: one["value"] for one in executor["container"]["env"]} for executor in executors]
+    assert variables and all(each[KMS_VARIABLE] == key for each in variables)
+    plain = job(made(own(tmp_path, "vertex", **sections)), AnonymousCredentials())
+    assert "encryptionSpec" not in json_format.MessageToDict(plain._gca_resource._pb)
 
 
 def test_vertex_without_a_project_is_refused_before_anything_is_asked() -> None:

@@ -137,7 +137,8 @@ def vertex(
     open_model(version.folder)
     name = _name(version, name)
     body = target.upload_request(version, loaded, settings, name)
-    requests = target.deploy_requests(settings, name, endpoint, machine, canary_percent) if endpoint else {}
+    deployment = (endpoint, machine, canary_percent, loaded.kms_key)
+    requests = target.deploy_requests(settings, name, *deployment) if endpoint else {}
     request = {"models.upload": body, **requests} if endpoint else body
     remark = _remark(version, loaded, target.READERS, target.UNREADABLE, dry_run)
     if dry_run:

@@ -64,6 +64,7 @@ def upload_request(version: PushedVersion, environment: Environment, settings: V
             "predictRoute": f"/v1/models/{name}:predict",
             "healthRoute": "/v2/health/ready",
         },
+        "encryptionSpec": _encryption(environment.kms_key),
     }
     body = {
         "parent": _parent(settings),
@@ -74,13 +75,13 @@ def upload_request(version: PushedVersion, environment: Environment, settings: V
 
 
 def deploy_requests(
-    settings: Vertex, name: str, endpoint: str, machine: str, percent: int | None
+    settings: Vertex, name: str, endpoint: str, machine: str, percent: int | None, kms_key: str = ""
 ) -> dict[str, dict[str, Any]]:
     """Return the bodies of endpoints.create and endpoints:deployModel for the model `name`, by method.
 
-    percent: share of the requests that it gets, None for all. Names in capitals are known once the server has answered:
-    VERSION, and DEPLOYED_MODEL for each one that had requests before. Raises `ConfigurationError` for a name that no
-    endpoint or machine can have.
+    percent: share of the requests that it gets, None for all. kms_key: the model's. Names in capitals are known once
+    the server has answered: VERSION, and DEPLOYED_MODEL for each one that had requests before. Raises
+    `ConfigurationError` for a name that no endpoint or machine can have.
     """
     if not _ENDPOINT.fullmatch(endpoint):
         raise ConfigurationError(
@@ -97,7 +98,8 @@ def deploy_requests(
         "endpoints.create": {
             "parent": _parent(settings),
             "endpointId": endpoint,
-            "endpoint": {"displayName": endpoint, "labels": {"trainyard-model": name}},
+            "endpoint": {"displayName": endpoint, "labels": {"trainyard-model": name}}
+            | ({"encryptionSpec": _encryption(kms_key)} if kms_key else {}),
         },
         "endpoints.deployModel": {
             "endpoint": f"{_parent(settings)}/endpoints/{endpoint}",
@@ -109,6 +111,10 @@ def deploy_requests(
             "trafficSplit": traffic_split({"DEPLOYED_MODEL": 100}, _NEW, share),
         },
     }
+
+
+def _encryption(kms_key: str) -> dict[str, str]:
+    return {"kmsKeyName": kms_key} if kms_key else {}
 
 
 def traffic_split(shares: Mapping[str, int], version_id: str, percent: int) -> dict[str, int]:
