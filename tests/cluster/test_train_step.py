@@ -5,6 +5,7 @@ TRAINYARD_IMAGE names the image (images/Dockerfile, target cpu) of this very cod
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 from namespaces import until
 from survival import EPOCH, assert_survived
+from tests.unit.test_packages import wheel
 from train_step import EPOCHS, IMAGE, Desk, Run, signal_training_process
 
 from trainyard.spec import plain_yaml
+from trainyard.spec.packages import Wheel
+from trainyard.storage import cache
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
 
@@ -23,6 +27,7 @@ name: own
 data: {format: image_folder, bundled: digits, channels: 1}
 train: {command: [python, my_train.py], epochs: 5}
 """
+UNPACK = "import base64, pathlib, sys; pathlib.Path(sys.argv[1]).write_bytes(base64.b64decode(sys.argv[2]))"
 COLLECT = """
 import sys
 from trainyard.spec.documents import parse
@@ -75,10 +80,15 @@ def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: 
 def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, run: Run, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md").read_text()
     program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
-    (tmp_path / "my_train.py").write_text(f"from own_layers import LAYERS\n{program}\nassert LAYERS == 2\n")
+    imports = "from own_layers import LAYERS\nimport shift\n"
+    (tmp_path / "my_train.py").write_text(f"{imports}{program}\nassert LAYERS == shift.WIDTH == 2\n")
     (tmp_path / "own_layers.py").write_text("LAYERS = 2\n")
     run.file = str(tmp_path / "own.yaml")
-    Path(run.file).write_text(OWN)
+    path = wheel(tmp_path, "shift", {"shift.py": "WIDTH = 2\n"})
+    place = f"/runs/{path.name}"
+    desk.python(UNPACK, place, base64.b64encode(path.read_bytes()).decode())
+    sent = Wheel(sha256=str(cache.digest_of(path)), bytes=path.stat().st_size, location=place)
+    Path(run.file).write_text(f"{OWN}packages: {json.dumps({path.name: sent.model_dump()})}\n")
     run.start().reaches(46)
     step = run.step()
     gang = run.gang

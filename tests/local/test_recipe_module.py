@@ -1,6 +1,7 @@
 """The example of docs/reference/module.md does what the page says of it."""
 
 import json
+import os
 import pickle
 import random
 import re
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from preprocess_sources import preprocess
+from tests.unit.test_packages import wheel
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.keys import failure_record
@@ -20,10 +22,12 @@ from trainyard.runtime import step
 from trainyard.runtime.recipe_module import load_module
 from trainyard.spec import code
 from trainyard.spec import recipe as recipes
+from trainyard.spec.packages import Wheel
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.preprocess.transforming.module import load_preprocessing
 from trainyard.steps.train.engines.network import network
+from trainyard.storage import cache
 
 LOAD = """import pickle, sys
 from trainyard.steps.preprocess.transforming import module
@@ -70,10 +74,12 @@ def test_a_fault_of_the_recipes_module_is_told_with_its_file_and_line(tmp_path: 
         load_module("dogs.py", {"dogs.py": "\nx = y\n"}, {})
 
 
-def test_a_worker_loads_preprocessing_fn_from_the_files_that_travel() -> None:
-    source = "def preprocessing_fn(inputs):\n    import layers\n\n    return layers.doubled(inputs)\n"
-    made = load_preprocessing(
-        "shop.py", {"shop.py": source, "layers.py": "def doubled(inputs):\n    return inputs\n"}, {}
-    )
-    there = subprocess.run([sys.executable, "-c", LOAD], input=pickle.dumps(made), capture_output=True)
-    assert there.stdout.decode().strip() == "{}", there.stderr.decode()
+def test_a_worker_loads_preprocessing_fn_from_the_files_and_wheels_that_travel(tmp_path: Path) -> None:
+    source = "def preprocessing_fn(inputs):\n    import layers, shift\n\n    return layers.doubled(shift.WIDTH)\n"
+    path = wheel(tmp_path, "shift", {"shift.py": "WIDTH = {3: 4}\n"})
+    sent = Wheel(sha256=str(cache.digest_of(path)), bytes=path.stat().st_size, location=str(path))
+    files = {"shop.py": source, "layers.py": "def doubled(inputs):\n    return inputs\n"}
+    made = load_preprocessing("shop.py", files, {path.name: sent})
+    variables = os.environ | {"TRAINYARD_CACHE": str(tmp_path / "of the worker")}
+    there = subprocess.run([sys.executable, "-c", LOAD], input=pickle.dumps(made), capture_output=True, env=variables)
+    assert there.stdout.decode().strip() == "{3: 4}", there.stderr.decode()

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from trainyard.contract import keys
 from trainyard.contract.provenance import provenance
@@ -33,8 +34,13 @@ from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.peers.settings import current_rank
 from trainyard.storage import cache
 from trainyard_control.api import uploads
-from trainyard_control.compiler.compilation import compiled
+from trainyard_control.api.packages import prepare, prepare_benchmarks
+from trainyard_control.compiler.compilation import Submission, compiled
+from trainyard_control.kubeflow import schedules
 from trainyard_control.planning import python_packages
+from trainyard_control.search import cluster_trials
+from trainyard_control.search.search_space import Dimension
+from trainyard_control.search.study import Sweep
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """name: shop
@@ -225,6 +231,44 @@ def test_a_pod_has_the_wheels_in_the_storage_and_the_keys_of_a_local_run(tmp_pat
     assert [each.location for each in specification.wheels(there).values()] == [upload.uri]
     for step in OUTPUTS:
         assert keys.output_uri("/runs", there, step) == keys.output_uri("/runs", here, step)
+
+
+def schedule_of(file: Path) -> list[Submission]:
+    (file.parent / "nightly.yaml").write_text(f"name: nightly\nrecipe: {file}\nenvironment: kind\ncron: 0 3 * * *\n")
+    return [schedules.package(schedules.load(file.parent / "nightly.yaml"), environments.load("kind"))[0]]
+
+
+def sweep_of(file: Path) -> list[Submission]:
+    dimensions = [Dimension("train.epochs", values=(1, 2))]
+    return cluster_trials.packages(Sweep(str(file), [], dimensions, environments.load("kind"), max_parallel=1, run="s"))
+
+
+def runs_of(environment: str) -> Callable[[Path], list[Submission]]:
+    return lambda file: [prepare(str(file), environment, [], "run", "", None)]
+
+
+@pytest.mark.parametrize(
+    "sent_by",
+    [
+        runs_of("kind"),
+        runs_of("vertex"),
+        schedule_of,
+        sweep_of,
+        lambda file: [*prepare_benchmarks(str(file), "kind", [], ["cpu"], "b").runs.values()],
+    ],
+    ids=["run", "vertex", "schedule", "sweep", "bench"],
+)
+@pytest.mark.usefixtures("index")
+def test_each_way_to_a_cluster_sends_the_wheels(tmp_path: Path, sent_by: Callable[[Path], list[Submission]]) -> None:
+    own = wheel(tmp_path, "shift", {"shift.py": "WIDTH = 5\n"})
+    load(tmp_path, f"packages: [./{own.name}]")
+    (submission,) = sent_by(tmp_path / "shop.yaml")
+    (upload,) = submission.uploads.values()
+    pipeline = next(yaml.safe_load_all(submission.package))
+    text = pipeline["root"]["inputDefinitions"]["parameters"]["recipe"]["defaultValue"]
+    recipe = parse(text, Recipe, name="recipe")
+    assert {name: each.location for name, each in specification.wheels(recipe).items()} == {own.name: upload.uri}
+    assert upload.uri.startswith(f"{submission.environment.storage}/uploads/")
 
 
 def test_wheels_that_no_pod_can_read_are_refused(tmp_path: Path) -> None:
