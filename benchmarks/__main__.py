@@ -76,6 +76,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "exports": partial(_process_output, "commands.exports"),
     "on_device": partial(_process_output, "commands.on_device"),
     "scale": partial(_process_output, "data.scale"),
+    "uploads": partial(_process_output, "data.uploads"),
     "chaos": partial(_process_output, "chaos", "--seeds", "200"),
     "goodput": partial(_process_output, "training.goodput"),
     "accelerator": partial(_process_output, "training.accelerator"),

@@ -1,6 +1,7 @@
 """Uploads: a tree of files and a large file, by `trainyard data upload` and by boto3's transfers, to one S3 server.
 
-python -m benchmarks.data.uploads prints a table. The server is moto's, in a process of its own on this machine.
+python -m benchmarks.data.uploads prints its part of the page. The server is moto's, in a process of its own on this
+machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ROUNDS = 3
 
 
 def section() -> str:
-    """Measure, and return the table."""
+    """Measure, and return the text and the table."""
     (port,) = free_ports(1)
     os.environ |= {
         "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
@@ -40,8 +41,12 @@ def section() -> str:
         rows = [f"| {shape} | {_row(*files)} |" for shape, files in _SHAPES.items()]
     finally:
         server.terminate()
+    text = (
+        "`trainyard data upload` beside boto3's transfers, on 10 threads, to one S3 server (moto) on this machine; "
+        f"the best of {_ROUNDS} rounds. *Again* is the second upload of the same data, which sends nothing."
+    )
     head = "| data | boto3, s | Trainyard, s | again, s | speed, of boto3's |\n| --- | ---: | ---: | ---: | ---: |"
-    return "\n".join([head, *rows])
+    return "\n".join([text, "", head, *rows])
 
 
 def _row(count: int, size: int) -> str:
