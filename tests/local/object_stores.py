@@ -91,7 +91,7 @@ class _Proxy(BaseHTTPRequestHandler):
             time.sleep(3600)
         if fault == "reset":
             return self._reset()
-        if fault in ("503", "429", "403"):
+        if fault in ("503", "507", "429", "403"):
             return self._answer(int(fault), [], b"{}" if store.scheme == "gs" else b"")
         with store.lock:
             status, headers, content = self._forward(body)

@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from preprocess_sources import preprocess
 from tests.unit.test_packages import wheel
 
+import trainyard as ty
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.keys import failure_record
 from trainyard.errors import ConfigurationError
@@ -22,6 +24,7 @@ from trainyard.runtime import step
 from trainyard.runtime.recipe_module import load_module
 from trainyard.spec import code
 from trainyard.spec import recipe as recipes
+from trainyard.spec.archive import Archive
 from trainyard.spec.packages import Wheel
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
@@ -62,6 +65,43 @@ def test_the_example_of_a_recipes_module_is_preprocessed_built_and_measured(tmp_
     assert find is not None
     values, intervals = custom_metrics.measure(find, predictions, 10, seed=1)
     assert values == {"share_bought": 1 / 3, "missed": 1.0} and intervals.keys() == values.keys()
+
+
+def test_a_version_needs_no_upload_of_its_code_or_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year later: `uploads` and the cache are gone, and so is the project of the first version."""
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "no index").as_uri())
+    (tmp_path / "no index").mkdir()
+    project = tmp_path / "project"
+    project.mkdir()
+    file = Path(write_example(project))
+    own = wheel(project, "shift", {"shift.py": "WIDTH = 2\n"})
+    (project / "shop.py").write_text(f"{(project / 'shop.py').read_text()}\n\nimport shift\n")
+    (project / "words.txt").write_text("word\n" * 20_000)  # more than the text of a recipe holds
+    added = f"files: [words.txt]\npackages: [./{own.name}]\nexport: {{formats: [saved_model]}}\n"
+    file.write_text(f"{file.read_text()}{added}")
+    here = tmp_path / "here.yaml"
+    here.write_text(f"target: local\nstorage: {tmp_path}/storage\n")
+    shutil.copy(project / "shop.csv", tmp_path)
+
+    def run(*changes: str) -> ty.Run:
+        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / f"cache of {len(changes)}"))
+        sets = ["train.epochs=1", "evaluate.gates=[]", f"data.path={tmp_path}/shop.csv"]
+        return ty.run(str(file), environment=str(here), set_=[*sets, *changes])
+
+    first = run()
+    assert first.verdict == "blessed" and first.record["pushed"]["version"] == 1
+    models = tmp_path / "storage/shop/models"
+    shutil.rmtree(tmp_path / "storage/uploads")
+    shutil.rmtree(tmp_path / "cache of 0")
+    assert ty.versions(models)["1"].export(tmp_path / "exported").files
+    assert "accuracy" in ty.evaluate(models, project / "shop.csv").metrics
+    assert run("train.warm_start=champion", "seed=2").record["pushed"]["version"] == 2
+    assert ty.versions(models).rollback().restored == 1
+
+    held = models / "1/assets.extra/code.tar"
+    sent = Archive(archive=str(held), sha256=str(cache.digest_of(held)))
+    shutil.rmtree(project)
+    assert code.files(recipes.load("digits").model_copy(update={"files": sent}))["words.txt"] == b"word\n" * 20_000
 
 
 def test_a_fault_of_the_recipes_module_is_told_with_its_file_and_line(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -111,6 +113,29 @@ def test_a_cut_upload_is_incomplete_and_resumed(store: Store, uri: str, pets: Pa
     assert uploads.missing(upload) == ["pets/cat/2.jpg", "pets/dog/1.jpg"]
     bring(pets, uri)
     assert read(upload.uri) == read(str(pets))
+
+
+def test_two_people_may_upload_the_same_at_once(store: Store, uri: str, pets: Path) -> None:
+    upload = uploads.plan(str(pets), uri, "data.path")
+    with ThreadPoolExecutor(4) as people:
+        done = list(people.map(lambda _: uploads.send(upload, [*upload.files], lambda _: None), range(4)))
+    assert done == [None] * 4
+    assert read(upload.uri) == read(str(pets)) and uploads.missing(upload) is None
+
+
+def test_a_full_store_is_named_at_once_and_holds_no_half_upload(monkeypatch: pytest.MonkeyPatch, pets: Path) -> None:
+    with s3_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        upload = uploads.plan(str(pets), f"{store.uri}/store", "data.path")
+        store.fault = lambda request: "507" if request.method == "PUT" and ".jpg" in request.path else None
+        start = time.monotonic()
+        with pytest.raises(InfrastructureError, match=r"the store has no room for it .*507.*\. Make room there"):
+            uploads.store(upload)
+        assert time.monotonic() - start < 20 and storage.committed(upload.folder) is None
+        store.fault = lambda request: None
+        uploads.store(upload)
+        assert read(upload.uri) == read(str(pets))
 
 
 def test_a_file_that_changes_meanwhile_ends_the_upload_without_a_manifest(store: Store, uri: str, pets: Path) -> None:

@@ -273,7 +273,7 @@ def test_each_way_to_a_cluster_sends_the_wheels(tmp_path: Path, sent_by: Callabl
 
 def test_wheels_that_no_pod_can_read_are_refused(tmp_path: Path) -> None:
     recipe = load(tmp_path).model_copy(update={"packages": locked(wheel(tmp_path, "shift", {"shift.py": ""}))})
-    with pytest.raises(ConfigurationError, match="is on this machine, and only a bucket takes wheels"):
+    with pytest.raises(ConfigurationError, match="is on this machine, and `compile` sends nothing"):
         compiled(recipe, environments.load("kind"))
     with pytest.raises(ConfigurationError, match="no versions were chosen"):
         compiled(load(tmp_path, "packages: [idna]"), environments.load("kind"))
@@ -303,6 +303,18 @@ def test_a_conflict_with_the_image_names_both_sides(tmp_path: Path, index: Path)
         python_packages.chosen(recipe, environments.load("kind"))
     assert "old depend on numpy<2" in str(refused.value)
     assert f"(the cpu image has numpy {numpy})" in str(refused.value)
+
+
+def test_two_packages_that_need_different_versions_of_a_third_are_both_named(tmp_path: Path, index: Path) -> None:
+    for version in ("1.0", "2.0"):
+        wheel(index, "below", {"below.py": ""}, version=version)
+    wheel(index, "old", {"old.py": ""}, ["below<2"])
+    wheel(index, "new", {"new.py": ""}, ["below>=2"])
+    with pytest.raises(ConfigurationError) as refused:
+        python_packages.chosen(load(tmp_path, "packages: [old, new]"), environments.load("kind"))
+    sentence = str(refused.value)
+    assert "no versions fit together" in sentence and "\n" not in sentence
+    assert "old depend on below<2" in sentence and "new depend on below>=2" in sentence
 
 
 def test_what_the_image_holds_does_not_travel(tmp_path: Path, index: Path) -> None:

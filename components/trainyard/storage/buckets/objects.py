@@ -56,6 +56,7 @@ class Kind(Enum):
     REFUSED = "refused"
     UNTRUSTED = "untrusted"
     EXPIRED = "expired"
+    FULL = "full"
     TRANSIENT = "transient"
 
 
@@ -282,6 +283,11 @@ class ObjectStore(ABC):
             return InfrastructureError(
                 f"{uri}: the certificate of its server is not trusted ({fault.reason}). Name the certificates of its "
                 f"authority as ca_bundle in the environment, or a file of them in {self.bundle_variable}."
+            )
+        if fault.kind is Kind.FULL:
+            return InfrastructureError(
+                f"{uri}: the store has no room for it ({fault.reason}). Make room there, as by `trainyard prune`, or "
+                "name another storage."
             )
         if fault.kind is Kind.EXPIRED:
             return TransientError(

@@ -40,6 +40,7 @@ from trainyard.storage.manifest import MAX_TEXT_BYTES, File, too_large
 PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
 _MAX_PARTS = 10_000  # specified by S3
 _MISSING = ("NoSuchKey", "404", "NotFound", "NoSuchUpload")
+_FULL = ("XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded")  # source: MinIO's and Ceph's lists
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException", "RequestExpired")
 # Source: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _RETRIED = ("SlowDown", "RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch", "ConditionalRequestConflict")
@@ -360,6 +361,8 @@ def _kind(answer: dict[str, Any]) -> Kind:
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code == "NoSuchBucket":
         return Kind.NO_BUCKET
+    if code in _FULL or status == 507:
+        return Kind.FULL
     if code in _RETRIED or status in (408, 429) or status >= 500:
         return Kind.TRANSIENT
     if code in _MISSING or status == 404:
