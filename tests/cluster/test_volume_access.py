@@ -1,10 +1,11 @@
-"""A person's machine reads a volume of the cluster through a pod that lives as long as the command.
+"""A person's machine reads a volume of the cluster, and uploads to it, through pods that live as long as the command.
 
 The namespace enforces Pod Security restricted. The volume's StorageClass is standard-rwx.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -89,6 +90,23 @@ def test_a_report_and_a_version_are_read_and_the_pod_is_gone(
     done = trainyard(environment, "models", "export", "digits@1", str(model))
     assert done.returncode == 0 and (model / "assets.extra/vocabularies/city").read_text() == "Bern\n", done.stderr
     until(lambda: "trainyard-read" not in namespace.kubectl("get", "pods", "-o", "name"), 30)
+
+
+def test_data_are_uploaded_once_and_the_pods_are_gone(environment: Path, namespace: Namespace, tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number % 7}\n" for number in range(300_000))
+    (tmp_path / "tables/deep").mkdir(parents=True)
+    for name in ("a.csv", "deep/b.csv"):
+        (tmp_path / "tables" / name).write_text(f"a,{name}\n{rows}")
+    first, again = (trainyard(environment, "data", "upload", str(tmp_path / "tables")) for _ in range(2))
+    assert first.returncode == 0 and "2 files, 4.9 MiB uploaded to /mnt/runs/x/uploads/" in first.stderr, first.stderr
+    assert again.returncode == 0 and again.stderr.rstrip().endswith("already"), again.stderr
+    assert again.stdout == first.stdout
+    folder = first.stdout.strip()
+    there = namespace.kubectl("exec", "filler", "--", "sh", "-c", f"cd {folder} && md5sum a.csv deep/b.csv")
+    sums = [hashlib.md5((tmp_path / "tables" / name).read_bytes()).hexdigest() for name in ("a.csv", "deep/b.csv")]
+    assert [line.split()[0] for line in there.splitlines()] == sums
+    assert not namespace.kubectl("exec", "filler", "--", "ls", f"{folder}/../../.staging").split(), "nothing is left"
+    until(lambda: "trainyard-" not in namespace.kubectl("get", "pods", "-o", "name"), 30)
 
 
 def test_a_volume_is_not_written_from_here(environment: Path) -> None:

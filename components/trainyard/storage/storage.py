@@ -221,10 +221,14 @@ def read_volume(path: str, reader: volume_copies.Reader) -> None:
     _volumes[path.rstrip("/")] = volume_copies.VolumeCopies(reader)
 
 
+def volume(uri: str) -> volume_copies.VolumeCopies | None:
+    """Return the volume on which `uri` is, if this process reads it by `read_volume`."""
+    return next((copies for path, copies in _volumes.items() if f"{uri}/".startswith(f"{path}/")), None)
+
+
 def _backend(uri: str) -> _Backend:
-    for path, copies in _volumes.items():
-        if f"{uri}/".startswith(f"{path}/"):
-            return copies
+    if copies := volume(uri):
+        return copies
     if is_bucket(uri):
         from trainyard.storage.buckets import bucket_folders
 

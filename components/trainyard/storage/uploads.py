@@ -1,13 +1,15 @@
 """Uploads of local files to a storage: `<storage>/uploads/<digest>/`, where the digest is that of names and content.
 
-A storage that is a folder has only code, copied as an output is written. In a bucket, the manifest is written last, so
-that a folder without one is incomplete. What a cut upload left is used by the next one of the same content, by whoever
-it is. Digests of local files are kept in the cache, by size and time of change.
+To a folder the files are copied as an output is written, and to a volume that is not mounted here they are one stream.
+In a bucket, the manifest is written last, so that a folder without one is incomplete. What a cut upload left there is
+used by the next one of the same content, by whoever it is. Digests of local files are kept in the cache, by size and
+time of change.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -17,16 +19,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
 from pathlib import Path
+from typing import IO
 
 import google_crc32c
 
-from trainyard.errors import DataError
+from trainyard.errors import DataError, InfrastructureError
 from trainyard.storage import cache, listing, storage
 from trainyard.storage.buckets import objects
-from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
+from trainyard.storage.buckets.objects import ABSENT, Changed
 from trainyard.storage.disk import os_errors
 from trainyard.storage.manifest import MANIFEST, File, Manifest
+from trainyard.storage.volume_copies import Member, VolumeCopies
 from trainyard.uris import is_bucket
 
 FOLDER = "uploads"
@@ -114,16 +119,69 @@ def place(path: str, root: str, name: str) -> tuple[str, Upload | None]:
 
 
 def store(upload: Upload) -> None:
-    """Copy the files of `upload` to its storage, a bucket or a folder, unless they are there. Raises as `send`."""
-    if is_bucket(upload.folder):
-        if (names := missing(upload)) is not None:
-            send(upload, names, lambda _: None)
-        return
-    if storage.committed(upload.folder) is None:
-        with storage.stage(upload.folder, PRODUCER, origin=_origin(upload)) as folder:
-            for file, source in upload.sources.items():
-                shutil.copyfile(source, folder / file)
+    """Copy the files of `upload` to its storage, unless they are there. Raises as `send`."""
+    if (names := missing(upload)) is not None:
+        send(upload, names, lambda _: None)
+
+
+def _copy(upload: Upload, progress: Progress) -> None:
+    """Copy the files to the folder `upload.folder` of this machine."""
+    with storage.stage(upload.folder, PRODUCER, origin=_origin(upload)) as folder:
+        for file, source in upload.sources.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            with (folder / file).open("wb") as target:
+                shutil.copyfileobj(_Source(source, upload.files[file], progress), target, _CHUNK_BYTES)
     storage.write_text(storage.join(upload.folder, _USED), datetime.now(UTC).isoformat())
+
+
+class _Source:
+    """A local file that is sent, which must be the one that was measured. Raises `InfrastructureError` otherwise."""
+
+    def __init__(self, path: str, file: File, progress: Progress) -> None:
+        self.size, self._path, self._file, self._progress = file.bytes, path, file, progress
+        self._left, self._sum = file.bytes, google_crc32c.Checksum()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, at most `size`."""
+        if not self._left:
+            return b""
+        wanted = min(size, self._left) if size >= 0 else self._left
+        with os_errors(Path(self._path), "read"):
+            content = self._stream.read(wanted)
+        self._left -= len(content)
+        self._sum.update(content)
+        self._progress(len(content))
+        is_whole = not self._left and self._sum.hexdigest().decode() == self._file.crc32c
+        if len(content) < wanted or not (self._left or is_whole):
+            raise InfrastructureError(f"{self._path}: was changed while it was uploaded. Run the same command again.")
+        if not self._left:
+            self._stream.close()
+        return content
+
+    @cached_property
+    def _stream(self) -> IO[bytes]:
+        return open(self._path, "rb")  # noqa: PTH123
+
+
+class _Text(io.BytesIO):
+    """A text that is sent."""
+
+    @property
+    def size(self) -> int:
+        return len(self.getvalue())
+
+
+def _stream(upload: Upload, volume: VolumeCopies, progress: Progress) -> None:
+    """Send the files to a volume that is not mounted here."""
+    manifest = Manifest(PRODUCER, upload.files, origin=_origin(upload)).to_json().encode()
+    files: dict[str, Callable[[], Member]] = {
+        name: partial(_Source, upload.sources[name], file, progress) for name, file in upload.files.items()
+    }
+    volume.send(upload.folder, files | {_USED: _now, MANIFEST: partial(_Text, manifest)}, MANIFEST)
+
+
+def _now() -> Member:
+    return _Text(datetime.now(UTC).isoformat().encode())
 
 
 def _origin(upload: Upload) -> dict[str, str]:
@@ -135,9 +193,18 @@ def missing(upload: Upload) -> list[str] | None:
 
     Says in the storage that the upload is used, so that `prune` keeps it until a run names it.
     """
-    store, name = objects.locate(upload.folder)
     now, used = datetime.now(UTC), last_used(upload.folder)
-    if used is None or now - used > _USED_AFTER:
+    is_new = used is not None and now - used <= _USED_AFTER
+    if not is_bucket(upload.folder):
+        if storage.committed(upload.folder) is None:
+            return [*upload.files]
+        if volume := None if is_new else storage.volume(upload.folder):
+            volume.send(upload.folder, {_USED: _now}, _USED)
+        elif not is_new:
+            storage.write_text(storage.join(upload.folder, _USED), now.isoformat())
+        return None
+    store, name = objects.locate(upload.folder)
+    if not is_new:
         store.write(f"{name}/{_USED}", now.isoformat().encode())
     if storage.committed(upload.folder) is not None:
         return None
@@ -150,8 +217,21 @@ def send(upload: Upload, names: list[str], progress: Progress) -> None:
 
     Raises `InfrastructureError` if a file changes meanwhile; then the upload stays incomplete.
     """
-    store, name = objects.locate(upload.folder)
     start = time.monotonic()
+    if volume := storage.volume(upload.folder):
+        _stream(upload, volume, progress)
+    elif not is_bucket(upload.folder):
+        _copy(upload, progress)
+    else:
+        _send(upload, names, progress)
+    total = sum(upload.files[path].bytes for path in names)
+    if total > _MEASURED_BYTES:
+        speed = total / (time.monotonic() - start)
+        storage.write_text(str(_speed_record(upload.folder)), json.dumps({"bytes_per_second": speed}))
+
+
+def _send(upload: Upload, names: list[str], progress: Progress) -> None:
+    store, name = objects.locate(upload.folder)
     large = [path for path in names if upload.files[path].bytes > objects.RANGE_BYTES]
 
     def send_one(path: str) -> None:
@@ -165,20 +245,17 @@ def send(upload: Upload, names: list[str], progress: Progress) -> None:
     with suppress(Changed):  # another process was faster with the same content
         text = manifest.to_json(attempt="", writer=os.urandom(8).hex())
         store.write(f"{name}/{MANIFEST}", text.encode(), match=ABSENT)
-    total = sum(upload.files[path].bytes for path in names)
-    if total > _MEASURED_BYTES:
-        speed = total / (time.monotonic() - start)
-        storage.write_text(str(_speed_record(store)), json.dumps({"bytes_per_second": speed}))
 
 
 def seconds_for(upload: Upload, total: int) -> float:
-    """Return the seconds that `total` bytes take, at the speed of the last upload to that bucket."""
-    record = storage.read_json(str(_speed_record(objects.locate(upload.folder)[0])))
+    """Return the seconds that `total` bytes take, at the speed of the last upload to that storage."""
+    record = storage.read_json(str(_speed_record(upload.folder)))
     return total / float(record.get("bytes_per_second", _BYTES_PER_SECOND))
 
 
-def _speed_record(store: ObjectStore) -> Path:
-    return cache.folder() / f"speed-{hashlib.sha256(store.root.encode()).hexdigest()[:16]}.json"
+def _speed_record(folder: str) -> Path:
+    root = objects.locate(folder)[0].root if is_bucket(folder) else os.path.dirname(folder)  # noqa: PTH120
+    return cache.folder() / f"speed-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json"
 
 
 def last_used(folder: str) -> datetime | None:

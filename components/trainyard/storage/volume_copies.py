@@ -1,8 +1,8 @@
-"""Outputs on a volume that is not mounted here, read from copies on this machine."""
+"""Outputs on a volume that is not mounted here: read from copies on this machine; uploads alone are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -12,8 +12,19 @@ from trainyard.storage import folders
 from trainyard.storage.manifest import MANIFEST, Manifest
 
 
+class Member(Protocol):
+    """A file to send."""
+
+    @property
+    def size(self) -> int:
+        """The number of its bytes."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, at most `size`."""
+
+
 class Reader(Protocol):
-    """Reads the files of a volume. Paths are those of the pods."""
+    """Reads the files of a volume, and sends uploads to it. Paths are those of the pods."""
 
     def file(self, path: str) -> Path:
         """Return a local copy of a file; nothing is at the returned path if there is none."""
@@ -24,12 +35,19 @@ class Reader(Protocol):
     def names(self, path: str) -> list[str]:
         """Return the names in a folder, none if there is no such folder."""
 
+    def send(self, path: str, files: Mapping[str, Callable[[], Member]], last: str) -> None:
+        """Publish `files`, by name, as a folder: whole and checked, or not at all. The file `last` comes last."""
+
 
 class VolumeCopies:
-    """The backend of `storage` for a volume: reading copies files here, writing is refused."""
+    """The backend of `storage` for a volume: reading copies files here, writing is refused but for `send`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+
+    def send(self, uri: str, files: Mapping[str, Callable[[], Member]], last: str) -> None:
+        """Send files as `Reader.send`."""
+        self._reader.send(uri, files, last)
 
     def committed(self, uri: str) -> Manifest | None:
         """Return the manifest of a committed folder."""

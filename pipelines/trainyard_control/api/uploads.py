@@ -14,7 +14,7 @@ from trainyard.spec.networks import IMAGENET
 from trainyard.storage import uploads
 from trainyard.storage.uploads import Upload
 from trainyard_control.cluster import environments
-from trainyard_control.compiler.compilation import reachable, with_code
+from trainyard_control.compiler.compilation import reachable, takes_uploads, with_code
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Recipe
@@ -29,9 +29,9 @@ Confirm = Callable[[str], bool]
 def with_uploads(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict[str, Upload]]:
     """Return `recipe` with the URIs that its local files will have in the storage, and their uploads by recipe key.
 
-    Nothing is sent. A storage that is no bucket takes none, and a window of days is not uploaded: its files change.
+    Nothing is sent. A window of days is not uploaded: its files change.
     """
-    if not uris.is_bucket(environment.storage):
+    if not takes_uploads(environment):
         return with_code(recipe, environment)
     teacher = recipe.train.teacher
     paths = {
@@ -74,11 +74,12 @@ def upload(path: str, environment: str, limit: str = LIMIT, confirm: Confirm | N
     loaded = environments.load(environment)
     if why := uris.path_error(path) or ("is in a bucket already" if uris.is_bucket(path) else ""):
         raise ConfigurationError(f"{uris.without_secrets(path)[:200]}: {why}.")
-    if not uris.is_bucket(loaded.storage):
+    if not takes_uploads(loaded):
         raise ConfigurationError(
-            f"{loaded.name}: '{path}' is on this machine, and the storage {loaded.storage} is no bucket. Copy it to a "
-            "folder that the steps mount, and name that."
+            f"{loaded.name}: '{path}' is on this machine, and the storage {loaded.storage} is no bucket and no volume. "
+            "Copy it to a folder that the steps mount, and name that."
         )
+    environments.readable_storage(loaded)
     planned = uploads.plan(os.path.abspath(path), loaded.storage, loaded.name)  # noqa: PTH100 - keeps a glob
     (sentence,) = send({path: planned}, limit, confirm)
     return planned.uri, sentence

@@ -28,7 +28,10 @@ _MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 def upload_and_send(submission: Submission, upload_limit: str) -> Submitted:
     """Upload what the run reads, and start it or find the run of its name."""
     from trainyard_control.api import uploads
+    from trainyard_control.cluster.environments import readable_storage
 
+    if submission.uploads:
+        readable_storage(submission.environment)
     for sentence in uploads.send(submission.uploads, upload_limit, confirm):
         say(f"✓ {sentence}", err=True)
     return send(submission)
@@ -171,15 +174,14 @@ def send_and_follow(
 
 def send_all(runs: Collection[Submission], environment: str, *, wait: bool, pending_limit: int) -> int:
     """Send several parallel runs; with `wait` return the worst exit code. environment: as the person named it."""
-    from trainyard.storage import uploads
     from trainyard_control.api import cluster_run
+    from trainyard_control.cluster.environments import store_uploads
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     for submission in runs:
         if wait:
             cluster_run.require_followed(submission.environment)
-        for upload in submission.uploads.values():
-            uploads.store(upload)
+        store_uploads(submission.uploads, submission.environment)
     sent, worst = [(submission, send(submission)) for submission in runs], 0
     for submission, done in sent if wait else ():
         say(f"· {submission.run}", err=True)

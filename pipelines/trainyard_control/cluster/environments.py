@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,9 +24,10 @@ from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import CaBundle, Environment, Volume
 from trainyard.storage import cache as storage_cache
-from trainyard.storage import storage
+from trainyard.storage import storage, uploads
 from trainyard.storage.buckets import gcs, s3
 from trainyard.storage.buckets.objects import KMS_VARIABLE
+from trainyard.storage.uploads import Upload
 from trainyard.uris import is_bucket
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def load(name: str) -> Environment:
 def readable_storage(environment: Environment) -> str:
     """Return the environment's storage, which a pod reads for this process if it is on a volume not mounted here.
 
-    Writing there is refused.
+    Only uploads are written there.
     """
     if (volume := _missing_volume(environment)) and environment.target == "kubeflow":
         from trainyard_control.cluster.volume_pod import VolumePod
@@ -71,6 +72,14 @@ def readable_storage(environment: Environment) -> str:
             _volume_pods[place] = VolumePod(_cluster(environment.namespace), environment)
         storage.read_volume(volume.path, _volume_pods[place])
     return environment.storage
+
+
+def store_uploads(named: Mapping[str, Upload], environment: Environment) -> None:
+    """Upload what the storage of `environment` lacks, without a question. Raises as `uploads.send`."""
+    if named:
+        readable_storage(environment)
+    for upload in named.values():
+        uploads.store(upload)
 
 
 def writable_storage(environment: Environment) -> str:

@@ -162,10 +162,10 @@ def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
 def with_code(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict[str, Upload]]:
     """Return `recipe` with the wheels of its packages, and their uploads and that of its archive of code, not sent yet.
 
-    Only a bucket takes them. Raises as `python_packages.chosen`.
+    Raises as `python_packages.chosen`.
     """
     recipe = python_packages.chosen(recipe, environment)
-    if not is_bucket(environment.storage):
+    if not takes_uploads(environment):
         return recipe, {}
     found: dict[str, Upload] = {}
 
@@ -193,8 +193,8 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     faults = []
     if local := [name for name, wheel in wheels.items() if not reachable(wheel.location, environment)]:
         faults.append(
-            f"packages: {local[0]} is on this machine, and only a bucket takes wheels. Name a bucket as the storage, "
-            "or use an image that has the packages."
+            f"packages: {local[0]} is on this machine, and `compile` sends nothing. Start the run, or use an image "
+            "that has the packages."
         )
     if recipe.data.path and not reachable(recipe.data.path, environment):
         faults.append(f"data.path: '{recipe.data.path}' is on this machine. {_upload(environment)}")
@@ -206,8 +206,8 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
         faults.append(f"train.teacher: '{teacher.model}' is on this machine. {_upload(environment)}")
     if isinstance(recipe.files, Archive) and not reachable(recipe.files.archive, environment):
         faults.append(
-            "files: code of more than 64 KiB is an archive on this machine, which is uploaded if a run starts and the "
-            "storage is a bucket. Make it smaller, or put the larger files into the image."
+            "files: code of more than 64 KiB is an archive on this machine, which is uploaded if a run starts. Make it "
+            "smaller, or put the larger files into the image."
         )
     if recipe.push.path and not reachable(recipe.push.path, environment):
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
@@ -218,9 +218,15 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
 
 def _upload(environment: Environment) -> str:
     """Return the advice for a path that only this machine has."""
-    if is_bucket(environment.storage):
+    if takes_uploads(environment):
         return "Upload it by `trainyard data upload PATH -e ENVIRONMENT`, and name the URI that this prints."
     return "Copy it to a bucket, or to the environment's volume, and name its place there."
+
+
+def takes_uploads(environment: Environment) -> bool:
+    """Return True if local files can be uploaded to the storage: a bucket, or a volume of the cluster."""
+    on_volume = environment.target == "kubeflow" and reachable(environment.storage, environment)
+    return is_bucket(environment.storage) or on_volume
 
 
 def reachable(path: str, environment: Environment) -> bool:

@@ -18,7 +18,8 @@ from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.gang import STEP as TRAIN
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.graph import OUTPUTS
-from trainyard.storage import storage, uploads
+from trainyard.storage import storage
+from trainyard_control.cluster.environments import store_uploads
 from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled_benchmark
 from trainyard_control.kubeflow.kubeflow_api import submit
@@ -111,8 +112,7 @@ class _ClusterTrials:
             submission = _submission(self.study.sweep, trial)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)})
-        for upload in submission.uploads.values():
-            uploads.store(upload)
+        store_uploads(submission.uploads, submission.environment)
         self._wait_for_examples(slot)
         run_id, attached = submit(submission, self.runs.server)
         self.listener.trial_sent(trial, submission.run, run_id, attached)

@@ -23,11 +23,11 @@ _File = Annotated[Path, typer.Argument(help="YAML file of a schedule.")]
 @app.command("apply")
 def apply(file: _File, dry_run: DryRun = False) -> None:
     """Create or update the schedule of a file on the server."""
-    from trainyard.storage import uploads
+    from trainyard_control.cluster.environments import store_uploads
 
     schedules, schedule, submission, actions = _planned(file)
-    for upload in () if dry_run else submission.uploads.values():
-        uploads.store(upload)
+    if not dry_run:
+        store_uploads(submission.uploads, submission.environment)
     for action in actions:
         if not dry_run:
             schedules.perform(action, schedule, submission)
