@@ -86,7 +86,10 @@ class _Handler(BaseHTTPRequestHandler):
             if state.refuse:
                 return self._answer({"message": "the session has expired"}, state.refuse.pop(0))
             if match[1] not in state.runs:
-                return self._answer({"message": f"run {match[1]} not found"}, 404)
+                told = f"Run {match[1]} not found"
+                details = [{"@type": "type.googleapis.com/google.rpc.Status", "code": 5, "message": told}]
+                inside = f"Failed to get a run: Failed to fetch run {match[1]}: ResourceNotFoundError: {told}"
+                return self._answer({"code": 5, "message": inside, "details": details}, 404)
             return self._answer(_run(state.runs[match[1]]))
         if path.endswith("/versions"):
             known = [name for name in state.packages if equal and name == equal["string_value"]]
@@ -128,9 +131,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _run(run: dict[str, Any]) -> dict[str, Any]:
-    """Return the run as Kubeflow's API gives it."""
+    """Return the run as Kubeflow's API gives it: nodes of Argo are among its tasks, and executions without a name."""
     known = {name: value for name, value in run.items() if name != "tasks"}
-    return known | {"run_details": {"task_details": run["tasks"]}}
+    tasks, made = run["tasks"], {"create_time": run["created_at"], "start_time": run["created_at"]}
+    nodes = [{"display_name": name, "state": run["state"], **made} for name in ("root", "root(0)", "executor(0)")]
+    nodes += [task | {"display_name": f"{task['display_name']}{end}"} for task in tasks for end in ("-driver", "(0)")]
+    executions = [{"execution_id": str(number), **made} for number in range(len(tasks))]
+    return known | {"run_details": {"task_details": [*nodes[:3], *tasks, *nodes[3:], *executions]}}
 
 
 @contextmanager

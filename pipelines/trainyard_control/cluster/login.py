@@ -26,7 +26,8 @@ from trainyard.spec.environment import Kubeflow
 _COMMAND_SECONDS = 300  # chosen: a person may have to log in with a browser
 _EARLY_SECONDS = 60  # chosen: longer than a request takes
 _KEPT_SECONDS = 300  # chosen: of a token that does not say when it expires
-# Kubeflow's conventions for the token of a notebook or a step, whose audience is pipelines.kubeflow.org.
+# Kubeflow's conventions for the token of a notebook or a step.
+_AUDIENCE = "pipelines.kubeflow.org"
 _OWN_VARIABLE, _OWN_TOKEN = "KF_PIPELINES_SA_TOKEN_PATH", "/var/run/secrets/kubeflow/pipelines/token"
 _ISTIO = "RBAC: access denied"
 _NAMES = ("email", "preferred_username", "sub")
@@ -45,10 +46,13 @@ class Login:
 
     def __init__(self, settings: Kubeflow) -> None:
         self.command, self._cookie = settings.token_command, settings.cookie_file
-        self._file = settings.token_file
-        if not (self.command or self._cookie or self._file or settings.endpoint):
+        self._inside = bool(not settings.endpoint and os.environ.get("KUBERNETES_SERVICE_HOST"))
+        # Through the Kubernetes API server the login is that of KUBECONFIG.
+        self.applies = bool(settings.endpoint or self._inside)
+        self._file = settings.token_file if self.applies else ""
+        if self._inside and not self._file:
             own = os.environ.get(_OWN_VARIABLE) or _OWN_TOKEN
-            self._file = own if os.environ.get("KUBERNETES_SERVICE_HOST") and Path(own).exists() else ""
+            self._file = own if Path(own).exists() else ""
         self._token, self._until = "", 0.0
 
     @property
@@ -112,7 +116,7 @@ class Login:
         except Exception as error:
             status, text = getattr(error, "status", None), ""
             if status in (401, 403) and not _is_page(getattr(error, "headers", None)):
-                text = f"{status}: {message(error)}"
+                text = f"{status}: {refusal(error)}"
             if status == 401 or (status == 403 and (not text or text.endswith(_ISTIO))):
                 return _NoLogin(text, error)
             raise
@@ -128,10 +132,13 @@ class Login:
             )
         came = f"refused the request ({text})" if text else "answered with a login page"
         if not self.source:
-            return InfrastructureError(
-                f"kubeflow: {host}: {came}, because the request has no login. Name kubeflow.token_command, token_file "
-                "or cookie_file in the environment."
-            )
+            advice = "Name kubeflow.token_command, token_file or cookie_file in the environment."
+            if self._inside:
+                advice = (
+                    f"Give the pod a token for {_AUDIENCE} at {_OWN_TOKEN}: in a notebook, the configuration 'Allow "
+                    "access to Kubeflow Pipelines'."
+                )
+            return InfrastructureError(f"kubeflow: {host}: {came}, because the request has no login. {advice}")
         expires = None if self._cookie else self.user()[1]
         ended = f" at {datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC" if expires else ""
         if expires and expires > time.time():
@@ -139,6 +146,14 @@ class Login:
         else:
             why = f"the session of {self.source} has expired{ended}{'' if ended else ' or is unknown there'}"
         return InfrastructureError(f"kubeflow: {host}: {came}: {why}. Log in again, and run the same command again.")
+
+
+def refusal(error: Any) -> str:
+    """Return the message of a refusal by Kubeflow's server, without the names of its functions around it."""
+    try:
+        return " ".join(str(json.loads(error.body)["details"][0]["message"]).split())
+    except (ValueError, KeyError, IndexError, TypeError):
+        return message(error)
 
 
 def _is_page(headers: Any) -> bool:

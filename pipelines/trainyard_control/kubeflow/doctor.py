@@ -21,6 +21,7 @@ from trainyard_control.cluster.checks import Check, Quotas, admission, bad, good
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
+_VIEWER = "viewer"  # the role in Kubeflow's dashboard that may not start runs
 _ACCESS = ("GOOGLE_", "STORAGE_EMULATOR_HOST")  # prefixes of variables that give access to a bucket
 
 
@@ -106,14 +107,23 @@ def _person(environment: Environment, server: KubeflowServer, multi_user: bool) 
         return
     own = environment.namespace
     spaces = {str(one.get("namespace")): str(one.get("role")) for one in told.get("namespaces") or []}
+    role = spaces.get(own, "")
     try:
-        server.find_experiment()
+        if experiment := server.find_experiment():
+            server.try_to_run(experiment)
     except InfrastructureError as error:
         permitted = ", ".join(f"{name} ({role})" for name, role in spaces.items())
-        why = f"you may not run in '{own}'. You may in: {permitted}" if permitted else str(error).rstrip(".")
-        yield bad("your namespace", f"{why}. Set namespace, or be added as a contributor")
+        why = f"you may not run in '{own}'. You may in: {permitted}. Set namespace, or be added as a contributor"
+        yield bad("your namespace", why if permitted and not role else str(error).rstrip("."))
         return
-    yield good("your namespace", f"you may run in '{own}'" + (f" ({spaces[own]})" if own in spaces else ""))
+    if role == _VIEWER:
+        yield bad("your namespace", f"you may only look at runs in '{own}' ({role}). Be added as a contributor")
+    elif experiment or role:
+        yield good("your namespace", f"you may run in '{own}'" + (f" ({role})" if role else ""))
+    else:
+        yield unknown(
+            "your namespace", f"you may look at runs in '{own}'; the first submit shows whether you may start them"
+        )
 
 
 def _kubernetes(environment: Environment) -> Iterator[Check]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -23,13 +25,18 @@ from trainyard.spec.environment import Environment
 from trainyard.storage import cache
 from trainyard.storage.buckets.objects import untrusted
 from trainyard_control.cluster.environments import bundle_file
-from trainyard_control.cluster.login import Login
+from trainyard_control.cluster.login import Login, refusal
 from trainyard_control.compiler.compilation import Submission, request
 
 SERVICE = "ml-pipeline"
 _PORT = 8888
 _PAGE = 100
 _UPLOAD_SECONDS = 60  # chosen: the server compiles the package before it answers
+# Source: Kubeflow Pipelines 2.17.0, backend/src/apiserver/resource/resource_manager.go (IsAuthorized).
+_NOT_AUTHORIZED = re.compile(
+    r"User '(?P<user>[^']+)' is not authorized .*Namespace:(?P<namespace>[^,]*),Verb:(?P<verb>\w+),"
+    r".*Resource:(?P<resource>\w+)"
+)
 _OVER = frozenset({"FAILED", "CANCELED", "CANCELING"})
 _SETTLE_SECONDS = 15.0  # chosen: longer than another client takes from creating its run to looking for others
 _POLL_SECONDS = 0.5
@@ -50,8 +57,7 @@ class KubeflowServer:
         self.configuration = _configuration(environment)
         api = kfp_server_api.ApiClient(self.configuration)
         self.login = Login(environment.kubeflow)
-        # Through the Kubernetes API server the login is that of KUBECONFIG.
-        if self.login.source or environment.kubeflow.endpoint or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        if self.login.applies:
             self.login.attach(api, environment.namespace)
         self._api = api
         self._health = kfp_server_api.HealthzServiceApi(api)
@@ -131,6 +137,13 @@ class KubeflowServer:
     def create_run(self, run: Any) -> Any:
         """Create a run. It is not repeated if the answer is lost."""
         return self._write(self._runs.run_service_create_run, run=run)
+
+    def try_to_run(self, experiment: str) -> None:
+        """Raise `InfrastructureError` if the caller may not create runs in the experiment. Nothing is created."""
+        missing = self._kfp.V2beta1PipelineVersionReference(pipeline_id="none", pipeline_version_id="none")
+        run = self._kfp.V2beta1Run(display_name="doctor", experiment_id=experiment, pipeline_version_reference=missing)
+        with suppress(ConfigurationError, TransientError):  # rights come before the version, which does not exist
+            self.create_run(run)
 
     def run(self, run_id: str) -> Any:
         """Return the run with its tasks. Raises `ConfigurationError` if there is none."""
@@ -259,7 +272,19 @@ class KubeflowServer:
             ) from error
 
     def _refused(self, call: str, error: Any) -> Exception:
-        text = message(error)
+        text = refusal(error) if error.status in (401, 403, 404) else message(error)
+        if error.status == 401 and not self.login.applies:
+            return InfrastructureError(
+                f"kubeflow: {self.host}: this Kubeflow is for many users, and the Kubernetes API server does not tell "
+                "it who you are. Name the URL of its page as kubeflow.endpoint in the environment, and your login as "
+                "kubeflow.token_command, token_file or cookie_file."
+            )
+        if error.status == 403 and (match := _NOT_AUTHORIZED.search(text)):
+            return InfrastructureError(
+                f"kubeflow: {self.host}: you are {match['user']}, and may not {match['verb']} {match['resource']} in "
+                f"namespace '{match['namespace']}'. Name a namespace of yours in the environment, or have its owner "
+                "add you as a contributor."
+            )
         if error.status in (401, 403):
             return InfrastructureError(
                 f"kubeflow: {self.host}: refused ({error.status}: {text}). Ask for the permission in namespace "
