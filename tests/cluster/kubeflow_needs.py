@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 SPACE = os.environ.get("TRAINYARD_KFP_NAMESPACE", "kubeflow")
+PROFILE = os.environ.get("TRAINYARD_KFP_PROFILE", "")
 IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
 VERSION = "2.17.0"
 STORAGE = "standard-rwx"
@@ -42,7 +43,9 @@ def missing() -> list[str]:
                 f"Deployment {deployment} in namespace {SPACE} (TRAINYARD_KFP_NAMESPACE) has no ready pod"
                 f"{': ' + why if why else ''}. Install Kubeflow Pipelines {VERSION} as docs/how-to/cluster.md says."
             )
-    names = {name for node in nodes["items"] for image in node["status"].get("images", []) for name in image["names"]}
+    lines += missing_profile()
+    images = [image for node in nodes["items"] for image in node["status"].get("images", [])]
+    names = {name for image in images for name in image.get("names") or []}
     if not any(name.endswith(f"/{IMAGE}") or name == IMAGE for name in names):
         lines.append(f"No node has the image {IMAGE} (TRAINYARD_IMAGE). Build it of this checkout, and load it.")
     if got("get", "storageclass", STORAGE)[0] is None:
@@ -50,6 +53,23 @@ def missing() -> list[str]:
             f"There is no StorageClass {STORAGE}, of which the tests take a volume. Make one of ReadWriteMany."
         )
     return lines
+
+
+def missing_profile() -> list[str]:
+    """Say what the tests miss of the profile that a multi-user Kubeflow needs."""
+    path = f"/api/v1/namespaces/{SPACE}/services/ml-pipeline:8888/proxy/apis/v2beta1/healthz"
+    done = subprocess.run(["kubectl", "get", "--raw", path], capture_output=True, text=True)
+    multi_user = not done.returncode and json.loads(done.stdout).get("multi_user")
+    if multi_user and not PROFILE:
+        return ["This Kubeflow is for many users. Name the namespace of a profile in TRAINYARD_KFP_PROFILE."]
+    if PROFILE and not multi_user:
+        return ["TRAINYARD_KFP_PROFILE names a profile, and this Kubeflow is for one user. Leave the variable out."]
+    space, why = got("get", "namespace", PROFILE) if PROFILE else ({}, "")
+    if PROFILE and "owner" not in ((space or {}).get("metadata", {}).get("annotations") or {}):
+        return [
+            f"Namespace {PROFILE} (TRAINYARD_KFP_PROFILE) has no annotation owner{why and f': {why}'}. Name another."
+        ]
+    return []
 
 
 if __name__ == "__main__":

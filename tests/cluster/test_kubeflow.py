@@ -1,90 +1,47 @@
 """The whole way through a real Kubeflow Pipelines: run, submit, follow, show, explain, cancel and schedule.
 
-`make test-kubeflow` runs them. KUBECONFIG is the cluster, TRAINYARD_KFP_NAMESPACE where Kubeflow is installed (without
-it they are skipped), TRAINYARD_KFP the address of its API if it shall not be reached through that of Kubernetes,
-TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node has. A ReadWriteMany volume is made there.
+`make test-kubeflow` runs them; see `real_kubeflow`. A ReadWriteMany volume is made there.
 """
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
+import random
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from real_kubeflow import (
+    ACCOUNT,
+    IMAGE,
+    MARKS,
+    MEMORY,
+    QUICK,
+    REPORTS,
+    RUN,
+    RUNS,
+    SPACE,
+    changed,
+    document,
+    door,
+    environment_file,
+    kubectl,
+    over,
+    trainyard,
+    until,
+)
 
-ENDPOINT = os.environ.get("TRAINYARD_KFP", "")
-SPACE = os.environ.get("TRAINYARD_KFP_NAMESPACE", "")
-IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(not SPACE, reason="TRAINYARD_KFP_NAMESPACE names no Kubeflow"),
-]
-
-MEMORY = {"requests": {"cpu": "200m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
-QUICK = ["--set", "train.epochs=2", "--set", "evaluate.bootstrap=20", "--set", "export.formats=[saved_model]"]
-QUICK += ["--set", "evaluate.gates=[{metric: accuracy, min: 0.1}]"]
-RUN = f"t{int(time.time()) % 1000000}"  # names of this test run, for a server keeps its runs
-
-
-def kubectl(*arguments: str, stdin: str | None = None) -> str:
-    done = subprocess.run(["kubectl", "-n", SPACE, *arguments], input=stdin, capture_output=True, text=True)
-    return done.stdout + done.stderr
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "trainyard-runs"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": "standard-rwx",
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    kubectl("create", "-f", "-", stdin=json.dumps(claim))
-    document = {
-        "target": "kubeflow",
-        "namespace": SPACE,
-        "kubeflow": ({"endpoint": ENDPOINT} if ENDPOINT else {}) | {"namespace": SPACE, "experiment": f"test-{RUN}"},
-        "volume": {"claim": "trainyard-runs", "path": "/mnt/runs"},
-        "storage": f"/mnt/runs/{RUN}",
-        "images": {"cpu": IMAGE},
-        "pools": {
-            "cpu": {"kind": "cpu", "price_per_hour": 0.5, "resources": MEMORY},
-            "none": {"kind": "cpu", "resources": MEMORY, "nodeSelector": {"no": "node"}},
-        },
-        "placement": {"default": "cpu"},
-        "retries": {"default": 0},
-    }
-    file = tmp_path_factory.mktemp("kfp") / "own.yaml"
-    file.write_text(json.dumps(document))
-    return file
-
-
-def changed(environment: Path, **sections: Any) -> Path:
-    file = environment.with_name(f"{'-'.join(sections)}.yaml")
-    file.write_text(json.dumps(json.loads(environment.read_text()) | sections))
-    return file
-
-
-def trainyard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = str(Path(sys.executable).with_name("trainyard"))
-    done = subprocess.run([program, *arguments], capture_output=True, text=True)
-    print(" ".join(arguments), "→", done.returncode, done.stdout, done.stderr, sep="\n")
-    return done
-
-
-def document(*arguments: str) -> Any:
-    done = trainyard(*arguments, "-o", "json")
-    return json.loads(done.stdout)
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("kfp")
+    with door(folder) as way:
+        yield environment_file(folder, way.settings)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +49,8 @@ def finished(environment: Path) -> str:
     name = f"{RUN}-digits"
     done = trainyard("run", "digits", "-e", str(environment), "--name", name, *QUICK)
     assert done.returncode == 0, done.stderr
+    assert "✓ push " in done.stderr and "metric (test split)" in done.stdout
+    assert (REPORTS / f"{name}.html").read_text().startswith("<!doctype html>")
     return name
 
 
@@ -151,6 +110,31 @@ def test_a_step_is_done_again_where_that_is_asked_for(finished: str, environment
     assert (ran["train"], ran["export"]) == (False, True)
     ran = pods_of(f"{RUN}-train", environment, "--from", "train")
     assert (ran["train"], ran["export"]) == (True, True)
+
+
+def test_code_and_data_of_a_laptop_train_with_a_store_that_only_pods_reach(environment: Path, tmp_path: Path) -> None:
+    """The store and its key are those of Kubeflow's manifests, as docs/how-to/laptop.md has them."""
+    sections = {name: value for name, value in json.loads(environment.read_text()).items() if name != "volume"}
+    secret = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
+    sections |= {
+        "storage": f"s3://mlpipeline/{RUN}",
+        "variables": {"AWS_ENDPOINT_URL_S3": f"http://seaweedfs.{SPACE}:9000", "AWS_REGION": "us-east-1"},
+        "secrets": {name: {"secret": "mlpipeline-minio-artifact", "key": key} for name, key in secret.items()},
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(sections))
+    page = (Path(__file__).parents[2] / "docs/reference/module.md").read_text()
+    for name, language in (("shop.yaml", "yaml"), ("shop.py", "python")):
+        (code,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+        (tmp_path / name).write_text(code)
+    draw = random.Random(1)
+    rows = [f"{draw.uniform(1, 99):.2f},{draw.choice(['', 3])},{draw.choice(['Oslo', 'Rome'])}" for _ in range(200)]
+    rows = ["price,visits,city,bought", *(f"{row},{'yes' if row < '5' else 'no'}" for row in rows)]
+    (tmp_path / "shop.csv").write_text("\n".join(rows))
+    own = ("-e", str(tmp_path / "mine.yaml"))
+    done = trainyard("run", str(tmp_path / "shop.yaml"), *own, "--name", f"{RUN}-shop", *QUICK[2:6])
+    assert done.returncode == 0, done.stderr
+    assert "✓ data.path: 1 file, " in done.stderr and (REPORTS / f"{RUN}-shop.html").exists()
+    assert document("models", "list", *own)[0]["versions"]
 
 
 def test_a_model_that_the_gate_refused_is_said_so(finished: str, environment: Path) -> None:
@@ -221,7 +205,7 @@ def test_cancel_leaves_nothing_running(environment: Path) -> None:
     assert document("runs", "show", name, "-e", str(slow))["state"] == "CANCELED"
     selector = f"--selector=pipeline/runid={run_id}"
     alive = kubectl("get", "pods", selector, "--field-selector=status.phase=Running", "-o", "name")
-    assert alive.strip() in ("", "No resources found in " + SPACE + " namespace.")
+    assert alive.strip() in ("", f"No resources found in {RUNS} namespace.")
 
 
 def test_a_schedule_is_made_changed_and_removed(environment: Path) -> None:
@@ -326,19 +310,6 @@ def send(name: str, file: Path, bound: str = "") -> None:
     submit(submission, KubeflowServer(target))
 
 
-def until(name: str, environment: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:
-    """Return the run as soon as `ready` of it is true."""
-    deadline = time.monotonic() + seconds
-    while not ready(run := document("runs", "show", name, "-e", str(environment))):
-        assert time.monotonic() < deadline, run["reason"]
-        time.sleep(1)
-    return run
-
-
-def over(run: Any) -> bool:
-    return run["state"] in ("SUCCEEDED", "FAILED", "CANCELED")
-
-
 def test_a_step_that_fails_once_is_done_again_whatever_its_attempts_take_together(environment: Path) -> None:
     patient = changed(environment, retries={"default": 1})
     send(f"{RUN}-again-once", patient)
@@ -368,7 +339,7 @@ def test_a_run_that_is_cancelled_between_two_attempts_is_cancelled(environment: 
 
 def test_a_gang_outlives_the_pod_of_its_launcher(environment: Path) -> None:
     kubectl("apply", "-f", str(Path(__file__).parents[2] / "k8s/base/gang-rbac.yaml"))
-    account = f"--serviceaccount={SPACE}:pipeline-runner"
+    account = f"--serviceaccount={RUNS}:{ACCOUNT}"
     kubectl("create", "rolebinding", "trainyard-gang-of-runs", "--role=trainyard-gang", account)
     gang = {"kind": "cpu", "workers": 2, "resources": MEMORY}
     pools = json.loads(environment.read_text())["pools"] | {"gang": gang}
