@@ -147,7 +147,9 @@ class Kubeflow(Strict):
         description="URL of the API. Empty: its Service inside a cluster, otherwise through the Kubernetes API server.",
     )
     namespace: Namespace = Field("kubeflow", description="Namespace of Kubeflow Pipelines, for an empty endpoint.")
-    token_file: Text = Field("", description="File with a bearer token, read for every request.")
+    token_file: Text = Field(
+        "", description="File with a bearer token, read for every request; for an endpoint or inside a cluster."
+    )
     token_command: list[Text] = Field(
         [],
         max_length=100,
