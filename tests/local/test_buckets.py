@@ -70,6 +70,13 @@ def test_a_browser_is_told_what_an_object_holds(store: Store, uri: str) -> None:
         assert told.partition(";")[0] == types.get(name.rpartition("/")[2], told)
 
 
+def test_a_file_is_published_as_one_object(store: Store, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "log.parquet").write_bytes(b"PAR1")
+    storage.require_place(f"{uri}/a.parquet")
+    storage.publish_file(tmp_path / "log.parquet", f"{uri}/a.parquet")
+    assert storage.read_bytes(f"{uri}/a.parquet", 10) == b"PAR1" and storage.children(uri) == ["a.parquet"]
+
+
 def test_a_copy_of_chosen_files_is_verified_and_never_taken_for_the_whole(store: Store, uri: str) -> None:
     write(uri, "hello")
     part = storage.local(uri, "test", only=lambda name: name == "a")

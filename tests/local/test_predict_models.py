@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import gzip
 import io
 import json
+import os
 import queue
 import re
+import resource
 import secrets
 import shutil
 import signal
@@ -22,7 +25,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +45,31 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from object_stores import Store
 from PIL import Image
 from ports import free_port
+from pyarrow import compute as pa_compute
 from pyarrow import dataset, parquet
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis import classification_pb2, get_model_metadata_pb2, get_model_status_pb2, predict_pb2
+from tensorflow_serving.apis.model_service_pb2_grpc import ModelServiceStub
+from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
 import trainyard as ty
+from trainyard import memory
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.artifacts.push import VersionRecord
+from trainyard.contract.pushed_versions import set_alias
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import Champion, layout, set_champion
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.serving import server as server
-from trainyard.serving import service
+from trainyard.serving import service, transport
+from trainyard.serving.options import LogOptions
 from trainyard.serving.rpc import RpcServer
 from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
@@ -551,10 +562,12 @@ def test_the_pipeline_predicts_as_a_task_of_kfp(digits: Path, tmp_path: Path) ->
 
 @contextmanager
 def asked(
-    folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0, host: str = "127.0.0.1", port: int = 0
+    folder: Path, request_bytes: int = 1 << 20, reload_seconds: float = 60.0, **others: Any
 ) -> Iterator[server.Addresses]:
-    """Serve the models in `folder` as `m` while the block runs, which gets the addresses."""
-    options = server.Options(str(folder), "m", host, port, reload_seconds, request_bytes, grpc_port=0)
+    """Serve the models in `folder` as `m` while the block runs, which gets the addresses. others: of the options."""
+    options = server.Options(
+        folder=str(folder), name="m", reload_seconds=reload_seconds, request_bytes=request_bytes, grpc_port=0, **others
+    )
     loop, started, ended = asyncio.new_event_loop(), queue.Queue(), asyncio.Event()
 
     async def listen() -> None:
@@ -565,7 +578,7 @@ def asked(
     thread = threading.Thread(target=loop.run_until_complete, args=[listen()])
     thread.start()
     try:
-        yield started.get(timeout=60)
+        yield started.get(timeout=300)
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
@@ -674,6 +687,99 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
         assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
 
 
+def test_the_client_of_tensorflow_serving_gets_the_answers_of_predict(table: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(table / "models" / "1", models / "3")
+    set_alias(str(models), "canary", 3)
+    set_alias(str(models), "old", 2)
+    columns = {"age": [41.0, 28.5], "net worth": [9e5, float("nan")], "city": ["Bern", "Oslo"]}
+    expected = ty.load(models / "3").predict(columns)
+    probabilities = scores(expected.table.to_pydict(), ["poor", "rich"])
+    with asked(models / "3") as addresses, grpc.insecure_channel(addresses.rpc) as channel:
+        client, url = PredictionServiceStub(channel), f"{addresses.url}/v1/models/m"
+
+        def request(**tensors: Any) -> Any:
+            made = predict_pb2.PredictRequest()
+            made.model_spec.name = "m"
+            for name, value in tensors.items():
+                made.inputs[name].CopyFrom(value if isinstance(value, TensorProto) else proto(value))
+            return made
+
+        def proto(values: Any, **options: Any) -> Any:
+            return tf.make_tensor_proto(values, **options)
+
+        def refused(method: Any, message: Any) -> str:
+            with pytest.raises(grpc.RpcError) as error:
+                method(message)
+            return f"{error.value.code().name} {error.value.details()}"
+
+        good = {"age": proto(columns["age"], dtype=tf.float32), "city": columns["city"]}
+        good["net worth"] = proto(columns["net worth"], dtype=tf.float32, shape=[2, 1])
+        asked_for = request(**good)
+        asked_for.model_spec.version_label, asked_for.model_spec.signature_name = "canary", "serving_default"
+        answer = client.Predict(asked_for)
+        assert (answer.model_spec.name, answer.model_spec.version.value) == ("m", 3)
+        np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["probabilities"]), probabilities)
+        labels = tf.make_ndarray(answer.outputs["label"]).tolist()
+        assert [label.decode() for label in labels] == expected["prediction"]
+        asked_for.output_filter.append("label")
+        assert list(client.Predict(asked_for).outputs) == ["label"]
+        repeated = request(age=proto(41.0, shape=[2]), net_worth=proto(9e5, shape=[2]), city=["Bern", "Bern"])
+        answered = tf.make_ndarray(client.Predict(repeated).outputs["probabilities"])
+        np.testing.assert_allclose(answered, probabilities[[0, 0]], atol=1e-6)
+
+        said = refused(client.Predict, request(age=proto(1.0, shape=[1 << 40])))
+        assert said.startswith("INVALID_ARGUMENT inputs.age: at most 1,048,576 values are allowed, 1,099,511,627,776")
+        assert "a tensor [n] or [n, 1] is expected, [] was found" in refused(client.Predict, request(age=1.0))
+        broken = proto([1.0, 2.0])
+        broken.tensor_content = b"abc"
+        assert "inputs.age: its values are not those of its dtype" in refused(client.Predict, request(age=broken))
+        assert "numbers or texts are expected, complex128 was" in refused(client.Predict, request(age=[1 + 2j]))
+        asked_for.model_spec.version_label = "old"
+        said = refused(client.Predict, asked_for)
+        assert said == "NOT_FOUND m: label 'old' does not name version 3, which serves. Its labels: canary."
+
+        examples = classification_pb2.ClassificationRequest()
+        examples.model_spec.name = "m"
+        for age, worth, city in zip(*columns.values(), strict=True):
+            example = examples.input.example_list.examples.add().features.feature
+            example["age"].float_list.value.append(age)
+            example["city"].bytes_list.value.append(city.encode())
+            if worth == worth:  # an absent feature is a missing value
+                example["net worth"].float_list.value.append(worth)
+        classified = client.Classify(examples).result.classifications
+        assert [[found.label for found in row.classes] for row in classified] == [["poor", "rich"]] * 2
+        by_class = np.array([[found.score for found in row.classes] for row in classified], np.float32)
+        np.testing.assert_allclose(by_class, probabilities, atol=1e-6)
+        body = {"context": {"city": ["Bern"]}, "examples": [{"age": 41, "net worth": [9e5]}]}
+        status, found = ask(f"{url}/labels/canary:classify", body)
+        assert status == 200 and [label for label, _ in found["results"][0]] == ["poor", "rich"]
+        np.testing.assert_allclose([score for _, score in found["results"][0]], probabilities[0], atol=1e-6)
+        assert ask(f"{url}:regress", body) == (
+            400,
+            {"error": "regress: the model predicts classes. Send the request to classify."},
+        )
+        body["examples"][0]["city"] = "Oslo"
+        assert ask(f"{url}:classify", body)[1]["error"].startswith("examples[0].city: is in the context as well.")
+        assert ask(f"{url}/labels/canary/metadata")[1]["model_spec"]["version"] == "3"
+        assert ask(f"{url}/labels/old:predict", {})[0] == 404
+
+        about = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+        about.model_spec.name = "m"
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        client.GetModelMetadata(about).metadata["signature_def"].Unpack(signatures)
+        told = ask(f"{url}/metadata")[1]["metadata"]["signature_def"]
+        assert signatures == json_format.ParseDict(told, get_model_metadata_pb2.SignatureDefMap())
+        del about.metadata_field[:]
+        assert "signature_def is expected, 'none' was found" in refused(client.GetModelMetadata, about)
+        status_request = get_model_status_pb2.GetModelStatusRequest()
+        status_request.model_spec.name = "m"
+        (state,) = ModelServiceStub(channel).GetModelStatus(status_request).model_version_status
+        assert (state.version, state.State.Name(state.state)) == (3, "AVAILABLE")
+        status_request.model_spec.name = "n"
+        assert refused(ModelServiceStub(channel).GetModelStatus, status_request).startswith("NOT_FOUND n: no such")
+
+
 def test_a_server_says_what_it_serves_and_refuses_everything_else(
     table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -697,9 +803,9 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
         assert about["inputs"][1] == {"name": "net worth", "datatype": "FP32", "shape": [-1]}
         assert about["outputs"][0] == {"name": "probabilities", "datatype": "FP32", "shape": [-1, 2]}
         assert ask(f"{url}/v1/models/n:predict", {})[0] == ask(f"{url}/v2/models/m/versions/2")[0] == 404
-        assert ask(f"{url}/v1/models/m:classify", {}) == (
+        assert ask(f"{url}/v1/models/m:explain", {}) == (
             404,
-            {"error": "POST /v1/models/m:classify: Not Found. GET / lists the requests."},
+            {"error": "POST /v1/models/m:explain: Not Found. GET / lists the requests."},
         )
         assert ask(f"{url}/v1/models/m:predict", b" " * 2001)[0] == 413
         status, answer = ask(f"{url}/v1/models/m:predict", {"instances": [{"age": "x", "net_worth": 1, "city": ""}]})
@@ -799,6 +905,85 @@ def test_a_server_answers_images_as_predict_does_and_knows_the_version_of_a_copy
         images[7] = images[7][:60]
         with pytest.raises(InferenceServerException, match=r"inputs\[7\]: the model cannot answer \(truncated_image: "):
             client.infer("m", [tensor("image", "BYTES", images)])
+
+
+def test_a_server_answers_other_origins_compresses_logs_requests_and_ends_slow_clients(
+    table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_BODY_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "_HEAD_SECONDS", 1.0)
+    record = {"age": 41, "net worth": 9e5, "city": "Bern"}
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    options = {"cors": ("https://a.example",), "access_log": True, "log": LogOptions(str(tmp_path / "log"), 1.0)}
+    with asked(table / "models" / "1", request_bytes=8 << 20, **options) as addresses:
+        url = f"{addresses.url}/v1/models/m:predict"
+
+        def send(method: str, body: bytes | None = None, **headers: str) -> Any:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            return urllib.request.urlopen(urllib.request.Request(url, body, named, method=method), timeout=60)
+
+        body = json.dumps({"instances": [record] * 100}).encode()
+        asked_for = {"Origin": "https://a.example", "Access_Control_Request_Method": "POST"}
+        preflight = send("OPTIONS", **asked_for, Access_Control_Request_Headers="content-type")
+        assert (preflight.status, preflight.headers["Access-Control-Allow-Headers"]) == (204, "content-type")
+        packed = gzip.compress(body)
+        answer = send("POST", packed, Origin="https://a.example", Content_Encoding="gzip", Accept_Encoding="gzip")
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://a.example"
+        assert answer.headers["Access-Control-Allow-Credentials"] == "true"
+        assert len(json.loads(gzip.decompress(answer.read()))["predictions"]) == 100
+        other = send(
+            "POST", body, Origin="https://b.example", Accept_Encoding="gzip;q=0", X_Request_Id="my-7", traceparent=trace
+        )
+        assert "Access-Control-Allow-Origin" not in other.headers and "Content-Encoding" not in other.headers
+        assert other.headers.get_all("Vary") == ["Origin", "Accept-Encoding"]
+        assert len(json.loads(other.read())["predictions"]) == 100 and other.headers["X-Request-Id"] == "my-7"
+        bomb = gzip.compress(b" " * (1 << 26), 1)
+        before = memory.peak_mib(os.getpid())
+        assert ask(url, bomb, **{"Content-Encoding": "gzip"})[0] == 413
+        assert memory.peak_mib(os.getpid()) - before < 32
+        large = send("POST", json.dumps({"instances": [record] * 2000}).encode(), Accept_Encoding="br, gzip")
+        assert len(json.loads(gzip.decompress(large.read()))["predictions"]) == 2000
+
+        host, _, port = addresses.url.removeprefix("http://").partition(":")
+
+        def connection() -> socket.socket:
+            return socket.create_connection((host, int(port)), timeout=30)
+
+        head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n"
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+        with ExitStack() as opened:
+            idle = [opened.enter_context(connection()) for _ in range(1000)]
+            assert send("POST", body).status == 200
+            slow = opened.enter_context(connection())
+            slow.sendall(head + b"Content-Length: 9\r\n\r\n{")
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+            late = opened.enter_context(connection())
+            late.sendall(head)
+            for each in (idle[0], idle[-1], late):
+                assert each.recv(1 << 16).startswith(b"HTTP/1.1 408 ") and each.recv(1) == b""
+        with connection() as piped:
+            one = b"GET /healthz HTTP/1.1\r\nHost: m\r\n\r\n"
+            piped.sendall(one * 2 + head + f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+            answers = b"".join(iter(lambda: piped.recv(1 << 16), b""))
+            assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200"] * 3 and b"predictions" in answers
+        with connection() as greedy:
+            greedy.sendall(head + b"X: " + b"x" * 9000 + b"\r\n\r\n")
+            assert b" 400 Bad Request" in greedy.recv(1 << 16)
+        client = triton.InferenceServerClient(addresses.rpc)
+        client.is_server_live(headers={"traceparent": trace, "x-request-id": "rpc"})
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"request"' in line]
+    (mine,) = [line for line in lines if line["request_id"] == "my-7"]
+    about = {"method": "POST", "path": "/v1/models/m:predict", "status": "200", "traceparent": trace}
+    assert about.items() <= mine.items() and mine["seconds"] > 0 and mine["client"] == "127.0.0.1"
+    (rpc,) = [line for line in lines if line["request_id"] == "rpc"]
+    assert {"path": "ServerLive", "status": "OK", "traceparent": trace}.items() <= rpc.items()
+    assert [line["status"] for line in lines].count("408") == 1
+    logged = parquet.read_table(tmp_path / "log")
+    assert logged.num_rows == 100 * 4 + 2000 and set(logged["version"].to_pylist()) == {1}
+    (row,) = logged.filter(pa_compute.equal(logged["id"], "my-7/99")).to_pylist()
+    (sent,) = ty.load(table / "models" / "1").predict({name: [value] for name, value in record.items()})["prediction"]
+    assert {**record, "prediction": sent}.items() <= row.items() and len(row["probabilities"]) == 2
 
 
 @browser.needs_chromium

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import pyarrow as pa
 import pytest
 from grpc_tools import protoc
 
+from trainyard.errors import ConfigurationError
 from trainyard.readers.rows import BadRow
 from trainyard.serving import rpc
 from trainyard.serving.bad_request import BadRequest
+from trainyard.serving.options import Options
 from trainyard.serving.records import JSON_BYTES, Records, Wanted
+from trainyard.serving.transport import RequestIds
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.columns import table_items
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
@@ -394,3 +398,43 @@ def test_a_tensor_over_grpc_that_cannot_be_read_is_refused(tensor: Any, raw: lis
     with pytest.raises(BadRequest) as error:
         Records(model(COLUMNS[1])).tensor_rows(rpc.columns(request, ()))
     assert str(error.value).startswith(message)
+
+
+def test_examples_have_features_in_lists_a_context_and_absent_values() -> None:
+    records = Records(PushedModel(folder="", inputs=COLUMNS[:4], labels=None, pixels=None))
+    body = {
+        "context": {"city": ["Bern"]},
+        "examples": [{"net_worth": [1.5], "tags": ["b", "a"]}, {"day": "2024-01-31"}],
+    }
+    first, second = records.examples_rows(json.dumps(body).encode())
+    assert first == (1.5, "Bern", "", "b;a")
+    assert second[1:] == ("Bern", "2024-01-31T00", "") and math.isnan(second[0])
+    for changed, said in (
+        ({"examples": []}, "examples: is empty. Send at least one record."),
+        ({"examples": [{"city": "Oslo"}]}, "examples[0].city: is in the context as well. Send one value."),
+        ({"examples": [{"town": "Oslo"}]}, "examples[0].town: the model has no such input."),
+        ({"examples": [{"net worth": [1, 2]}]}, "examples[0].net worth: one value is expected,"),
+        ({"examples": [5]}, "examples[0]: an object with a value or a list for each feature is expected."),
+        ({"signature_name": "other"}, "signature_name: 'other' is unknown. Only serving_default is served."),
+    ):
+        with pytest.raises(BadRequest, match=rf"^{re.escape(said)}"):
+            records.examples_rows(json.dumps(body | changed).encode())
+
+
+@pytest.mark.parametrize("origins", [["app.example"], ["https://a/"], ["null"], ["https://u:p@a"], ["*", "https://a"]])
+def test_an_origin_that_no_browser_sends_or_any_beside_others_is_refused(origins: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--cors: "):
+        Options(cors=tuple(origins))
+
+
+def test_the_ids_of_a_request_are_its_own_if_they_are_valid() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    own = RequestIds.from_headers({"x-request-id": "order-7", "traceparent": trace})
+    assert own.fields() == {"request_id": "order-7", "traceparent": trace}
+    for header, parent in (
+        ("", trace.replace("0af", "0AF")),
+        ("a\nb", f"00-{'0' * 32}-{'1' * 16}-01"),
+        ("x" * 129, "ff" + trace[2:]),
+    ):
+        made = RequestIds.from_headers({"x-request-id": header, "traceparent": parent})
+        assert re.fullmatch(r"[0-9a-f]{32}", made.request_id) and made.traceparent == ""

@@ -26,7 +26,9 @@ from trainyard.values.zones import time_zone
 Row = tuple[Any, ...]
 """The values of one record in the order of the model's inputs: a float, an integer, a text, or an image as bytes."""
 
-_SIGNATURE = "serving_default"
+SIGNATURE = "serving_default"
+"""The signature that is served."""
+
 _BINARY = "b64"  # as TensorFlow Serving marks bytes
 INTEGERS: dict[str, tuple[int, int]] = {
     **{f"INT{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -92,8 +94,7 @@ class Records:
         request = _object(_parsed(body), "the request", {"instances", "inputs", "parameters", "signature_name"})
         if request.get("parameters"):  # which Vertex AI passes on
             raise BadRequest("parameters: the model takes none. Leave them out.")
-        if request.get("signature_name", _SIGNATURE) not in ("", _SIGNATURE):
-            raise BadRequest(f"signature_name: '{request['signature_name']}' is unknown. Only {_SIGNATURE} is served.")
+        require_signature(request.get("signature_name", ""), "signature_name")
         if ("instances" in request) == ("inputs" in request):
             raise BadRequest("the request: either 'instances' or 'inputs' is expected.")
         if "inputs" in request:
@@ -105,6 +106,36 @@ class Records:
         if not instances:
             raise BadRequest("instances: is empty. Send at least one record.")
         return [self._row(instance, f"instances[{index}]") for index, instance in enumerate(instances)], False
+
+    def examples_rows(self, body: bytes) -> list[Row]:
+        """Return the rows of a request of TensorFlow Serving's classify and regress."""
+        request = _object(_parsed(body), "the request", {"context", "examples", "signature_name"})
+        require_signature(request.get("signature_name", ""), "signature_name")
+        examples = [
+            _features(example, f"examples[{index}]")
+            for index, example in enumerate(_list(request.get("examples"), "examples"))
+        ]
+        return self.example_rows(examples, _features(request.get("context", {}), "context"), bare=False)
+
+    def example_rows(
+        self, examples: Sequence[Mapping[str, Any]], context: Mapping[str, Any], *, bare: bool
+    ) -> list[Row]:
+        """Return the rows of `examples`, whose features may be lists, with the features of `context` in each of them.
+
+        An absent feature is a missing value, as in tf.Example.
+        """
+        if not examples:
+            raise BadRequest("examples: is empty. Send at least one record.")
+        rows: list[Row] = []
+        for index, example in enumerate(examples):
+            place = f"examples[{index}]"
+            if both := sorted(set(context) & set(example)):
+                raise BadRequest(f"{place}.{both[0][:100]}: is in the context as well. Send one value.")
+            record = {name: _single(value) for name, value in {**context, **example}.items()}
+            found = {self._columns.get(name) for name in record}
+            absent = {feature.name: None for feature in self._model.inputs if feature.name not in found}
+            rows.append(self._typed(record | absent, place, bare))
+        return rows
 
     def open_inference_rows(self, body: bytes, json_bytes: str = "") -> tuple[list[Row], str, Wanted]:
         """Return the rows of a request of the Open Inference Protocol, its id, and the outputs that it asks for.
@@ -250,6 +281,17 @@ def _object(value: Any, place: str, allowed: set[str]) -> dict[str, Any]:
     return value
 
 
+def _features(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadRequest(f"{place}: an object with a value or a list for each feature is expected.")
+    return value
+
+
+def _single(value: Any) -> Any:
+    """Return the value of a feature that is a list of one, and None of an empty list."""
+    return (value[0] if value else None) if isinstance(value, list) and len(value) < 2 else value
+
+
 def _list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
         raise BadRequest(f"{place}: a list is expected.")
@@ -280,6 +322,12 @@ def _bounded(number: Any, limit: int, place: str) -> int:
         f"{place}: a number of bytes up to {limit:,} is expected, {shown(number)} was found. Raw tensors stand behind "
         f"the JSON, whose length is in the header {JSON_BYTES}."
     )
+
+
+def require_signature(name: Any, place: str) -> None:
+    """Raise `BadRequest` if a request names another signature than the one that is served."""
+    if name not in ("", SIGNATURE):
+        raise BadRequest(f"{place}: {shown(name)} is unknown. Only {SIGNATURE} is served.")
 
 
 def require_shape(shape: Sequence[Any], count: int, place: str) -> None:

@@ -1,4 +1,4 @@
-"""The gRPC server: the Open Inference Protocol v2, its messages and the tensors in them, and gRPC's health checks.
+"""The gRPC server: the Open Inference Protocol v2 with its messages, TensorFlow Serving's services, health checks.
 
 open_inference_grpc.binpb describes them: the compiled open_inference_grpc.proto beside it. The classes are made when
 this module is imported, in a pool apart from the default one: a client of Triton or KServe in the same process has
@@ -28,7 +28,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.serving import raw_tensors
 from trainyard.serving.bad_request import BadRequest, mistyped
 from trainyard.serving.records import INTEGERS, require_datatype, require_shape
-from trainyard.serving.service import Service, about_server, parsed, refusal
+from trainyard.serving.service import REQUEST_ID, Service, about_server, parsed, refusal
+from trainyard.serving.transport import RequestIds, log_request
 from trainyard.serving.versions import Output
 from trainyard.uris import with_port
 
@@ -146,7 +147,7 @@ def _from_contents(tensor: Any, place: str) -> Any:
 
 
 class _Health(health.aio.HealthServicer):
-    """The health of the server, and of the Open Inference Protocol by its name.
+    """The health of the server, and of each of its services by its name.
 
     Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
     """
@@ -175,8 +176,8 @@ class _Health(health.aio.HealthServicer):
 class RpcServer:
     """Answers gRPC requests by `service`. request_bytes: of the largest request."""
 
-    def __init__(self, service: Service, request_bytes: int) -> None:
-        self._service = service
+    def __init__(self, service: Service, request_bytes: int, *, access_log: bool = False) -> None:
+        self._service, self._access_log = service, access_log
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", request_bytes),
@@ -191,11 +192,17 @@ class RpcServer:
             "ModelMetadata": self._about_model,
             "ModelInfer": self._infer,
         }
-        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(self._answered(name, *METHODS[name], answer))
-            for name, answer in answers.items()
-        }
-        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+        from trainyard.serving.prediction_service import PredictionService  # which imports TensorFlow
+
+        own = {name: (*METHODS[name], answer) for name, answer in answers.items()}
+        services = {SERVICE: own} | PredictionService(service, request_bytes).services()
+        self._services = list(services)
+        for name, methods in services.items():
+            handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+                method: grpc.unary_unary_rpc_method_handler(self._answered(method, *answered))
+                for method, answered in methods.items()
+            }
+            self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers)])
         self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -208,7 +215,8 @@ class RpcServer:
                 f"{with_port(host, port)}: cannot be listened on for gRPC. Give another --host or --grpc-port."
             ) from error
         await self._server.start()
-        await self._health.set(SERVICE, HealthCheckResponse.SERVING)
+        for name in self._services:
+            await self._health.set(name, HealthCheckResponse.SERVING)
         return with_port(host, port)
 
     async def finish(self, seconds: float) -> None:
@@ -223,6 +231,8 @@ class RpcServer:
 
         async def handle(content: bytes, context: Any) -> bytes:
             start = time.monotonic()
+            ids = RequestIds.from_headers(dict(context.invocation_metadata()))
+            REQUEST_ID.set(ids.request_id)
             code, message, body = grpc.StatusCode.OK, "", b""
             self._service.running += 1
             try:
@@ -231,11 +241,14 @@ class RpcServer:
             except DecodeError:
                 code, message = _CODES[400], f"the request: is no {request_type.DESCRIPTOR.name}."
             except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
-                status, message = refusal(error)
+                status, message = refusal(error, ids.fields())
                 code = _CODES[status]
             finally:
                 self._service.running -= 1
             self._service.count(route, code.name, start)
+            if self._access_log:
+                about = {"client": context.peer(), "method": "gRPC", "path": route}
+                log_request(about, code.name, start, ids)
             if message:
                 await context.abort(code, message[:_LONGEST])
             return body

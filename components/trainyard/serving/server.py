@@ -30,10 +30,29 @@ from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.report.pages import template
 from trainyard.serving import raw_tensors
-from trainyard.serving.records import JSON_BYTES
-from trainyard.serving.service import Service, about_server, parsed, refusal
+from trainyard.serving.options import Options as Options
+from trainyard.serving.records import JSON_BYTES, SIGNATURE
+from trainyard.serving.service import (
+    REQUEST_ID,
+    Service,
+    about_server,
+    parsed,
+    refusal,
+    signature_definition,
+    version_status,
+)
+from trainyard.serving.transport import (
+    ID_HEADER,
+    Connections,
+    RequestIds,
+    SlowBody,
+    add_cors,
+    compress,
+    is_preflight,
+    log_request,
+    read_body,
+)
 from trainyard.serving.versions import LoadedModel, Output, ServingVersion
-from trainyard.spec.columns import input_name
 from trainyard.storage import storage
 from trainyard.uris import with_port
 from trainyard.values.columns import block_pandas_import
@@ -41,15 +60,15 @@ from trainyard.values.columns import block_pandas_import
 _EXAMPLE = f"{EXTRA}/examples/row.json"
 _HERE = Path(__file__).parent
 _ALL = "0.0.0.0"  # noqa: S104
-_TENSORFLOW = {"FP32": "DT_FLOAT", "INT64": "DT_INT64", "BYTES": "DT_STRING"}
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
 
 
 class Server:
-    """Answers HTTP requests by `service`. request_bytes: of the largest request's body."""
+    """Answers HTTP requests by `service`."""
 
-    def __init__(self, service: Service, request_bytes: int) -> None:
-        self._service, self._request_bytes = service, request_bytes
+    def __init__(self, service: Service, options: Options) -> None:
+        self._service, self._options = service, options
+        self.connections = Connections()
 
     async def finish(self, seconds: float) -> None:
         """Wait until the requests that were begun are answered, at most `seconds`; each closes its connection."""
@@ -59,7 +78,7 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the application with all routes."""
-        app = web.Application(middlewares=[self._answered], client_max_size=self._request_bytes)
+        app = web.Application(middlewares=[self._answered], client_max_size=self._options.request_bytes)
         model, versioned = "{name:[^/:]+}", "{name:[^/:]+}/versions/{version:[0-9]{1,18}}"
         app.router.add_get("/", self._page, name="page")
         app.router.add_get("/healthz", self._live, name="healthz")
@@ -67,10 +86,13 @@ class Server:
         app.router.add_get("/v2", self._about_server, name="server")
         app.router.add_get("/v2/health/live", self._live, name="live")
         app.router.add_get("/v2/health/ready", self._ready, name="ready")
-        for suffix, place in (("", model), ("-version", versioned)):
+        for suffix, place in (("", model), ("-version", versioned), ("-label", "{name:[^/:]+}/labels/{label:[^/:]+}")):
             app.router.add_post(f"/v1/models/{place}:predict", self._predict, name=f"predict{suffix}")
+            for method in ("classify", "regress"):
+                app.router.add_post(f"/v1/models/{place}:{method}", self._results, name=f"{method}{suffix}")
             app.router.add_get(f"/v1/models/{place}", self._status, name=f"status{suffix}")
             app.router.add_get(f"/v1/models/{place}/metadata", self._signature, name=f"metadata{suffix}")
+        for suffix, place in (("", model), ("-version", versioned)):
             app.router.add_get(f"/v2/models/{place}", self._about_model, name=f"model{suffix}")
             app.router.add_get(f"/v2/models/{place}/ready", self._ready, name=f"model-ready{suffix}")
             app.router.add_post(f"/v2/models/{place}/infer", self._infer, name=f"infer{suffix}")
@@ -80,40 +102,55 @@ class Server:
     async def _answered(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Turn errors into JSON, and count and time the answer."""
-        start = time.monotonic()
+        """Turn errors into JSON, count, time and log the answer, and add what every answer has."""
+        start, ids = time.monotonic(), RequestIds.from_headers(request.headers)
+        REQUEST_ID.set(ids.request_id)
+        self.connections.use(request)
         self._service.running += 1
         try:
-            response = await handler(request)
+            asks = is_preflight(request, self._options.cors)
+            response = web.Response(status=204) if asks else await handler(request)
         except web.RequestPayloadError:
             encoding = request.headers.get("Content-Encoding", "chunked")
             response = _error(400, f"the request: cannot be decoded, it is not {encoding}. Send it without encoding.")
         except ConnectionError:  # the client is gone
             raise
         except web.HTTPRequestEntityTooLarge:
-            response = _error(413, f"the request: has more than {self._request_bytes:,} bytes. Send fewer records.")
+            most = f"{self._options.request_bytes:,} bytes"
+            response = _error(413, f"the request: has more than {most}. Send fewer records.")
+        except SlowBody as error:
+            response = _error(408, str(error))
+            response.force_close()
         except web.HTTPException as error:
             response = _error(
                 error.status, f"{request.method} {request.path}: {error.reason}. GET / lists the requests."
             )
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the server
-            response = _error(*refusal(error))
+            response = _error(*refusal(error, ids.fields()))
         finally:
             self._service.running -= 1
         if self._service.stopping:
             response.force_close()
-        route = (request.match_info.route.name or "none").removesuffix("-version")
-        self._service.count(route, str(response.status), start)
+        response.headers[ID_HEADER] = ids.request_id
+        add_cors(response, request, self._options.cors)
+        await compress(response, request)
+        self._service.count(_route(request), str(response.status), start)
+        if self._options.access_log:
+            about = {"client": request.remote or "", "method": request.method, "path": request.path}
+            log_request(about, str(response.status), start, ids)
         return response
 
     def _model(self, request: web.Request) -> LoadedModel:
         """Return the model that the path names."""
         named = request.match_info
-        return self._service.model(named["name"], named.get("version", ""))
+        return self._service.model(named["name"], named.get("version", ""), named.get("label", ""))
+
+    async def _body(self, request: web.Request) -> bytes:
+        return await read_body(request, self._options.request_bytes)
 
     async def _predict(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        body = await request.read()
+        body = await self._body(request)
         rows, by_column = await parsed(lambda: model.records.tensorflow_serving_rows(body), len(body))
         outputs = await self._service.ask(model, rows, "inputs" if by_column else "instances")
         columns = {output.name: _listed(output) for output in outputs}
@@ -125,9 +162,15 @@ class Server:
         predictions = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         return web.json_response({"predictions": predictions})
 
+    async def _results(self, request: web.Request) -> web.Response:
+        model = self._model(request)
+        body = await self._body(request)
+        rows = await parsed(lambda: model.records.examples_rows(body), len(body))
+        return web.json_response({"results": await self._service.results(model, rows, _route(request))})
+
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
-        body, json_bytes = await request.read(), request.headers.get(JSON_BYTES, "")
+        body, json_bytes = await self._body(request), request.headers.get(JSON_BYTES, "")
         rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body, json_bytes), len(body))
         outputs = await self._service.infer(model, rows, wanted.raw)
         raw = {
@@ -143,24 +186,14 @@ class Server:
         return web.Response(body=head + b"".join(raw.values()), headers={JSON_BYTES: str(len(head))})
 
     async def _status(self, request: web.Request) -> web.Response:
-        status = {
-            "version": str(self._model(request).number),
-            "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": ""},
-        }
-        return web.json_response({"model_version_status": [status]})
+        return web.json_response(version_status(self._model(request)))
 
     async def _signature(self, request: web.Request) -> web.Response:
         """Answer as TensorFlow Serving's GetModelMetadata, in the names of the serving signature."""
         model = self._model(request)
-        about = self._service.about_model(model)
-        signature = {
-            "inputs": {input_name(tensor["name"]): _tensor_info(tensor) for tensor in about["inputs"]},
-            "outputs": {tensor["name"]: _tensor_info(tensor) for tensor in about["outputs"]},
-            "method_name": "tensorflow/serving/predict",
-        }
+        signature = signature_definition(self._service.about_model(model))
         spec = {"name": self._service.name, "signature_name": "", "version": str(model.number)}
-        content = {"signature_def": {"signature_def": {"serving_default": signature}}}
+        content = {"signature_def": {"signature_def": {SIGNATURE: signature}}}
         return web.json_response({"model_spec": spec, "metadata": content})
 
     async def _about_model(self, request: web.Request) -> web.Response:
@@ -192,11 +225,16 @@ class Server:
             failure=self._service.serving.failure,
             outputs=model.described_outputs(),
             example=json.loads(example) if example else {},
-            request_bytes=self._request_bytes,
+            request_bytes=self._options.request_bytes,
             script=script,
             script_hashes=[f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"],
         )
         return web.Response(text=page, content_type="text/html")
+
+
+def _route(request: web.Request) -> str:
+    """Return the name of a request's route: whether a version or a label is named makes no difference."""
+    return (request.match_info.route.name or "none").removesuffix("-version").removesuffix("-label")
 
 
 def _error(status: int, message: str) -> web.Response:
@@ -208,13 +246,6 @@ def _listed(output: Output) -> list[Any]:
     return values
 
 
-def _tensor_info(tensor: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON of TensorFlow's TensorInfo, whose 64-bit integers are texts, of a tensor of `about_model`."""
-    sizes = [{"size": str(size), "name": ""} for size in tensor["shape"]]
-    shape = {"dim": sizes, "unknown_rank": False}
-    return {"dtype": _TENSORFLOW[tensor["datatype"]], "tensor_shape": shape, "name": input_name(tensor["name"])}
-
-
 def _tensor(output: Output, raw: bytes | None) -> dict[str, Any]:
     """Return an output as the Open Inference Protocol has it: its values in one list, row after row, if not `raw`."""
     values = output.values
@@ -224,23 +255,6 @@ def _tensor(output: Output, raw: bytes | None) -> dict[str, Any]:
     if raw is not None:
         return described | {"parameters": {"binary_data_size": len(raw)}}
     return described | {"data": values.ravel().tolist() if is_array else values}
-
-
-@dataclass(frozen=True)
-class Options:
-    """A server's address and models. folder: a pushed version, or a folder of versions. port: 0 for a free one.
-
-    reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request. grpc_port: None
-    for no gRPC.
-    """
-
-    folder: str
-    name: str
-    host: str
-    port: int
-    reload_seconds: float
-    request_bytes: int
-    grpc_port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -263,7 +277,7 @@ def serve(options: Options, started: Callable[[Addresses, ServingVersion], None]
 
 def serve_to_parent(folder: str) -> None:
     """Serve the version in `folder` as `model` on a free port, which the event `serving` tells the parent process."""
-    options = Options(folder, "model", "127.0.0.1", 0, 3600.0, 1 << 30)
+    options = Options(folder=folder, name="model")
     try:
         serve(options, lambda addresses, _serving: events.emit("serving", url=addresses.url))
     except TrainyardError as error:
@@ -285,8 +299,8 @@ async def _serve(
 @asynccontextmanager
 async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[Addresses]:
     """Answer requests while the block runs, which gets the addresses; then finish those that were taken."""
-    service = Service(options.name, serving)
-    server = Server(service, options.request_bytes)
+    service = Service(options.name, serving, options.log)
+    server = Server(service, options)
     server_logger.setLevel(logging.CRITICAL)  # it writes a traceback for each request that is not HTTP
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -305,13 +319,18 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it logs what it also raises
             from trainyard.serving.rpc import RpcServer
 
-            rpc_server = RpcServer(service, options.request_bytes)
+            rpc_server = RpcServer(service, options.request_bytes, access_log=options.access_log)
             rpc = await rpc_server.start(options.host, options.grpc_port)
             endings.append(rpc_server.finish)
-        watching = asyncio.create_task(serving.watch())
+        assert runner.server is not None  # noqa: S101 - it was set up
+        watching = [serving.watch(), server.connections.watch(runner.server)]
+        tasks = [asyncio.create_task(watch) for watch in watching]
         yield Addresses(f"http://{with_port(*runner.addresses[0][:2])}", rpc)
-        watching.cancel()
+        for task in tasks:
+            task.cancel()
         await site.stop()
         await asyncio.gather(*(finish(_GRACE_SECONDS) for finish in endings))
     finally:
+        if service.log:
+            await asyncio.to_thread(service.log.finish, _GRACE_SECONDS)
         await runner.cleanup()

@@ -6,8 +6,9 @@ import asyncio
 import importlib.metadata
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,14 +17,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from trainyard import events
 from trainyard.errors import bug_sentence
 from trainyard.readers.rows import BadRow
+from trainyard.serving.answer_log import AnswerLog
 from trainyard.serving.bad_request import BadRequest
+from trainyard.serving.options import LogOptions
 from trainyard.serving.records import Row
 from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
+from trainyard.spec.columns import input_name
 from trainyard.steps.predict.source import Array
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGE_BYTES = 64 << 10  # of a request; chosen: a millisecond to parse
+_TENSORFLOW = {"FP32": "DT_FLOAT", "INT64": "DT_INT64", "BYTES": "DT_STRING"}
+REQUEST_ID: ContextVar[str] = ContextVar("request_id")
+"""The id of the request that is answered."""
+
 _Parsed = TypeVar("_Parsed")
 
 
@@ -34,12 +42,14 @@ class _NotServed(Exception):
 class Service:
     """Answers for the model `name` whose version `serving` keeps.
 
-    registry: of the metrics. stopping: set once no new requests are taken. running: requests that are not yet answered.
+    log: of the answers, if there is one. registry: of the metrics. stopping: set once no new requests are taken.
+    running: requests that are not yet answered.
     """
 
-    def __init__(self, name: str, serving: ServingVersion) -> None:
+    def __init__(self, name: str, serving: ServingVersion, log: LogOptions | None = None) -> None:
         self.name, self.serving = name, serving
         self.registry = CollectorRegistry()
+        self.log = AnswerLog(log.folder, log.sample, self.registry) if log else None
         self.stopping = False
         self.running = 0
         for gauge, meaning, value in (
@@ -61,13 +71,21 @@ class Service:
         self._requests.labels(route, code).inc()
         self._seconds.labels(route).observe(time.monotonic() - start)
 
-    def model(self, name: str, version: str = "") -> LoadedModel:
-        """Return the model that a request names. Raises `_NotServed` if another one or another version serves."""
+    def model(self, name: str, version: str = "", label: str = "") -> LoadedModel:
+        """Return the model that a request names. Raises `_NotServed` if another one or another version serves.
+
+        label: an alias, as TensorFlow Serving calls it.
+        """
         model = self.serving.model
         if name != self.name:
             raise _NotServed(f"{name[:100]}: no such model. This server has '{self.name}'.")
         if version not in ("", str(model.number)):
             raise _NotServed(f"{name}: version {version[:100]} is not loaded. {model.number} serves.")
+        if label and label not in (labels := self.serving.labels):
+            known = f"Its labels: {', '.join(sorted(labels))}." if labels else "It has no alias."
+            raise _NotServed(
+                f"{name}: label '{label[:100]}' does not name version {model.number}, which serves. {known}"
+            )
         return model
 
     async def ask(self, model: LoadedModel, rows: Sequence[Row], place: str) -> list[Output]:
@@ -76,7 +94,24 @@ class Service:
         if isinstance(answer, list):
             first = min(answer, key=lambda row: int(row.file))
             raise BadRequest(f"{place}[{first.file}]: the model cannot answer ({first.reason}: {first.detail}).")
+        if self.log:
+            self.log.offer(model, rows, answer, REQUEST_ID.get())
         return model.outputs(answer)
+
+    async def results(self, model: LoadedModel, rows: Sequence[Row], method: str) -> list[Any]:
+        """Return the results of TensorFlow Serving's `method`, classify or regress, for `rows`.
+
+        classify: a list of class and score for each class. regress: a number.
+        """
+        labels, targets = model.pushed.labels, model.pushed.targets
+        fitting = "classify" if labels is not None else "regress" if targets is None else "predict"
+        if method != fitting:
+            kind = "classes" if labels is not None else "one number" if targets is None else "several numbers"
+            raise BadRequest(f"{method}: the model predicts {kind}. Send the request to {fitting}.")
+        answers = (await self.ask(model, rows, "examples"))[0].values.tolist()
+        if labels is None:
+            return list(answers)
+        return [[list(pair) for pair in zip(labels, scores, strict=True)] for scores in answers]
 
     async def infer(self, model: LoadedModel, rows: Sequence[Row], wanted: Collection[str]) -> list[Output]:
         """Return the outputs of `rows` that a request of the Open Inference Protocol asks for, by default all."""
@@ -100,6 +135,32 @@ class Service:
         }
 
 
+def signature_definition(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of TensorFlow's SignatureDef for a model of which `about_model` says this."""
+    return {
+        "inputs": {input_name(tensor["name"]): _tensor_info(tensor) for tensor in about["inputs"]},
+        "outputs": {tensor["name"]: _tensor_info(tensor) for tensor in about["outputs"]},
+        "method_name": "tensorflow/serving/predict",
+    }
+
+
+def _tensor_info(tensor: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of TensorFlow's TensorInfo, whose 64-bit integers are texts, of a tensor of `about_model`."""
+    sizes = [{"size": str(size), "name": ""} for size in tensor["shape"]]
+    shape = {"dim": sizes, "unknown_rank": False}
+    return {"dtype": _TENSORFLOW[tensor["datatype"]], "tensor_shape": shape, "name": input_name(tensor["name"])}
+
+
+def version_status(model: LoadedModel) -> dict[str, Any]:
+    """Return the JSON of TensorFlow Serving's GetModelStatusResponse."""
+    status = {
+        "version": str(model.number),
+        "state": "AVAILABLE",
+        "status": {"error_code": "OK", "error_message": ""},
+    }
+    return {"model_version_status": [status]}
+
+
 def about_server() -> dict[str, Any]:
     """Return the metadata of the server as the Open Inference Protocol has it."""
     return {
@@ -114,8 +175,8 @@ async def parsed(parse: Callable[[], _Parsed], size: int) -> _Parsed:
     return await asyncio.to_thread(parse) if size > _LARGE_BYTES else parse()
 
 
-def refusal(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status for an error of a request, and its sentence. One of Trainyard's is logged."""
+def refusal(error: Exception, ids: Mapping[str, str]) -> tuple[int, str]:
+    """Return the HTTP status for an error of a request, and its sentence. One of Trainyard's is logged with `ids`."""
     match error:
         case BadRequest():
             return 400, str(error)
@@ -123,7 +184,7 @@ def refusal(error: Exception) -> tuple[int, str]:
             return 404, str(error)
         case Overloaded():
             return 503, "Too many requests wait. Try again later."
-    events.emit("warning", message=bug_sentence(error))
+    events.emit("warning", message=bug_sentence(error), **ids)
     return 500, "The model could not answer. The server's log says why."
 
 

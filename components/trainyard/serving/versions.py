@@ -16,6 +16,7 @@ from PIL import Image
 
 from trainyard import events
 from trainyard.contract import version
+from trainyard.contract.pushed_versions import aliases
 from trainyard.contract.statistics.decision import decided_class, decided_classes
 from trainyard.errors import TrainyardError, bug_sentence
 from trainyard.readers.rows import BadRow
@@ -129,7 +130,10 @@ class LoadedModel:
 
 
 class ServingVersion:
-    """The model that `version_folder` finds for `folder`, which is looked at again every `seconds`."""
+    """The model that `version_folder` finds for `folder`, which is looked at again every `seconds`.
+
+    labels: the aliases of its version.
+    """
 
     def __init__(self, folder: str, seconds: float) -> None:
         """Load it. Raises `DataError` if there is none or it is damaged."""
@@ -137,6 +141,11 @@ class ServingVersion:
         self._failed = ("", 0.0)
         self.model = LoadedModel(version_folder(folder))
         self.reloads, self.failure = 0, ""
+        self.labels: frozenset[str] = frozenset()
+        try:
+            self.labels = _labels(self.model.pushed.folder)
+        except TrainyardError as error:
+            self._fail(str(error))
 
     async def watch(self) -> None:
         """Replace the model whenever another version serves. One that cannot be loaded leaves the old one in place."""
@@ -153,12 +162,14 @@ class ServingVersion:
         path = version_folder(self._folder)
         failed, at = self._failed
         if path == self.model.pushed.folder:
+            self.labels = _labels(path)
             self.failure, self._failed = "", ("", 0.0)
             return
         if path == failed and time.monotonic() - at < _AGAIN_SECONDS:
             return
         self._failed = (path, time.monotonic())
-        self.model = LoadedModel(path)
+        model, labels = LoadedModel(path), _labels(path)
+        self.model, self.labels = model, labels
         self.reloads += 1
         self.failure, self._failed = "", ("", 0.0)
         events.emit("serving", version=self.model.number, folder=path, digest=self.model.digest)
@@ -167,3 +178,10 @@ class ServingVersion:
         if message != self.failure:
             events.emit("warning", message=f"Version {self.model.number} serves on: {message}")
         self.failure = message
+
+
+def _labels(folder: str) -> frozenset[str]:
+    """Return the aliases of the version in `folder`. Raises `DataError` if their file is damaged."""
+    versions, _, number = folder.rstrip("/").rpartition("/")
+    named = aliases(versions) if number.isdecimal() and versions else {}
+    return frozenset(name for name, version in named.items() if version == int(number))

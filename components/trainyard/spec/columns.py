@@ -256,12 +256,14 @@ def _no_truth(value: Any) -> Any:
 _Single = Annotated[float, Field(ge=-MAX_FLOAT32, le=MAX_FLOAT32)]
 Sentinel = Annotated[_Single | Annotated[str, Field(max_length=400)], BeforeValidator(_no_truth)]
 _MISSING = "Values that stand for a missing one"
+_PRIVATE = Field(False, description="true: `serve --log` leaves the column out.")
 
 
 class Numeric(Strict):
     """A number. Missing values are imputed; z-score, range or quantile buckets are learned from the training split."""
 
     type: Literal["numeric"] = Field(description="The column is a number.")
+    private: bool = _PRIVATE
     scale: Literal["zscore", "log", "minmax", "buckets", "none"] = Field(
         "zscore",
         description="zscore: mean 0, standard deviation 1. log: sign(x) log(1 + abs(x)), then zscore. minmax: 0 to "
@@ -295,6 +297,7 @@ class Category(Strict):
     """A string with a vocabulary from the training split."""
 
     type: Literal["category"] = Field(description="The column is a category.")
+    private: bool = _PRIVATE
     missing: Annotated[list[Sentinel], Field(max_length=100), AfterValidator(partial(_declared, kind="category"))] = (
         Field([], description=f"{_MISSING}, such as [unknown, -1], beside an empty cell.")
     )
@@ -309,6 +312,7 @@ class Date(Strict):
     """A date YYYY-MM-DD, optionally with a time: becomes days since 1970, month and weekday."""
 
     type: Literal["date"] = Field(description="The column is a date.")
+    private: bool = _PRIVATE
     hour: bool = Field(False, description="Also use the hour; a date without a time is midnight.")
     missing: Annotated[list[Sentinel], Field(max_length=100), AfterValidator(partial(_declared, kind="date"))] = Field(
         [],
@@ -330,6 +334,7 @@ class Text(Strict):
     """
 
     type: Literal["text"] = Field(description="The column is text.")
+    private: bool = _PRIVATE
     vocabulary_size: Examples = Field(10_000, description="Maximum number of words with an id; the most frequent ones.")
     min_count: Count = Field(2, description="Minimum count of a word; rarer ones are out of vocabulary.")
     oov_buckets: Examples = Field(1, description="Number of ids shared by out-of-vocabulary words.")

@@ -130,6 +130,26 @@ def write_text(uri: str, text: str) -> None:
         _sync(final.parent)
 
 
+def publish_file(path: Path, uri: str) -> None:
+    final = Path(uri)
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    with os_errors(final):
+        try:
+            with path.open("rb") as source, temporary.open("wb") as stream:
+                shutil.copyfileobj(source, stream, 1 << 20)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(final)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync(final.parent)
+
+
+def require_place(uri: str) -> None:
+    with os_errors(Path(uri).parent):
+        Path(uri).parent.mkdir(parents=True, exist_ok=True)
+
+
 def reserve(uri: str, size: int) -> None:
     final = Path(uri)
     with os_errors(final):

@@ -171,6 +171,30 @@ def write_text(uri: str, text: str) -> None:
     _backend(uri).write_text(uri, text)
 
 
+def publish_file(path: Path, uri: str) -> None:
+    """Copy the local file at `path` to `uri`, where it appears when it is whole."""
+    if is_bucket(uri):
+        from trainyard.storage.buckets import objects
+
+        store, name = objects.locate(uri)
+        store.upload(name, path, measure(path))
+    else:
+        folders.publish_file(path, uri)
+
+
+def require_place(uri: str) -> None:
+    """Create the folder of the file `uri`. In a bucket only the name is checked.
+
+    Raises `ConfigurationError` for an invalid name, `InfrastructureError` if the folder cannot be created.
+    """
+    if is_bucket(uri):
+        from trainyard.storage.buckets import objects
+
+        objects.locate(uri)
+    else:
+        folders.require_place(uri)
+
+
 def reserve(uri: str, size: int) -> None:
     """Reserve `size` bytes for the next `write_text` of `uri`, so that it succeeds even on a full disk.
 

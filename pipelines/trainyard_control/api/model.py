@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from trainyard.readers.rows import BadRow
+    from trainyard.serving.options import Options
     from trainyard.serving.server import Addresses
     from trainyard.serving.versions import ServingVersion
     from trainyard.steps.predict.prediction import Predictor
@@ -230,20 +231,17 @@ def serve(
     model: str,
     *,
     environment: str,
-    host: str,
-    port: int,
-    name: str | None,
-    reload_seconds: float,
-    request_bytes: int,
-    grpc_port: int | None,
+    options: Options,
     started: Callable[[Addresses, ServingVersion], None],
 ) -> None:
     """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.server.serve`.
 
+    options: without the folder; the name is that of `default_name` if it is ''.
+
     Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
     """
     folder = model_uri(model, environment)
-    name = name or default_name(folder)
+    name = options.name or default_name(folder)
     if not _SERVED_NAME.fullmatch(name):
         raise ConfigurationError(
             f"--model-name {name[:100]!r}: letters, digits, '.', '_' and '-' are allowed. Give another."
@@ -251,9 +249,9 @@ def serve(
     require_tensorflow()
     if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
         raise ConfigurationError("aiohttp is not installed; the server needs it. Install trainyard[cpu].")
-    from trainyard.serving.server import Options, serve
+    from trainyard.serving.server import serve
 
-    serve(Options(folder, name, host, port, reload_seconds, request_bytes, grpc_port), started)
+    serve(replace(options, folder=folder, name=name), started)
 
 
 def default_name(folder: str) -> str:

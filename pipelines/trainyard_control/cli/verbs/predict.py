@@ -227,12 +227,31 @@ def serve(
         int | None,
         typer.Option("--grpc-port", min=0, max=65535, help="Also serve gRPC, on this port; 0 for a free one."),
     ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option("--cors", metavar="ORIGIN", help="Origin whose pages may read answers; '*' for all. Repeatable."),
+    ] = None,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write a JSON line on stderr for each request.")
+    ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option("--log", metavar="FOLDER", help="Log requests and answers there, hourly; gs:// and s3:// too."),
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option("--sample", min=0.0, max=1.0, help="Share of the requests in --log. Default: 1, all of them."),
+    ] = None,
 ) -> None:
     """Serve a pushed model over HTTP and gRPC.
 
     REST API of TensorFlow Serving, Open Inference Protocol, Prometheus metrics, and a page to try it.
     """
+    from trainyard.serving.options import LogOptions, Options
     from trainyard_control.api.model import serve as serve_model
+
+    if sample is not None and log is None:
+        raise ConfigurationError("--sample: is the share of the requests in --log, which is missing. Add --log FOLDER.")
 
     def started(addresses: Addresses, serving: ServingVersion) -> None:
         served = f"✓ version {serving.model.number} of {serving.model.pushed.folder} serves at {addresses.url}"
@@ -241,11 +260,16 @@ def serve(
     serve_model(
         model,
         environment=environment,
-        host=host,
-        port=port,
-        name=name,
-        reload_seconds=reload_seconds,
-        request_bytes=request_mib << 20,
-        grpc_port=grpc_port,
+        options=Options(
+            name=name or "",
+            host=host,
+            port=port,
+            reload_seconds=reload_seconds,
+            request_bytes=request_mib << 20,
+            grpc_port=grpc_port,
+            cors=tuple(cors or ()),
+            access_log=access_log,
+            log=LogOptions(log, 1.0 if sample is None else sample) if log else None,
+        ),
         started=started,
     )

@@ -1,0 +1,54 @@
+"""The options of a server, read without aiohttp and TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trainyard.errors import ConfigurationError
+
+_ORIGIN = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+ANY = "*"
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """The folder of a log of answers, and the share of the requests in it."""
+
+    folder: str
+    sample: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A server's address and models. folder: a pushed version, or a folder of versions. port: 0 for a free one.
+
+    reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request. grpc_port: None
+    for no gRPC. cors: origins whose pages may read answers, `ANY` for all. access_log: write a line for each request.
+    log: None for no log of answers.
+    """
+
+    folder: str = ""
+    name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    reload_seconds: float = 3600.0
+    request_bytes: int = 1 << 30
+    grpc_port: int | None = None
+    cors: tuple[str, ...] = ()
+    access_log: bool = False
+    log: LogOptions | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigurationError` for an origin that no browser sends."""
+        for origin in self.cors:
+            if origin != ANY and not _ORIGIN.fullmatch(origin):
+                raise ConfigurationError(
+                    f"--cors: an origin is expected, {origin[:100]!r} was received. Write scheme, host and port in "
+                    "lower case alone, such as https://app.example:8443, or '*' for any origin."
+                )
+        if ANY in self.cors and len(self.cors) > 1:
+            raise ConfigurationError(
+                "--cors: '*' stands beside other origins. Only named origins may send credentials. Leave '*' out, or "
+                "the others."
+            )
